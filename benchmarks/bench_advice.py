@@ -21,10 +21,10 @@ from typing import Any
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer
-from shadowprice.simulator.advice import advise, advise_together, repeats_once
-from shadowprice.simulator.advice.moments import Visitor, run_probes
-from shadowprice.simulator.advice.retracing import Known
-from shadowprice.simulator.advice.ways import later
+from shadowprice.simulator.advice import advise, advise_together, one_replay_suffices
+from shadowprice.simulator.advice.moments import Probe, run_probes
+from shadowprice.simulator.advice.retracing import DecisionCache
+from shadowprice.simulator.advice.ways import arrival_change
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
 from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
@@ -64,7 +64,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
     for position in refused[:: max(1, len(refused) // most)][:most]:
         entry = workload.to_record(position)
         job = scenario.jobs[position]
-        arrivals = [int(value.split()[0]) for value in later(job, slots - 1).values]
+        arrivals = [int(value.split()[0]) for value in arrival_change(job, slots - 1).values]
 
         began = time.process_time()
         counsel = advise(scenario, choice, position, entry, most_arrivals=2000)
@@ -79,7 +79,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
         moments = [job.arrival, *(slot for slot in arrivals if slot <= last)]
         began = time.process_time()
         built = choice.build(scenario.context(explained=False))
-        run_probes(scenario, built, [Visitor(position, moments, lambda _: True)])
+        run_probes(scenario, built, [Probe(position, moments, lambda _: True)])
         repeating = time.process_time() - began
         asked.append(1000 * (whole - repeating))
         repeated.append(1000 * repeating)
@@ -87,8 +87,8 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
         print(f"{choice.label:22} refused none of {jobs}")
         return
     chosen = refused[:: max(1, len(refused) // at_once)][:at_once]
-    parts = [chosen] if repeats_once(policy) else [[position] for position in chosen]
-    known = Known(scenario)
+    parts = [chosen] if one_replay_suffices(policy) else [[position] for position in chosen]
+    known = DecisionCache(scenario)
     took = []
     for part in parts:
         entries = {position: workload.to_record(position) for position in part}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tests.oracles.gangs import Instance, algorithm_3
 
-from shadowprice.policies.astraea.market import Market, Places
+from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
 
@@ -66,18 +66,18 @@ def draw_jobs(count: int, slots: int, seed: int) -> list[GangJob]:
     return jobs
 
 
-def build_market(servers: int, slots: int, jobs: list[GangJob]) -> Market:
+def build_market(servers: int, slots: int, jobs: list[GangJob]) -> RoundMarket:
     kinds = []
     for most, theta in zip((8, 1), theta_of(jobs, 8), strict=True):
         total = most * servers
         shares = np.full(TENANTS, total // TENANTS)
         shares[: total % TENANTS] += 1
         capacity = np.full(servers, most)
-        kinds.append(Places(capacity, shares, price_table(theta, total), slots))
-    return Market([kinds[0]], [kinds[1]])
+        kinds.append(UnitPool(capacity, shares, price_table(theta, total), slots))
+    return RoundMarket([kinds[0]], [kinds[1]])
 
 
-def loops(market: Market, job: GangJob, *, borrow: bool) -> tuple[float, int]:
+def loops(market: RoundMarket, job: GangJob, *, borrow: bool) -> tuple[float, int]:
     workers, ps = market.places(job)
     counts = job.counts.tolist()
     instance = Listed(

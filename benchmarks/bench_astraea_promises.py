@@ -18,8 +18,8 @@ import numpy as np
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cluster
-from shadowprice.policies.astraea.market import Market, Places
-from shadowprice.policies.astraea.optimum import Batch, find_dominating_schedule
+from shadowprice.policies.astraea.market import RoundMarket, UnitPool
+from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
 from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
@@ -31,7 +31,7 @@ BATCHES = 200
 SEED = 13  # a stretch of the trace in which several users have jobs
 
 
-def random_batch(seed: int) -> Batch:
+def random_batch(seed: int) -> GangBatch:
     rng = np.random.default_rng(seed)
     jobs = []
     for number in range(4):
@@ -52,10 +52,10 @@ def random_batch(seed: int) -> Batch:
                 utility=lambda d, v=value, s=slope: np.maximum(v + s * d, 0.0),
             )
         )
-    return Batch(jobs, np.full(3, 2), np.full(3, 1), 4)
+    return GangBatch(jobs, np.full(3, 2), np.full(3, 1), 4)
 
 
-def dominated(batch: Batch, scale: float) -> tuple[bool, float]:
+def dominated(batch: GangBatch, scale: float) -> tuple[bool, float]:
     """Return whether a round is dominated, and by how much of its utility."""
     kinds = []
     thetas = theta_of(batch.jobs, 2)
@@ -63,9 +63,9 @@ def dominated(batch: Batch, scale: float) -> tuple[bool, float]:
         total = int(capacity.sum())
         shares = np.array([total - total // 2, total // 2])
         prices = price_table(max(scale * theta, 1.001), total)
-        kinds.append(Places(capacity, shares, prices, batch.slots))
+        kinds.append(UnitPool(capacity, shares, prices, batch.slots))
     earned = {0: 0.0, 1: 0.0}
-    for award in Market([kinds[0]], [kinds[1]]).hold(batch.jobs):
+    for award in RoundMarket([kinds[0]], [kinds[1]]).hold(batch.jobs):
         earned[award.job.tenant] += award.gang.value / MICRO
     better = find_dominating_schedule(batch, earned)
     before = sum(earned.values())

@@ -14,7 +14,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.bag import Bag, BagTasks, Law
+from shadowprice.core.bag import Bag, BagTaskGroup, DurationDistribution
 from shadowprice.policies.bags.planner import BagPlanner
 
 ROUNDS = 5
@@ -22,10 +22,10 @@ SLOT = 60.0
 Floats = NDArray[np.float64]
 
 
-def pareto(count: int, shape: float, minimum: float) -> BagTasks:
+def pareto(count: int, shape: float, minimum: float) -> BagTaskGroup:
     mean = minimum * shape / (shape - 1)
-    law = Law("pareto", {"shape": shape, "minimum": minimum}, minimum, mean)
-    return BagTasks(count, law)
+    law = DurationDistribution("pareto", {"shape": shape, "minimum": minimum}, minimum, mean)
+    return BagTaskGroup(count, law)
 
 
 def market(tasks: int, slots: int, worth: str, busy: bool) -> tuple[Bag, Floats, Floats]:

@@ -18,12 +18,12 @@ from scipy.optimize import minimize
 
 from shadowprice.cloning.api import (
     CloningProblem,
-    Constraint,
-    Draw,
+    DeadlineConstraint,
     HyperExponential,
     LogNormal,
-    Method,
     Pareto,
+    SamplingMethod,
+    SolveMethod,
     TaskGroup,
     Weibull,
     simulate,
@@ -130,7 +130,7 @@ def main() -> None:
     ):
         assert problem.arrays is not None
         most = check_convexity(problem).most
-        check_feasible(problem, Constraint.EXACT)
+        check_feasible(problem, DeadlineConstraint.EXACT)
         exact = median(lambda p=problem, m=most: _continuous(p, False, m), 9)
         begin = time.perf_counter()
         _, _, iterations, off = _algorithm_1(problem, False, most, 2000, 1e-6)
@@ -149,7 +149,7 @@ def main() -> None:
     general = median(lambda: slsqp(small), 1)
     apart = abs(slsqp(small) / solve(small).continuous_cost - 1.0)
     row("200 different tasks", exact, "", f"SLSQP, relative difference {apart:.0e}", general)
-    closed = median(lambda: solve(big, Method.CLOSED_FORM), 5)
+    closed = median(lambda: solve(big, SolveMethod.CLOSED_FORM), 5)
     row("Theorem 1, 10,000 tasks", closed)
     run = different(1000, 10_000, 100.0)
     copies = solve(run).copies
@@ -160,7 +160,7 @@ def main() -> None:
     )  # fmt: skip
     row(
         "the same, winners drawn",
-        median(lambda: simulate(run, copies, trials=10_000, draw=Draw.WINNER), 3), "1 s",
+        median(lambda: simulate(run, copies, trials=10_000, draw=SamplingMethod.WINNER), 3), "1 s",
     )  # fmt: skip
     Console(width=150).print(table)
 

@@ -14,12 +14,12 @@ from shadowprice.executors.contract import (
     ExecutorOptions,
     GenerationSpec,
     Report,
-    ServerSlice,
-    Share,
+    ServerAllocation,
+    ServerInfo,
     Started,
 )
-from shadowprice.executors.generations.store import Store
-from shadowprice.executors.registry import create
+from shadowprice.executors.generations.store import GenerationStore
+from shadowprice.executors.registry import create_executor
 
 
 def field(process: int, name: str) -> int:
@@ -32,9 +32,9 @@ def field(process: int, name: str) -> int:
 
 
 async def measure(folder: Path, groups: str, count: int) -> None:
-    executor = create("local", ExecutorOptions(str(folder), settings={"cgroup": groups}))
+    executor = create_executor("local", ExecutorOptions(str(folder), settings={"cgroup": groups}))
     await executor.open()
-    await executor.configure([ServerSlice("one", {"cpu": 1000 * count})])
+    await executor.configure([ServerInfo("one", {"cpu": 1000 * count})])
     told: list[tuple[float, Report]] = []
 
     async def follow() -> None:
@@ -50,11 +50,13 @@ async def measure(folder: Path, groups: str, count: int) -> None:
     program = Program(("sleep", "600"))
     for number in range(count):
         began = ordered[str(number)] = time.monotonic()
-        await executor.start(GenerationSpec(number, str(number), 1, (Share("one", 1),), program))
+        await executor.start(
+            GenerationSpec(number, str(number), 1, (ServerAllocation("one", 1),), program)
+        )
         answered.append(time.monotonic() - began)
     await seen(Started)
     begun = [at - ordered[one.job] for at, one in told if isinstance(one, Started)]
-    agents = [one.state()["supervisor"] for _, _, one in Store(folder).live()]
+    agents = [one.state()["supervisor"] for _, _, one in GenerationStore(folder).live()]
     memory = statistics.mean(field(agent, "pss") for agent in agents)
     ticks = statistics.mean(field(agent, "cpu") for agent in agents)
     cpu, began = time.process_time(), time.monotonic()

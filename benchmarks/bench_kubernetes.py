@@ -33,7 +33,7 @@ from tools.testbed.audit import entries
 from tools.testbed.hollow import Logs
 from tools.testbed.places import missing
 
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import API_VERSION, KIND, PLURAL
 
@@ -69,7 +69,7 @@ class Followed:
         To the API server.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ApiClient) -> None:
         self.seen: dict[str, dict[str, float]] = {}
         self.informer = Informer(connection, RESOURCES, self._reduce, self._changed)
 
@@ -104,7 +104,7 @@ async def measure(
     bed: Testbed, jobs: int, rate: float, patience: float, between: Callable[[str], None]
 ) -> None:
     """Apply, wait, delete; ``between`` tells what that took, after either half."""
-    connection = await Connection.open(str(bed.kubeconfig))
+    connection = await ApiClient.open(str(bed.kubeconfig))
     followed = Followed(connection)
     await followed.informer.start()
     applied: dict[str, float] = {}

@@ -33,7 +33,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.policies.pdors.policy import Pdors
-from shadowprice.policies.pdors.quotes import PdorsQuote
+from shadowprice.policies.pdors.quotes import PdorsPricedJob
 from shadowprice.policies.registry import make_policy
 
 MOST = 20
@@ -138,7 +138,7 @@ def measure(machines: int, slots: int, state: str, ratio: int, placement: str) -
         planner = policy._planner
         planner.follow(engine.view.ledger)
         quote = planner.quote(engine.view, job, job.required)
-        assert isinstance(quote, PdorsQuote)
+        assert isinstance(quote, PdorsPricedJob)
         choices, slots_of = quote.choices, quote.choices.slots
         sample = np.unique(np.linspace(0, slots - 1, 3 if machines < 1000 else 1).astype(int))
         seconds = 0.0

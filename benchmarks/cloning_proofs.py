@@ -12,7 +12,7 @@ import numpy as np
 
 from shadowprice.cloning.api import (
     CloningProblem,
-    Constraint,
+    DeadlineConstraint,
     Distribution,
     HyperExponential,
     LogNormal,
@@ -50,7 +50,7 @@ def main() -> None:
         machines = sum(group.count for group in tasks) + int(rng.choice([3, 20, 60, 200]))
         deadline = float(rng.uniform(5, 100))
         miss = float(np.exp(rng.uniform(np.log(0.003), np.log(0.4))))
-        for constraint in Constraint:
+        for constraint in DeadlineConstraint:
             began = time.perf_counter()
             try:
                 found = solve(

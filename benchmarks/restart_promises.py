@@ -17,7 +17,7 @@ import numpy as np
 from shadowprice.core.events import Promise
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.experiments.rolling.setting import Workload, restarting
+from shadowprice.experiments.rolling.setting import NamedWorkload, with_restart_cost
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
@@ -79,9 +79,9 @@ def main() -> None:
         found = []
         for preset in PRESETS:
             for seed in seeds:
-                drawn = Workload("generated", preset=preset, jobs=60, slots=100).scenario(seed)
+                drawn = NamedWorkload("generated", preset=preset, jobs=60, slots=100).scenario(seed)
                 seconds = int(drawn.cluster.slot_seconds * part / 100)
-                asked = restarting(drawn, seconds)
+                asked = with_restart_cost(drawn, seconds)
                 found.append(run(asked, chosen.less / 100, seed, steady=chosen.steady))
         kept, made, share = map(sum, zip(*found, strict=True))
         print(f"{part:5} %  {kept:9} of {made:<9} {100 * share / len(found):9.1f} %")

@@ -18,10 +18,10 @@ from typing import Final
 from shadowprice.experiments.rolling.setting import (
     ITP,
     PHILLY,
-    SCHEMES,
-    Workload,
-    restarting,
+    POLICY_VARIANTS,
+    NamedWorkload,
     run,
+    with_restart_cost,
 )
 
 POLICIES: Final = ("rolling", "oasis", "rrh", "elasticflow")
@@ -32,7 +32,7 @@ CIRCLES: Final = ("e13805", "2869ce", "0e4a51", "103959", "b436b2", "6214e9")
 SLOT_SECONDS: Final = 1200
 
 
-def windows() -> Iterator[Workload]:
+def windows() -> Iterator[NamedWorkload]:
     """Return the windows, those apart that hold the same jobs as the one before."""
     seen: set[tuple[str, ...]] = set()
     places = [(f"{circle}, day {day}", PHILLY, f"vc={circle}&from={day}d")
@@ -40,7 +40,7 @@ def windows() -> Iterator[Workload]:
     places += [(f"ITP 0{at}, day {day}", ITP.format(at), f"from={day}d")
                for at in range(1, 7) for day in (0, 30)]  # fmt: skip
     for name, trace, options in places:
-        window = Workload(name, f"{trace}?{options}&limit=120")
+        window = NamedWorkload(name, f"{trace}?{options}&limit=120")
         if not window.at_hand:
             continue
         jobs = tuple(job.name for job in window.scenario(0).jobs)
@@ -49,10 +49,10 @@ def windows() -> Iterator[Workload]:
             yield window
 
 
-def measure(window: Workload, policy: str, part: int) -> float:
+def measure(window: NamedWorkload, policy: str, part: int) -> float:
     """Return the part of the value on offer that a policy earns in a window."""
-    scheme = next(one for one in SCHEMES if one.label == policy)
-    asked = restarting(window.scenario(0), SLOT_SECONDS * part // 100)
+    scheme = next(one for one in POLICY_VARIANTS if one.label == policy)
+    asked = with_restart_cost(window.scenario(0), SLOT_SECONDS * part // 100)
     return float(run(asked, scheme)["share"])
 
 

@@ -9,8 +9,8 @@ from pydantic import Field
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.events import Decision, JobsArrived, Place, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import View, servers_out
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.policy import View, unavailable_server_rows
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.base import BasePolicy, Parameters
 
@@ -33,13 +33,13 @@ class FirstFit(BasePolicy):
             for job in event.jobs:
                 if self._placement(job, view.cluster, view.cluster.capacity) is None:
                     reason = "no server has room for its workers, even if empty"
-                    yield Reject(job.name, Refusal(Reason.NEVER_FITS, reason))
+                    yield Reject(job.name, Refusal(RefusalReason.NEVER_FITS, reason))
                 else:
                     yield Queue(job.name)
         for name, state in list(view.open_jobs.items()):
             if state.placement is None:
                 free = view.ledger.capacity - view.ledger.used[0]
-                free[servers_out(view)] = -1
+                free[unavailable_server_rows(view)] = -1
                 placement = self._placement(state.job, view.cluster, free)
                 if placement is not None:
                     yield Place(name, placement)

@@ -20,7 +20,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.collection import few_collections
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.inputs.given import entries, plain_values, whole_number
+from shadowprice.inputs.given import list_entries, to_int, to_python_values
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.atomic_directory import AtomicDirectory
 from shadowprice.results.comparison import is_comparison, write_compared_run, write_comparison
@@ -38,10 +38,16 @@ from shadowprice.results.run_directory import (
 )
 from shadowprice.results.slot_snapshot import SlotSnapshot, slot_snapshot_of
 from shadowprice.simulator.scenario import Scenario, run_policy
-from shadowprice.simulator.source import Source
-from shadowprice.simulator.trials import Trials, further_seeds, run_all, seeds_from, trials_of
-from shadowprice.simulator.whatif import Change
-from shadowprice.simulator.whatif import WhatIf as Alternatives
+from shadowprice.simulator.source import ScenarioSource
+from shadowprice.simulator.trials import (
+    SeedRuns,
+    collect_seed_runs,
+    further_seeds,
+    run_all,
+    seeds_from,
+)
+from shadowprice.simulator.whatif import ClusterChange
+from shadowprice.simulator.whatif import WhatIfResult as Alternatives
 from shadowprice.simulator.whatif import whatif as run_whatif
 
 PathLike = str | Path
@@ -191,7 +197,7 @@ class Comparison:
     """
 
     runs: Mapping[str, Result]
-    trials: Trials
+    trials: SeedRuns
 
     def __repr__(self) -> str:
         seeds = len(self.trials.seeds)
@@ -273,7 +279,7 @@ class WhatIf:
 
     Parameters
     ----------
-    found : shadowprice.simulator.whatif.WhatIf
+    found : shadowprice.simulator.whatif.WhatIfResult
         The metrics.
     """
 
@@ -360,7 +366,7 @@ def simulate(
     _check_name(policy)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.scenario(seed)
-    named = PolicyChoice.named(policy, plain_values(parameters or {}), location="policy")
+    named = PolicyChoice.named(policy, to_python_values(parameters or {}), location="policy")
     choice = replace(named, titled=named.name)
     return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
@@ -423,7 +429,7 @@ def compare(
     more, stopped = further_seeds(source, choices, chosen[1:])
     if stopped is not None:
         raise KeyboardInterrupt
-    trials = trials_of([*((run.policy, chosen[0], run.info) for run in runs), *more])
+    trials = collect_seed_runs([*((run.policy, chosen[0], run.info) for run in runs), *more])
     return Comparison({run.policy: Result(run) for run in runs}, trials)
 
 
@@ -467,7 +473,7 @@ def whatif(
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    requested = [Change(tuple(plain_values(change).items())) for change in changes]
+    requested = [ClusterChange(tuple(to_python_values(change).items())) for change in changes]
     return WhatIf(run_whatif(source, _choices(policies), requested, chosen))
 
 
@@ -492,11 +498,11 @@ def _check_name(policy: object) -> None:
 
 
 def _seed(seed: Any) -> int:
-    return whole_number(seed, "seed", bounds.SEED, 0, "seed")
+    return to_int(seed, "seed", bounds.SEED, 0, "seed")
 
 
 def _seeds(seeds: Any) -> int:
-    return whole_number(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
+    return to_int(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
 
 
 def _advised(
@@ -505,9 +511,9 @@ def _advised(
     if seconds is None or run.info["partial"]:
         return run
     # Imported here, because runs without advice don't need it.
-    from shadowprice.simulator.advice import with_advice  # noqa: PLC0415
+    from shadowprice.simulator.advice import add_advice  # noqa: PLC0415
 
-    return with_advice(run, scenario, choice, seconds=seconds)
+    return add_advice(run, scenario, choice, seconds=seconds)
 
 
 def _check_advice(seconds: float | None) -> None:
@@ -524,9 +530,9 @@ def _source(
     slot: str,
     load: float,
     skip_invalid: bool,
-) -> Source:
-    return Source(
-        cluster=Path(cluster) if isinstance(cluster, str) else plain_values(cluster),
+) -> ScenarioSource:
+    return ScenarioSource(
+        cluster=Path(cluster) if isinstance(cluster, str) else to_python_values(cluster),
         jobs=_listed(jobs, "jobs"),
         trace=None if trace is None else str(trace),
         incidents=_listed(incidents, "incidents"),
@@ -542,13 +548,13 @@ def _listed(
 ) -> Path | list[Any] | None:
     if given is None:
         return None
-    return Path(given) if isinstance(given, str | Path) else entries(given, kind)
+    return Path(given) if isinstance(given, str | Path) else list_entries(given, kind)
 
 
 def _choices(policies: Policies) -> list[PolicyChoice]:
     choices = []
     for entry in [policies] if isinstance(policies, str) else policies:
-        name, parameters = (entry, {}) if isinstance(entry, str) else plain_values(entry)
+        name, parameters = (entry, {}) if isinstance(entry, str) else to_python_values(entry)
         _check_name(name)
         choices.append(PolicyChoice.named(name, parameters, location="policies"))
         bounds.POLICIES.check(len(choices), "policies")

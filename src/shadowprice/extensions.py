@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest_match, quote_for_display
 
 POLICIES: Final = "shadowprice.policies"
 TRACES: Final = "shadowprice.traces"
@@ -70,7 +70,7 @@ class FileExtension:
         """
         match = _REFERENCE.fullmatch(reference)
         if match is None:
-            message = f"expected a name behind the file, got {shown(reference)}"
+            message = f"expected a name behind the file, got {quote_for_display(reference)}"
             raise InputError(Fault(location, message, _EXPECTED))
         path = Path(unquote(match["file"])).expanduser()
         try:
@@ -108,11 +108,11 @@ class FileExtension:
         namespace = vars(self._module())
         if self.name not in namespace:
             names = [name for name in namespace if not name.startswith("_")]
-            similar = closest(self.name, names)
+            similar = closest_match(self.name, names)
             hint = (
                 f"did you mean {similar!r}?" if similar else "name a class or function of the file"
             )
-            raise InputError(Fault(self.path, f"has no name {shown(self.name)}", hint))
+            raise InputError(Fault(self.path, f"has no name {quote_for_display(self.name)}", hint))
         return namespace[self.name]
 
     def _module(self) -> ModuleType:

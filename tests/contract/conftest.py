@@ -13,7 +13,7 @@ from tests.contract.harness import KubernetesHarness, LocalHarness, RayHarness
 
 
 def _groups() -> bool:
-    group = cgroups.find("shadowprice-test")
+    group = cgroups.find_or_create("shadowprice-test")
     if group is not None:
         group.rmdir()
     return group is not None

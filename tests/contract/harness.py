@@ -25,22 +25,22 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorOptions,
     GenerationSpec,
-    Misreported,
+    InvalidProgress,
     Progressed,
-    Refused,
     Report,
+    ServerAllocation,
+    ServerInfo,
     ServerSeen,
-    ServerSlice,
-    Share,
     Started,
+    StartRefused,
 )
-from shadowprice.executors.generations.generation import OVER, Generation
-from shadowprice.executors.generations.store import Store, key_of
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory
+from shadowprice.executors.generations.store import GenerationStore, job_key
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
 from shadowprice.executors.local import executor as local
 from shadowprice.executors.ray.executor import RayExecutor
-from shadowprice.executors.registry import create
+from shadowprice.executors.registry import create_executor
 from tests.support.ray_cluster import RayCluster
 
 Value = TypeVar("Value")
@@ -58,8 +58,8 @@ EXECUTOR_USER = "executor"
 """The testbed's user with these rights only."""
 
 SERVERS = (
-    ServerSlice("one", {"cpu": 2000, "gpu": 2000, "memory": 1 << 30}),
-    ServerSlice("two", {"cpu": 1000, "gpu": 1000}),
+    ServerInfo("one", {"cpu": 2000, "gpu": 2000, "memory": 1 << 30}),
+    ServerInfo("two", {"cpu": 1000, "gpu": 1000}),
 )
 
 
@@ -67,7 +67,7 @@ def spec(
     job: str,
     generation: int,
     command: str | tuple[str, ...],
-    *placement: Share,
+    *placement: ServerAllocation,
     number: int = 0,
     grace: float = 20.0,
     env: Mapping[str, str] | None = None,
@@ -81,7 +81,7 @@ def spec(
         command=number or generation * 10,
         job=job,
         generation=generation,
-        placement=placement or (Share("one", 1),),
+        placement=placement or (ServerAllocation("one", 1),),
         program=Program(
             words,
             dict(env or {}),
@@ -127,7 +127,7 @@ async def _pods_of(executor: Executor, job: str) -> list[str]:
     """Return what a cluster says of a job's pods, where it runs as some: why they wait, say."""
     if not isinstance(executor, KubernetesExecutor):
         return []
-    views = [one for one in executor.pods.items.values() if one.job == key_of(job)]
+    views = [one for one in executor.pods.items.values() if one.job == job_key(job)]
     found = await executor.connection.get("/api/v1/events")
     named = {one.name for one in views}
     events = [
@@ -160,7 +160,7 @@ class Told:
             one
             for one in self.reports
             if isinstance(one, kind)
-            and isinstance(one, Started | Refused | Ended | Progressed | Misreported)
+            and isinstance(one, Started | StartRefused | Ended | Progressed | InvalidProgress)
             and one.job == job
             and generation in {None, one.generation}
         ]
@@ -195,7 +195,7 @@ def serve_until_killed() -> None:
     kind, options, order = pickle.load(sys.stdin.buffer)
 
     async def serve() -> None:
-        executor = create(kind, options)
+        executor = create_executor(kind, options)
         await executor.open()
         await executor.configure(SERVERS)
         missing = {server.name for server in SERVERS}
@@ -249,7 +249,7 @@ class LocalHarness:
 
     def make(self) -> Executor:
         """Return an executor that was not opened."""
-        return create(self.kind, self.options())
+        return create_executor(self.kind, self.options())
 
     @contextlib.contextmanager
     def served(self, order: GenerationSpec) -> Iterator[subprocess.Popen[bytes]]:
@@ -277,7 +277,7 @@ class LocalHarness:
         return executor
 
     def _supervisor(self, job: str, generation: int) -> int:
-        number = Store(self.path).generation(job, generation).state()["supervisor"]
+        number = GenerationStore(self.path).generation(job, generation).state()["supervisor"]
         assert isinstance(number, int)
         return number
 
@@ -288,7 +288,7 @@ class LocalHarness:
 
     def lose_server(self, name: str) -> None:
         """Let a server go down: what has processes there is gone at once."""
-        store = Store(self.path)
+        store = GenerationStore(self.path)
         for job, number, generation in store.live():
             state = generation.state()
             if state["phase"] == "running" and any(one[0] == name for one in state["placement"]):
@@ -296,7 +296,7 @@ class LocalHarness:
 
     def blind(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let files of progress be looked at only where somebody asks for it."""
-        monkeypatch.setattr(local, "PATROL", 3600.0)
+        monkeypatch.setattr(local, "RESYNC_SECONDS", 3600.0)
 
     def files(self) -> bytes:
         """Return all that is on disk for people to read: logs, and what supervisors said."""
@@ -403,9 +403,9 @@ class RayHarness(LocalHarness):
 
     def part(self, job: str, generation: int) -> Mapping[str, Any]:
         """Return where worker 0 of a generation is, by its node."""
-        plan = Store(self.path).generation(job, generation).plan()
+        plan = GenerationStore(self.path).generation(job, generation).plan()
         directory = self.path / "nodes" / "parts" / plan["parts"][0]["actor"]
-        return Generation(directory).state()
+        return GenerationDirectory(directory).state()
 
     def kill_agent(self, job: str, generation: int) -> None:
         """Kill the actor of worker 0, without a warning, unless it ended by itself."""
@@ -435,8 +435,10 @@ class RayHarness(LocalHarness):
     def end(self) -> None:
         """Bring back what was killed, stop what still runs, and see that it is gone."""
         self.cluster.restore()
-        live = Store(self.path).live() if self.path.exists() else ()
-        if any(one.state()["phase"] not in OVER for _, _, one in live):  # connecting takes seconds
+        live = GenerationStore(self.path).live() if self.path.exists() else ()
+        if any(
+            one.state()["phase"] not in TERMINAL_PHASES for _, _, one in live
+        ):  # connecting takes seconds
             super().end()
         until = time.monotonic() + PATIENCE  # a supervisor writes the end, and then ends itself
         while self.leftovers() and time.monotonic() < until:
@@ -499,7 +501,7 @@ class KubernetesHarness(LocalHarness):
         super().__init__(path, settings)
         self.bed = bed
         self.lost: list[str] = []
-        self._service = f"t-{key_of(str(path))[:16]}"
+        self._service = f"t-{job_key(str(path))[:16]}"
 
     def options(self) -> ExecutorOptions:
         """Return what its executors are made with."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.executors.contract import Executor, Phase, Receipt
+from shadowprice.executors.contract import Executor, GenerationPhase, Receipt
 from tests.contract.harness import PATIENCE, LocalHarness, Told, python, spec
 
 pytestmark = pytest.mark.processes
@@ -86,7 +86,9 @@ def test_no_generation_runs_twice_or_beside_another(
                 await order(executor, 100 * command + part)
                 await asyncio.sleep(draw.choice((0.0, 0.0, 0.05, 0.3)))
                 if draw.random() < 0.1:
-                    running = [one for one in await executor.list() if one.phase is Phase.RUNNING]
+                    running = [
+                        one for one in await executor.list() if one.phase is GenerationPhase.RUNNING
+                    ]
                     for held in running[:1]:
                         own.kill_agent(held.job, held.generation)
             await executor.close()

@@ -14,12 +14,12 @@ from shadowprice.executors.contract import (
     Ending,
     Executor,
     Receipt,
-    Refused,
-    Share,
+    ServerAllocation,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.generations.generation import start_time
-from shadowprice.executors.generations.verdict import COMPLETE
+from shadowprice.executors.generations.verdict import ALL_WORKERS_SUCCEEDED
 from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processes
 def test_a_killed_agent_takes_its_generation_with_it_and_nothing_else(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         command = "setsid sleep 600 & (sleep 600 &) ; echo ready; exec sleep 600"
-        await executor.start(spec("victim", 1, command, Share("one", 2)))
+        await executor.start(spec("victim", 1, command, ServerAllocation("one", 2)))
         await executor.start(spec("other", 1, POLITE))
         await ready(executor, "victim")
         await ready(executor, "other")
@@ -78,7 +78,9 @@ def test_a_failure_that_the_service_was_killed_beside_is_told_as_one(
 ) -> None:
     """Killed before one of two fails, or once the other is told to end, which it does before the
     service is there again, or after."""
-    order = spec("job", 1, FAILS, Share("one", 1), Share("two", 1), grace=120.0)
+    order = spec(
+        "job", 1, FAILS, ServerAllocation("one", 1), ServerAllocation("two", 1), grace=120.0
+    )
 
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         await executor.close()
@@ -116,9 +118,9 @@ def test_a_failure_that_the_service_was_killed_beside_is_told_as_one(
 
 def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
-        both = (Share("one", 1), Share("two", 1))
+        both = (ServerAllocation("one", 1), ServerAllocation("two", 1))
         await executor.start(spec("across", 1, "echo ready; exec sleep 600", *both))
-        await executor.start(spec("aside", 1, POLITE, Share("one", 1)))
+        await executor.start(spec("aside", 1, POLITE, ServerAllocation("one", 1)))
         await ready(executor, "across")
         await ready(executor, "aside")
         await told.one(Started, "across")  # on both: what has not begun everywhere is refused
@@ -132,21 +134,25 @@ def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
 @pytest.mark.parametrize(
     ("placement", "more", "reason"),
     [
-        ((Share("nowhere", 1),), {}, "nowhere"),
-        ((Share("one", 0, 1),), {}, "no worker"),
+        ((ServerAllocation("nowhere", 1),), {}, "nowhere"),
+        ((ServerAllocation("one", 0, 1),), {}, "no worker"),
         ((), {}, "no worker"),
-        ((Share("two", 2),), {"worker": {"gpu": 1000}}, "two has 1 GPUs"),
-        ((Share("one", 1),), {"env": {"A": "b\0c"}}, "run.env: it holds a null character"),
+        ((ServerAllocation("two", 2),), {"worker": {"gpu": 1000}}, "two has 1 GPUs"),
+        (
+            (ServerAllocation("one", 1),),
+            {"env": {"A": "b\0c"}},
+            "run.env: it holds a null character",
+        ),
     ],
 )
 def test_what_cannot_start_is_refused_with_a_reason(
-    harness: Harness, placement: tuple[Share, ...], more: dict[str, object], reason: str
+    harness: Harness, placement: tuple[ServerAllocation, ...], more: dict[str, object], reason: str
 ) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
-        order = spec("job", 1, "true", Share("one", 1), **more)  # type: ignore[arg-type]  # by name
+        order = spec("job", 1, "true", ServerAllocation("one", 1), **more)  # type: ignore[arg-type]  # by name
         order = type(order)(**{**_fields(order), "placement": placement})
         assert await executor.start(order) == Receipt.ACCEPTED
-        refused = await told.one(Refused, "job")
+        refused = await told.one(StartRefused, "job")
         assert reason in refused.reason
         assert await executor.start(order) == Receipt.DUPLICATE
         assert not told.of(Started, "job")
@@ -186,9 +192,11 @@ def test_what_ends_with_its_parent_was_not_left_behind(harness: Harness) -> None
     helper += " os.read(read, 1)\n os._exit(0)\n"
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("job", 1, python(f"{helper}sys.exit(0)"), Share("one", 2)))
+        await executor.start(
+            spec("job", 1, python(f"{helper}sys.exit(0)"), ServerAllocation("one", 2))
+        )
         ended = await told.one(Ended, "job")
-        assert (ended.ending, ended.reason) == (Ending.DONE, COMPLETE)
+        assert (ended.ending, ended.reason) == (Ending.DONE, ALL_WORKERS_SUCCEEDED)
 
     harness.run(scenario)
 

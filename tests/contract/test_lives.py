@@ -8,9 +8,9 @@ from shadowprice.executors.contract import (
     Ended,
     Ending,
     Executor,
-    Phase,
+    GenerationPhase,
     Receipt,
-    Share,
+    ServerAllocation,
     Started,
 )
 from tests.contract.harness import POLITE, STUBBORN, Told, eventually, python, ready, spec
@@ -34,7 +34,7 @@ def test_a_job_that_exits_0_is_done(harness: Harness) -> None:
         assert (chunk.text, chunk.start, chunk.end) == ("hello\nerr\n", 0, 10)
         assert chunk.complete
         (held,) = await executor.list()
-        assert (held.phase, held.end) == (Phase.ENDED, ended)
+        assert (held.phase, held.end) == (GenerationPhase.ENDED, ended)
         await executor.forget("job", 1)
         assert await executor.list() == ()
         assert (await executor.logs("job")).text == "hello\nerr\n"
@@ -102,7 +102,9 @@ def test_all_workers_run_and_parameter_servers_end_with_them(harness: Harness) -
     )
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("job", 1, command, Share("one", 1, 1), Share("two", 1, 0)))
+        await executor.start(
+            spec("job", 1, command, ServerAllocation("one", 1, 1), ServerAllocation("two", 1, 0))
+        )
         ended = await told.one(Ended, "job")
         assert (ended.ending, ended.code) == (Ending.DONE, 0)
         (held,) = await executor.list()
@@ -121,7 +123,7 @@ def test_one_worker_that_fails_ends_the_generation(harness: Harness) -> None:
     command = "[ $RANK = 1 ] && { echo broken; exit 9; }; exec sleep 600"
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("job", 1, command, Share("one", 3)))
+        await executor.start(spec("job", 1, command, ServerAllocation("one", 3)))
         ended = await told.one(Ended, "job")
         assert (ended.ending, ended.code, ended.tail) == (Ending.FAILED, 9, ("broken",))
         assert "worker-1" in ended.reason
@@ -137,7 +139,7 @@ def test_workers_that_are_tolerated_may_die_while_another_lives(harness: Harness
     )
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
-        shares = (Share("one", 2, 1),)
+        shares = (ServerAllocation("one", 2, 1),)
         await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
         ended = await told.one(Ended, "job")
         assert (ended.ending, ended.code) == (Ending.DONE, 0)
@@ -165,7 +167,7 @@ def test_the_last_worker_and_any_parameter_server_are_never_tolerated_to_die(
 ) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         ps = int(process == "ps-0")
-        shares = (Share("one", 2, ps),)
+        shares = (ServerAllocation("one", 2, ps),)
         await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
         ended = await told.one(Ended, "job")
         assert (ended.ending, ended.code, ended.reason) == (Ending.FAILED, 9, f"{process} exited 9")
@@ -177,7 +179,7 @@ def test_a_stop_is_answered_though_a_tolerated_worker_died_before(harness: Harne
     command = f"if [ $RANK = 1 ]; then exit 9; fi; {POLITE}"
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
-        shares = (Share("one", 2),)
+        shares = (ServerAllocation("one", 2),)
         await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
         await ready(executor, "job")
         await executor.stop(77, "job", 1)
@@ -247,7 +249,7 @@ def test_a_later_order_may_shorten_the_grace_and_never_lengthen_it(harness: Harn
         assert await executor.stop(77, "job", 1, 0.0) == Receipt.DUPLICATE
         await ready(executor, "job", word="no")
         (held,) = await executor.list()
-        assert held.phase is Phase.STOPPING
+        assert held.phase is GenerationPhase.STOPPING
         assert await executor.stop(78, "job", 1, 0.2) == Receipt.ACCEPTED
         assert await executor.stop(79, "job", 1, 3000.0) == Receipt.ACCEPTED
         ended = await told.one(Ended, "job")

@@ -21,18 +21,18 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorError,
     ExecutorOptions,
-    Fresh,
+    PollsProgress,
     Progressed,
-    Refused,
-    Share,
+    ServerAllocation,
     Started,
+    StartRefused,
 )
-from shadowprice.executors.generations.entry import Entry
-from shadowprice.executors.generations.generation import Generation, boot
-from shadowprice.executors.generations.store import Store, key_of
+from shadowprice.executors.generations.entry import TrackedGeneration
+from shadowprice.executors.generations.generation import GenerationDirectory, boot_id
+from shadowprice.executors.generations.store import GenerationStore, job_key
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.settings import read_settings
-from shadowprice.executors.registry import create
+from shadowprice.executors.registry import create_executor
 from shadowprice.executors.supervision import AGENT
 from tests.contract.harness import (
     PATIENCE,
@@ -64,8 +64,8 @@ def test_a_process_is_bound_to_the_cores_of_its_server(local: LocalHarness) -> N
     cores = sorted(os.sched_getaffinity(0))
 
     async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("one", 1, show, Share("one", 2), worker={"cpu": 1000}))
-        await executor.start(spec("two", 1, show, Share("two", 1), worker={"cpu": 4000}))
+        await executor.start(spec("one", 1, show, ServerAllocation("one", 2), worker={"cpu": 1000}))
+        await executor.start(spec("two", 1, show, ServerAllocation("two", 1), worker={"cpu": 4000}))
         for job in ("one", "two"):
             await told.one(Ended, job)
         said = [
@@ -115,17 +115,17 @@ def test_a_generation_that_was_taken_but_not_begun_begins_after_a_restart(
             await executor.start(spec("stopped", 1, "echo never >> ../ran"))
             await executor.close()
             await told.end()
-        Store(own.path).stop(5, "stopped", 1, 0.0)
+        GenerationStore(own.path).stop(5, "stopped", 1, 0.0)
         executor = await own.open()
         told = Told(executor)
         assert (await told.one(Ended, "job")).ending is Ending.DONE
-        assert "before it was started" in (await told.one(Refused, "stopped")).reason
+        assert "before it was started" in (await told.one(StartRefused, "stopped")).reason
         await executor.close()
         await told.end()
 
     local.run(scenario)
-    assert (local.path / "jobs" / key_of("job") / "ran").read_text() == "once\n"
-    assert not (local.path / "jobs" / key_of("stopped") / "ran").exists()
+    assert (local.path / "jobs" / job_key("job") / "ran").read_text() == "once\n"
+    assert not (local.path / "jobs" / job_key("stopped") / "ran").exists()
 
 
 def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> None:
@@ -134,9 +134,11 @@ def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> No
         for job, script in (("ordered", POLITE), ("by-itself", own_end)):
             await executor.start(spec(job, 1, script))
             await told.one(Started, job)
-            os.kill(Store(own.path).generation(job, 1).state()["supervisor"], signal.SIGSTOP)
+            os.kill(
+                GenerationStore(own.path).generation(job, 1).state()["supervisor"], signal.SIGSTOP
+            )
         await executor.stop(5, "ordered", 1)
-        (own.path / "jobs" / key_of("by-itself") / "go").touch()
+        (own.path / "jobs" / job_key("by-itself") / "go").touch()
         assert (await told.one(Ended, "ordered")).ending is Ending.STOPPED
         assert (await told.one(Ended, "by-itself")).ending is Ending.DONE
 
@@ -148,7 +150,7 @@ def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, f"echo once >> ../ran; {POLITE}"))
-        path = Store(own.path).generation("job", 1).path
+        path = GenerationStore(own.path).generation("job", 1).path
         several = [
             await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", agent, path)
             for _ in range(4)
@@ -164,7 +166,7 @@ def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:
             assert await late.wait() == 0
 
     local.run(scenario)
-    assert (local.path / "jobs" / key_of("job") / "ran").read_text() == "once\n"
+    assert (local.path / "jobs" / job_key("job") / "ran").read_text() == "once\n"
 
 
 def test_another_process_of_the_same_number_is_left_alone(
@@ -181,7 +183,7 @@ def test_another_process_of_the_same_number_is_left_alone(
         await told.end()
         # As it would have been left by a machine that went down: it runs, by what the disk says.
         stranger = await asyncio.create_subprocess_exec("sleep", "600")
-        generation: Generation = Store(own.path).generation("job", 1)
+        generation: GenerationDirectory = GenerationStore(own.path).generation("job", 1)
         state = {**generation.state(), "phase": "running", "supervisor": stranger.pid}
         for other in ({"began": 1}, {"boot": "another"}):
             generation.write_state({**state, **other})
@@ -204,9 +206,9 @@ def test_who_was_killed_before_it_was_looked_at_was_killed(tmp_path: Path) -> No
     """What the executor remembers may be of before the supervisor came."""
     executor = module.LocalExecutor(ExecutorOptions(str(tmp_path / "executor")))
     for name, other in (("killed", {}), ("restarted", {"boot": "another"})):
-        state = {"phase": "running", "boot": boot(), "supervisor": 1, "began": 1, **other}
-        generation = Generation.create(tmp_path / name, {}, state)
-        executor._care(Entry("job", 1, generation))
+        state = {"phase": "running", "boot": boot_id(), "supervisor": 1, "began": 1, **other}
+        generation = GenerationDirectory.create(tmp_path / name, {}, state)
+        executor._care(TrackedGeneration("job", 1, generation))
         assert name in generation.state()["reason"]
 
 
@@ -216,8 +218,8 @@ def test_damaged_records_are_a_loss_and_no_more(local: LocalHarness) -> None:
         await executor.start(spec("sound", 1, POLITE))
         await ready(executor, "damaged")
         await ready(executor, "sound")
-        state = Store(own.path).generation("damaged", 1).path / "state"
-        supervisor = Store(own.path).generation("damaged", 1).state()["supervisor"]
+        state = GenerationStore(own.path).generation("damaged", 1).path / "state"
+        supervisor = GenerationStore(own.path).generation("damaged", 1).state()["supervisor"]
         state.write_bytes(b"\0" * state.stat().st_size)
         await asyncio.sleep(1.5)
         assert not told.of(Ended, "damaged")  # its supervisor lives: nothing is over
@@ -226,7 +228,7 @@ def test_damaged_records_are_a_loss_and_no_more(local: LocalHarness) -> None:
         assert ended.ending is Ending.LOST
         assert "records were damaged" in ended.reason
         assert not [one for one in own.leftovers() if "sleep\x00600" in one]
-        stop = Store(own.path).generation("sound", 1).path / "stop"
+        stop = GenerationStore(own.path).generation("sound", 1).path / "stop"
         stop.write_bytes(b"\0" * stop.stat().st_size)
         await executor.stop(5, "sound", 1)
         assert (await told.one(Ended, "sound")).code == 143
@@ -268,7 +270,7 @@ def test_a_full_disk_loses_no_end_and_takes_no_order_by_half(small_disk: Path) -
         with pytest.raises(ExecutorError, match="No space left"):
             await executor.start(spec("another", 1, "true"))
         assert [held.job for held in await executor.list()] == ["filling"]
-        (own.path / "jobs" / key_of("filling") / "go").symlink_to("/")
+        (own.path / "jobs" / job_key("filling") / "go").symlink_to("/")
         ended = await told.one(Ended, "filling")
         assert (ended.ending, ended.code, ended.tail[-1]) == (Ending.FAILED, 6, "the end")
         await executor.forget("filling", 1)
@@ -322,7 +324,7 @@ def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
 )
 def test_wrong_settings_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        create("local", ExecutorOptions("/nowhere", settings=settings))
+        create_executor("local", ExecutorOptions("/nowhere", settings=settings))
 
 
 def test_devices_are_those_that_are_named(local: LocalHarness) -> None:
@@ -331,14 +333,16 @@ def test_devices_are_those_that_are_named(local: LocalHarness) -> None:
     show = "echo $CUDA_VISIBLE_DEVICES"
 
     async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
-        order = spec("job", 1, show, Share("one", 1), worker={"gpu": 2000})
+        order = spec("job", 1, show, ServerAllocation("one", 1), worker={"gpu": 2000})
         await executor.start(order)
         await told.one(Ended, "job")
         assert (await executor.logs("job")).text == "GPU-a,GPU-b\n"
-        await executor.start(spec("two", 1, show, Share("two", 1), worker={"gpu": 1000}))
-        assert "two has 0 GPUs on this machine" in (await told.one(Refused, "two")).reason
+        await executor.start(spec("two", 1, show, ServerAllocation("two", 1), worker={"gpu": 1000}))
+        assert "two has 0 GPUs on this machine" in (await told.one(StartRefused, "two")).reason
         given = {"one": ("GPU-b",)}
-        order = spec("given", 1, show, Share("one", 1), worker={"gpu": 1000}, devices=given)
+        order = spec(
+            "given", 1, show, ServerAllocation("one", 1), worker={"gpu": 1000}, devices=given
+        )
         await executor.start(order)
         await told.one(Ended, "given")
         assert (await executor.logs("given")).text == "GPU-b\n"
@@ -348,7 +352,7 @@ def test_devices_are_those_that_are_named(local: LocalHarness) -> None:
 
 def test_a_directory_that_cannot_be_used_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    executor = create("local", ExecutorOptions(str(tmp_path / "file")))
+    executor = create_executor("local", ExecutorOptions(str(tmp_path / "file")))
     with pytest.raises(ExecutorError, match="file"):
         asyncio.run(executor.open())
 
@@ -356,11 +360,11 @@ def test_a_directory_that_cannot_be_used_says_so(tmp_path: Path) -> None:
 def test_a_look_that_nobody_waits_for_loses_no_report(
     local: LocalHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATROL", 3600.0)  # nobody else looks at files
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # nobody else looks at files
     slow = threading.Event()
-    look = Entry.new_progress
+    look = TrackedGeneration.new_progress
 
-    def slowly(self: Entry) -> Progressed | None:
+    def slowly(self: TrackedGeneration) -> Progressed | None:
         found = look(self)
         if found is not None:
             slow.wait(PATIENCE)
@@ -379,13 +383,13 @@ print("told", flush=True)
 time.sleep(600)"""
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
-        assert isinstance(executor, Fresh)
+        assert isinstance(executor, PollsProgress)
         await executor.start(spec("job", 1, python(report)))
         await ready(executor, "job")
         await told.one(Started, "job")
         (tmp_path / "go").touch()
         await ready(executor, "job", word="told")
-        monkeypatch.setattr(Entry, "new_progress", slowly)
+        monkeypatch.setattr(TrackedGeneration, "new_progress", slowly)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await executor.progress()

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from shadowprice.executors.contract import (
-    UNASKED,
+    UNCOMMANDED_STOP,
     Ended,
     Ending,
     Executor,
     ExecutorError,
-    Phase,
+    GenerationPhase,
     Receipt,
-    Refused,
-    Share,
+    ServerAllocation,
     Started,
+    StartRefused,
 )
 from tests.contract.harness import POLITE, Told, eventually, ready, spec
 from tests.contract.harness import LocalHarness as Harness
@@ -78,7 +78,7 @@ def test_a_stop_that_overtakes_its_start_bars_it(harness: Harness, tmp_path: Pat
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
         assert await executor.stop(30, "job", 2) == Receipt.ACCEPTED
-        assert (await told.one(Refused, "job", 2)).command == 30
+        assert (await told.one(StartRefused, "job", 2)).command == 30
         assert await executor.start(spec("job", 2, f"touch {tmp_path}/no")) == Receipt.DUPLICATE
         assert await executor.start(spec("job", 3, "true")) == Receipt.BUSY  # 1 runs on
         assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
@@ -105,7 +105,7 @@ def test_another_order_of_a_number_is_stale(harness: Harness, tmp_path: Path) ->
         assert [one.identity for one in await executor.list()] == ["first"]
         assert await executor.start(other) == Receipt.STALE
         assert await executor.start(first) == Receipt.DUPLICATE
-        assert await executor.stop(UNASKED, "job", 1) == Receipt.ACCEPTED
+        assert await executor.stop(UNCOMMANDED_STOP, "job", 1) == Receipt.ACCEPTED
         assert (await told.one(Ended, "job", 1)).ending is Ending.STOPPED
         assert await executor.start(other) == Receipt.STALE
         await executor.forget("job", 1)
@@ -128,7 +128,7 @@ def test_a_stop_right_after_a_start_never_loses_the_job(harness: Harness) -> Non
             await executor.stop(5, job, 1)
         ends = [f"job {number}" for number in range(8)]
         await eventually(
-            lambda: all(told.of(Ended, job) or told.of(Refused, job) for job in ends),
+            lambda: all(told.of(Ended, job) or told.of(StartRefused, job) for job in ends),
             lambda: told.reports,
         )
         for job in ends:
@@ -150,8 +150,12 @@ def test_running_jobs_are_found_again_and_not_killed(harness: Harness) -> None:
         for _ in range(2):
             executor = await own.open()
             (held,) = await executor.list()
-            assert (held.job, held.phase, held.started) == ("job", Phase.RUNNING, started.at)
-            assert held.placement == (Share("one", 1),)
+            assert (held.job, held.phase, held.started) == (
+                "job",
+                GenerationPhase.RUNNING,
+                started.at,
+            )
+            assert held.placement == (ServerAllocation("one", 1),)
             again = Told(executor)
             assert await again.one(Started, "job") == started
             if not again.of(Ended, "job") and _ == 1:
@@ -173,7 +177,16 @@ def test_what_was_told_to_stop_and_does_while_the_service_is_away_has_stopped(
     )
 
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("job", 1, command, Share("one", 1), Share("two", 1), grace=120.0))
+        await executor.start(
+            spec(
+                "job",
+                1,
+                command,
+                ServerAllocation("one", 1),
+                ServerAllocation("two", 1),
+                grace=120.0,
+            )
+        )
         for process in ("worker-0", "worker-1"):
             await ready(executor, "job", process=process)
         await told.one(Started, "job")

@@ -11,10 +11,17 @@ from typing import Any
 
 import pytest
 
-from shadowprice.executors.contract import Ended, Ending, Executor, Progressed, Share, Started
-from shadowprice.executors.generations.store import Store
-from shadowprice.executors.ray.driving import Drive
-from shadowprice.executors.ray.executor import LOOKING, RayExecutor
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    Progressed,
+    ServerAllocation,
+    Started,
+)
+from shadowprice.executors.generations.store import GenerationStore
+from shadowprice.executors.ray.driving import RayGenerationController
+from shadowprice.executors.ray.executor import PROGRESS_FETCH_TIMEOUT_SECONDS, RayExecutor
 from shadowprice.service.driver import PROGRESS_POLL_TIMEOUT_SECONDS
 from tests.contract.harness import (
     PATIENCE,
@@ -37,9 +44,9 @@ def test_an_end_is_known_before_the_actors_go_that_alone_could_tell_it(
     """The service is cut off once the actors of what failed have gone, and another goes on."""
     harness = RayHarness(tmp_path / "executor", ray_cluster)
     asked: list[str] = []
-    ask = Drive._ask
+    ask = RayGenerationController._ask
 
-    async def cut_off(self: Drive, what: str, **more: Any) -> Any:
+    async def cut_off(self: RayGenerationController, what: str, **more: Any) -> Any:
         answer = await ask(self, what, **more)
         asked.append(what)
         if asked.count("kill") == 2:
@@ -48,9 +55,11 @@ def test_an_end_is_known_before_the_actors_go_that_alone_could_tell_it(
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Drive, "_ask", cut_off)
+            patch.setattr(RayGenerationController, "_ask", cut_off)
             command = "[ $RANK = 1 ] && { echo broken; exit 9; }; exec sleep 600"
-            await executor.start(spec("job", 1, command, Share("one", 1), Share("two", 1)))
+            await executor.start(
+                spec("job", 1, command, ServerAllocation("one", 1), ServerAllocation("two", 1))
+            )
             await eventually(lambda: asked.count("kill") == 2)
             await executor.close()
             await told.end()
@@ -75,7 +84,7 @@ def test_damaged_records_on_a_node_are_a_loss_and_no_more(
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("damaged", 1, "(setsid sleep 600 &); echo ready; sleep 600"))
         await ready(executor, "damaged")
-        plan = Store(own.path).generation("damaged", 1).plan()
+        plan = GenerationStore(own.path).generation("damaged", 1).plan()
         part = own.path / "nodes" / "parts" / plan["parts"][0]["actor"]
         supervisor = harness.part("damaged", 1)["supervisor"]
         (part / "state").write_bytes(b"\0" * 16_384)
@@ -131,7 +140,7 @@ def test_a_stuck_actor_keeps_no_look_from_the_others(
             for found in (["well"], []):
                 began = time.monotonic()
                 assert [one.job for one in await ray.progress()] == found
-                assert time.monotonic() - began < 2 * LOOKING
+                assert time.monotonic() - began < 2 * PROGRESS_FETCH_TIMEOUT_SECONDS
         finally:
             os.kill(agent, signal.SIGCONT)
         await _told_by_a_look(ray, told, "stuck")
@@ -170,10 +179,10 @@ def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
 ) -> None:
     """An unforeseen error before an actor is there, as it is found, or as it is told to end."""
     harness = RayHarness(tmp_path / "executor", ray_cluster)
-    made: Any = getattr(Drive, step)
+    made: Any = getattr(RayGenerationController, step)
     met = 0
 
-    async def failing(self: Drive, *arguments: Any) -> Any:
+    async def failing(self: RayGenerationController, *arguments: Any) -> Any:
         nonlocal met
         met += 1
         if met < 3:
@@ -184,7 +193,7 @@ def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         assert isinstance(executor, RayExecutor)
-        monkeypatch.setattr(Drive, step, failing)
+        monkeypatch.setattr(RayGenerationController, step, failing)
         await executor.start(spec("job", 1, "true"))
         said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
         await eventually(lambda: executor.health_error == said)

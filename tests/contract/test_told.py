@@ -12,13 +12,13 @@ import pytest
 from shadowprice.executors.contract import (
     Ended,
     Executor,
-    Fresh,
-    Misreported,
+    InvalidProgress,
+    PollsProgress,
     Progressed,
-    Refused,
+    ServerAllocation,
     ServerSeen,
-    Share,
     Started,
+    StartRefused,
 )
 from tests.contract.harness import POLITE, Told, eventually, over, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
@@ -36,7 +36,7 @@ def test_the_environment_is_the_contracts_and_no_more(harness: Harness) -> None:
             "job",
             7,
             python(show),
-            Share("one", 2),
+            ServerAllocation("one", 2),
             worker={"gpu": 1000},
             env={"KEY": "value"},
             progress_url="http://here",
@@ -92,7 +92,7 @@ def test_devices_are_dealt_once(harness: Harness) -> None:
         said = {(await executor.logs(job)).text.split()[0] for job in ("a", "b")}
         assert own.containers or said == {"[0]", "[1]"}
         await executor.start(spec("c", 1, command, worker={"gpu": 500}))
-        assert "no GPU with 0.5" in (await told.one(Refused, "c")).reason
+        assert "no GPU with 0.5" in (await told.one(StartRefused, "c")).reason
         await executor.stop(50, "a", 1)
         await told.one(Ended, "a")
         await executor.start(spec("d", 1, command, worker={"gpu": 1000}))
@@ -127,7 +127,9 @@ def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
         assert [one.progress for one in reports] == [10_000_000, 20_000_000, 30_000_000]
         assert reports[0].metrics == {"loss": 0.5}
         # What it said last came before its end, however soon that followed.
-        kinds = [type(one) for one in told.reports if not isinstance(one, ServerSeen | Misreported)]
+        kinds = [
+            type(one) for one in told.reports if not isinstance(one, ServerSeen | InvalidProgress)
+        ]
         assert kinds == [Started, Progressed, Progressed, Progressed, Ended]
 
     harness.run(scenario)
@@ -155,12 +157,12 @@ def test_what_is_no_report_is_told_once(harness: Harness, content: str, reason: 
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
         await executor.start(spec("job", 1, command))
-        found = await told.one(Misreported, "job")
+        found = await told.one(InvalidProgress, "job")
         assert reason in found.reason
         await asyncio.sleep(2.0)
         await executor.stop(5, "job", 1)
         await told.one(Ended, "job")
-        assert len(told.of(Misreported, "job")) == 1
+        assert len(told.of(InvalidProgress, "job")) == 1
         assert told.of(Progressed, "job") == []
 
     harness.run(scenario)
@@ -181,7 +183,7 @@ def test_a_look_tells_what_is_reported_by_then(
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
-        assert isinstance(executor, Fresh)
+        assert isinstance(executor, PollsProgress)
         assert list(await executor.progress()) == []
         for job in ("one", "two"):
             await executor.start(spec(job, 1, command, checkpoint_dir=str(tmp_path / job)))
@@ -216,7 +218,7 @@ def test_what_others_run_is_observed(harness: Harness) -> None:
         )
         try:
             found = {one.job: one for one in await executor.observe()}
-            assert found["ours"].placement == (Share("one", 1),)
+            assert found["ours"].placement == (ServerAllocation("one", 1),)
             theirs = found[f"theirs {own.path}"]
             assert theirs.tenant == "vision"
             assert sum(share.workers for share in theirs.placement) == 1

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shadowprice.policies.astraea.calendar import Calendar
-from shadowprice.policies.astraea.market import Award, Market, Places
+from shadowprice.policies.astraea.calendar import RoundCalendar
+from shadowprice.policies.astraea.market import GangAward, RoundMarket, UnitPool
 from shadowprice.policies.astraea.prices import price_table
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
 
@@ -43,17 +43,17 @@ def job_of(row: dict[str, object], *, rigid: bool) -> GangJob:
     )
 
 
-def market(slots: int) -> Market:
-    def places(kind: str) -> Places:
+def market(slots: int) -> RoundMarket:
+    def places(kind: str) -> UnitPool:
         capacity = np.full(len(SERVERS), CLUSTER[kind])
         shares = np.array([CLUSTER["tenants"][name][kind] for name in TENANTS])
         theta = EXAMPLE["settings"]["theta"][kind]
-        return Places(capacity, shares, price_table(theta, int(capacity.sum())), slots)
+        return UnitPool(capacity, shares, price_table(theta, int(capacity.sum())), slots)
 
-    return Market([places("worker")], [places("ps")])
+    return RoundMarket([places("worker")], [places("ps")])
 
 
-def played(*, rigid: bool) -> tuple[list[list[Award]], list[str]]:
+def played(*, rigid: bool) -> tuple[list[list[GangAward]], list[str]]:
     waiting = [job_of(row, rigid=rigid) for row in EXAMPLE["jobs"]]
     rounds = []
     for start, end in EXAMPLE["rounds"]:
@@ -65,7 +65,7 @@ def played(*, rigid: bool) -> tuple[list[list[Award]], list[str]]:
 
 def test_the_example_s_jobs_run_in_the_rounds_it_says() -> None:
     arrivals = {row["arrival"] for row in EXAMPLE["jobs"]}
-    rounds = Calendar(EXAMPLE["settings"]["lambda"], longest=300)
+    rounds = RoundCalendar(EXAMPLE["settings"]["lambda"], longest=300)
     turns = [turn for turn in itertools.islice(rounds, 4) if turn.collected > max(arrivals)]
     assert [[turn.start, turn.end] for turn in turns] == EXAMPLE["rounds"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shadowprice.core.policy import Status
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.engine import Engine
 from tests.support.astraea_cases import (
     EXAMPLE,
@@ -73,7 +73,7 @@ def test_j22_is_told_why_it_was_left(played: tuple[Engine, DecisionRecorder]) ->
     assert refused.status is Status.REFUSED
     assert refused.refusal is not None
     # The paper postpones it batch after batch; thirty workers never fit places for eight.
-    assert refused.refusal.reason is Reason.NEVER_FITS
+    assert refused.refusal.reason is RefusalReason.NEVER_FITS
     assert "has room for 8" in refused.refusal.message
 
 

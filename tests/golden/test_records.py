@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from shadowprice.core.bag import Bag, BagTasks, Law, TaskCopies
+from shadowprice.core.bag import Bag, BagTaskGroup, DurationDistribution, TaskCopies
 from shadowprice.core.budget import Budget
 from shadowprice.core.cluster import Role, Tenant
 from shadowprice.core.events import (
@@ -49,11 +49,11 @@ from shadowprice.core.events import (
     Stop,
     TimespanChanged,
 )
-from shadowprice.core.job import bag_job
+from shadowprice.core.job import build_bag_job
 from shadowprice.core.policy import Capabilities, Status
 from shadowprice.core.program import Program
-from shadowprice.core.quote import Answer, Quote
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.quote import Quote, QuoteAnswer
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.engine.job_record import JobRecord
@@ -68,7 +68,7 @@ from shadowprice.engine.records import (
     event_record,
 )
 from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_record
-from shadowprice.executors.contract.orders import GenerationSpec, Share
+from shadowprice.executors.contract.orders import GenerationSpec, ServerAllocation
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import QuoteResult
@@ -78,17 +78,24 @@ GOLDEN: Final = Path(__file__).with_name("records.json")
 
 CLUSTER: Final = cluster(tenants=(Tenant("vision", {"worker": 2}),))
 INDEX: Final = CLUSTER.index
-REFUSAL: Final = Refusal(Reason.PRICE, "costs more", 1.0, 2.0, 3, "gpu", {"ratio": 2.0})
+REFUSAL: Final = Refusal(RefusalReason.PRICE, "costs more", 1.0, 2.0, 3, "gpu", {"ratio": 2.0})
 COPIES: Final = (TaskCopies(0, 3, 2),)
 PLACEMENT: Final = Placement.of([(0, 2, 0), (3, 0, 1)])
 PLAN: Final = Schedule.of([(1, 0, 2, 0), (1, 3, 0, 1), (2, 0, 2, 0), (2, 3, 0, 1)])
 TRAINING: Final = job(CLUSTER, "training", utility=Sigmoid(9.0, 0.5, 4.0), tenant="vision")
-LAW: Final = Law("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)
-BAG: Final = bag_job(
+LAW: Final = DurationDistribution("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)
+BAG: Final = build_bag_job(
     name="bag",
     arrival=1,
     bag=Bag(
-        (BagTasks(3, Law("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)),), 4.5, 0.1, 600
+        (
+            BagTaskGroup(
+                3, DurationDistribution("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)
+            ),
+        ),
+        4.5,
+        0.1,
+        600,
     ),
     worker=CLUSTER.demand({"gpu": 1000}),
     utility=Deadline(5.0, 4.0),
@@ -154,9 +161,9 @@ STATES: Final = (
     JobRecord(TRAINING, 3, Status.REFUSED, refusal=REFUSAL),
 )  # fmt: skip
 SPEC: Final = GenerationSpec(
-    3, "training", 1, (Share("gpu-0", 2), Share("net-0", 0, 1)), PROGRAM, {"gpu": 1000},
-    {"cpu": 2000}, "/checkpoints", "http://127.0.0.1/progress", "secret", 12.5, "vision",
-    {"gpu-0": ("0", "1")}, {"team": "a"}, "store-1",
+    3, "training", 1, (ServerAllocation("gpu-0", 2), ServerAllocation("net-0", 0, 1)), PROGRAM,
+    {"gpu": 1000}, {"cpu": 2000}, "/checkpoints", "http://127.0.0.1/progress", "secret", 12.5,
+    "vision", {"gpu-0": ("0", "1")}, {"team": "a"}, "store-1",
 )  # fmt: skip
 VIEW: Final = JobView(
     1, "training", "vision", State.RUNNING, 10, 11, 1, 5, 4, 12, 2, 40, 6, 13, 0.5, 8.0, 2, 1, 14,
@@ -165,8 +172,8 @@ VIEW: Final = JobView(
     16, 17, 18, ((1, 2, 3),), 19, 20, 21, 22, 23,
 )  # fmt: skip
 QUOTES: Final = (
-    Quote("training", 1, Answer.ADMITTED, 5, 9.0, 2.0, ("bag",), message="decided at once"),
-    Quote("training", 1, Answer.REFUSED, refusal=REFUSAL),
+    Quote("training", 1, QuoteAnswer.ADMITTED, 5, 9.0, 2.0, ("bag",), message="decided at once"),
+    Quote("training", 1, QuoteAnswer.REFUSED, refusal=REFUSAL),
 )
 CALENDAR: Final = SlotCalendar(0, Fraction(60 * SECOND))
 CAPABILITIES: Final = Capabilities(elastic=True, window=2)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from shadowprice.core.wording import escaped
+from shadowprice.core.wording import escape_controls
 from tests.hostile import documents
 from tests.hostile.case import Case
 from tests.hostile.documents import text_of
@@ -146,7 +146,7 @@ def judge(
     if status in {1, 2} and not err.strip():
         faults.append("fails without a word")
     for name, text in (("out", out), ("err", err)):
-        if escaped(text, lines=True) != text:
+        if escape_controls(text, lines=True) != text:
             faults.append(f"std{name} holds control characters")
     if any(len(line) > 4000 for line in err.split("\n")):
         faults.append("stderr holds a line of more than 4000 characters")

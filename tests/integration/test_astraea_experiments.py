@@ -9,7 +9,7 @@ import pytest
 
 from shadowprice.experiments.astraea import efficiency, presets, ratio, workload
 from shadowprice.experiments.astraea.runs import POLICIES, run, variance
-from shadowprice.experiments.framework import Settings, experiments, run_experiment
+from shadowprice.experiments.framework import ExperimentSettings, experiments, run_experiment
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import compute_tenant_accounts
 from shadowprice.simulator.scenario import Scenario, record_run
@@ -150,6 +150,6 @@ def test_experiments_measure_and_draw(
 
     monkeypatch.setattr(presets, "draw_jobs", small)
     monkeypatch.setattr(presets, "shared_cluster", few)
-    figure = run_experiment(experiments()[name], tmp_path / "out", Settings(quick=True))
+    figure = run_experiment(experiments()[name], tmp_path / "out", ExperimentSettings(quick=True))
     assert figure.stat().st_size > 5_000
     assert len(list((tmp_path / "out").glob("*.csv"))) >= 1

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from shadowprice.executors.generations.generation import ENDED
-from shadowprice.executors.generations.store import Store as ExecutorStore
+from shadowprice.executors.generations.store import GenerationStore as ExecutorStore
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shadowprice.executors.contract import Executor, ExecutorOptions
-from shadowprice.executors.registry import create
+from shadowprice.executors.registry import create_executor
 from tests.contract.harness import LocalHarness, RayHarness
 from tests.support.ray_cluster import RayCluster
 from tests.support.services import RunningService, run_service
@@ -144,7 +144,9 @@ def executing(name: str, folder: Path) -> Iterator[Executor]:
     if name == "local":
         harness = LocalHarness(folder, {"cgroup": "off"})
         try:
-            yield create("local", ExecutorOptions(str(harness.path), settings=harness.settings))
+            yield create_executor(
+                "local", ExecutorOptions(str(harness.path), settings=harness.settings)
+            )
         finally:
             harness.end()  # nothing of them is left, or this fails
         return

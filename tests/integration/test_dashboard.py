@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from shadowprice.executors.contract import ExecutorOptions
-from shadowprice.executors.registry import create
+from shadowprice.executors.registry import create_executor
 from shadowprice.results.report import inline_assets
 from tests.contract.harness import LocalHarness
 from tests.integration.test_pages_in_browser import (
@@ -97,7 +97,9 @@ def training(name: str, steps: int, pause: float = 0.4, **more: Any) -> dict[str
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("dashboard")
     harness = LocalHarness(folder / "executor", {"cgroup": "off"})
-    executor = create("local", ExecutorOptions(str(harness.path), settings=harness.settings))
+    executor = create_executor(
+        "local", ExecutorOptions(str(harness.path), settings=harness.settings)
+    )
     try:
         with run_service(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found:
             for job in (

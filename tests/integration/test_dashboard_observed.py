@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shadowprice.executors.contract import Observed, Share
+from shadowprice.executors.contract import ObservedJob, ServerAllocation
 from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator
 from tests.integration.test_observing import CLUSTER, Witness, short
 from tests.integration.test_pages_in_browser import BLANK, NAMELESS, OVERFLOWING, Visit, browser
@@ -36,8 +36,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
         for name in names:
             live.client.post("/v1/jobs", json=short(name, tenant="red")).raise_for_status()
         began = time.time()
-        seen = [Observed(name, (Share(f"g-{at % 2}", 1),), began) for at, name in enumerate(names)]
-        strangers = [Observed(f"stranger {name}", (Share("else", 1),), began) for name in HOSTILE]
+        seen = [
+            ObservedJob(name, (ServerAllocation(f"g-{at % 2}", 1),), began)
+            for at, name in enumerate(names)
+        ]
+        strangers = [
+            ObservedJob(f"stranger {name}", (ServerAllocation("else", 1),), began)
+            for name in HOSTILE
+        ]
         witness.sees = (*seen, *strangers)
         looks = witness.looks
         wait_until(lambda: witness.looks > looks + 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.executors.contract import ExecutorOptions, Phase, Receipt
+from shadowprice.executors.contract import ExecutorOptions, GenerationPhase, Receipt
 from shadowprice.executors.local.executor import LocalExecutor
 from tests.support.services import job, run_service
 from tests.support.waiting import wait_until, wait_until_async
@@ -43,7 +43,7 @@ class SlowExecutor(LocalExecutor):
         self.forgotten += 1
 
     async def _is_together(self) -> bool:
-        return self.peak > 1 or all(one.phase is Phase.ENDED for one in await self.list())
+        return self.peak > 1 or all(one.phase is GenerationPhase.ENDED for one in await self.list())
 
 
 @pytest.mark.processes

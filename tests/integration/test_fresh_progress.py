@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.executors.contract import ExecutorOptions, Fresh, Progressed
+from shadowprice.executors.contract import ExecutorOptions, PollsProgress, Progressed
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.executor import LocalExecutor
 from tests.support.services import job, run_service
@@ -26,11 +26,11 @@ TRAIN = (
 
 
 def test_progress_is_that_of_the_slots_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATROL", 3600.0)  # nobody else looks at files
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # nobody else looks at files
     (tmp_path / "local").mkdir()
     settings = ExecutorOptions(directory=str(tmp_path / "local"), settings={"cgroup": "off"})
     executor = LocalExecutor(settings)
-    assert isinstance(executor, Fresh)
+    assert isinstance(executor, PollsProgress)
     source = str(Path(__file__).parents[2] / "src")
     run = {"command": [sys.executable, "-c", TRAIN], "grace": "1s", "env": {"PYTHONPATH": source}}
     with run_service(tmp_path, cluster=CLUSTER, executor=executor) as live:

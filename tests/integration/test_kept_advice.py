@@ -24,10 +24,10 @@ from shadowprice.results.report.inline_assets import unpack
 from shadowprice.results.report.section_job_histories import jobs as jobs_section
 from shadowprice.results.report.section_job_histories import stories
 from shadowprice.results.run_directory import read_advice, read_run
-from shadowprice.simulator.advice import advise, many, with_advice
-from shadowprice.simulator.interrupt import StopSign
+from shadowprice.simulator.advice import add_advice, advise, many
+from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario, run_policy
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 from tests.integration.test_command_line import CLUSTER, JOBS
 from tests.support.advice_cases import random_entry, random_servers, resolve_jobs
 
@@ -125,7 +125,7 @@ def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
     entries = [random_entry(rng, f"job-{at}") for at in range(10)]
     scenario = Scenario(on, resolve_jobs(on, entries), entry=entries.__getitem__)
     rolling = PolicyChoice("rolling")
-    run = with_advice(run_policy(scenario, rolling), scenario, rolling, seconds=600.0)
+    run = add_advice(run_policy(scenario, rolling), scenario, rolling, seconds=600.0)
     outcomes = dict(zip(run.jobs["job"], run.jobs["outcome"], strict=True))
     given_up = {job for job, outcome in outcomes.items() if outcome == "dropped"}
     assert given_up
@@ -145,12 +145,12 @@ def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
 def test_advice_ends_at_its_time_limit_or_on_request(
     call: Callable[..., tuple[int, str, str]],
 ) -> None:
-    scenario, _ = Source(cluster=Path("c.yaml"), jobs=Path("j.yaml")).scenario(0)
+    scenario, _ = ScenarioSource(cluster=Path("c.yaml"), jobs=Path("j.yaml")).scenario(0)
     oasis = PolicyChoice("oasis")
     run = run_policy(scenario, oasis)
-    assert not with_advice(run, scenario, oasis, seconds=0.0).advice
-    stop = StopSign()
-    some = with_advice(
+    assert not add_advice(run, scenario, oasis, seconds=0.0).advice
+    stop = StopRequestObserver()
+    some = add_advice(
         run, scenario, oasis, seconds=60.0, stop=stop,
         progress=lambda done, total: setattr(stop, "asked", 0.0),
     )  # fmt: skip

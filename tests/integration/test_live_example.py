@@ -20,7 +20,7 @@ from shadowprice.executors.contract import (
     Executor,
     GenerationSpec,
     Progressed,
-    Share,
+    ServerAllocation,
 )
 from tests.contract.harness import LocalHarness, Told, eventually, spec
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -56,7 +56,7 @@ def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
             "job",
             number,
             (*words, "--pace", "0.03"),
-            Share("one", workers),
+            ServerAllocation("one", workers),
             env=ENVIRONMENT,
             checkpoint_dir=str(moved),
         )

@@ -15,7 +15,7 @@ from shadowprice.core import bounds
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 from shadowprice.simulator.scenario import record_run
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 from tests.support.policy_cases import PLACE_COUNTING_POLICIES, policy_names
 
 CLUSTER = """\
@@ -114,7 +114,7 @@ def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) 
 def test_a_run_of_too_many_slots_says_what_bounds_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bounds, "SIMULATED", bounds.Bound("simulated", 50, "slots simulated"))
+    monkeypatch.setattr(bounds, "SIMULATED", bounds.InputLimit("simulated", 50, "slots simulated"))
     write_jobs(("long", 0, 1000))
     assert simulate("-p", "fifo", "-s", "workers=1", "--out", "run") == 2
     assert "51 is above the bound of 50 slots simulated" in capsys.readouterr().err
@@ -131,7 +131,7 @@ def test_a_job_longer_than_any_run_is_refused_when_it_is_read(
 
 def test_a_long_run_tells_its_slot_when_nobody_arrives(folder: Path) -> None:
     write_jobs(("long", 3, 400_000))
-    source = Source(cluster=Path("c.yaml"), jobs=Path("j.yaml"), until="5000 slots")
+    source = ScenarioSource(cluster=Path("c.yaml"), jobs=Path("j.yaml"), until="5000 slots")
     scenario, _ = source.scenario()
     told: list[tuple[int, int, int | None]] = []
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shadowprice.core import utility
-from shadowprice.core.bag import BagTasks
+from shadowprice.core.bag import BagTaskGroup
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.registry import make_policy, policies
@@ -94,7 +94,7 @@ def test_it_survives_a_record_and_prices_a_bag() -> None:
     again = Job.from_record(changed.record())  # type: ignore[arg-type]  # plain values
     assert again.utility == changed.utility
     on = place_cluster()
-    groups: tuple[BagTasks, ...] = (pareto(3, 2.0, 0.5),)
+    groups: tuple[BagTaskGroup, ...] = (pareto(3, 2.0, 0.5),)
     jobs = [build_bag(on, *groups, utility=known(40.0, 2.0))]
     before, _ = outcome("oasis", on, jobs)
     assert outcome("oasis", on, [renamed(jobs[0])])[0][:2] == before[:2]

@@ -19,14 +19,14 @@ from shadowprice.cli.main import main
 from shadowprice.client import AsyncClient, Client, Endpoint
 from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import (
-    Capabilities,
+    ExecutorCapabilities,
     ExecutorOptions,
     GenerationSpec,
-    Observed,
+    ObservedJob,
     Receipt,
-    Share,
+    ServerAllocation,
 )
-from shadowprice.executors.registry import create
+from shadowprice.executors.registry import create_executor
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
@@ -44,15 +44,15 @@ CLUSTER = {
 class Witness(FakeExecutor):
     """Sees what it is told to see, and notes every order."""
 
-    capabilities = Capabilities(observes=True)
+    capabilities = ExecutorCapabilities(observes=True)
 
     def __init__(self) -> None:
         super().__init__(World(ManualClock()))
         self.orders: list[str] = []
         self.looks = 0
-        self.sees: tuple[Observed, ...] = ()
+        self.sees: tuple[ObservedJob, ...] = ()
 
-    async def observe(self) -> tuple[Observed, ...]:
+    async def observe(self) -> tuple[ObservedJob, ...]:
         self.looks += 1
         return self.sees
 
@@ -162,7 +162,7 @@ def elsewhere(name: str, tenant: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def watching(folder: Path) -> Iterator[RunningService]:
-    executor = create("local", ExecutorOptions(str(folder / "executor")))
+    executor = create_executor("local", ExecutorOptions(str(folder / "executor")))
     with run_service(folder, cluster=CLUSTER, executor=executor, observe=True) as live:
         yield live
 
@@ -259,13 +259,13 @@ def test_a_look_that_fails_is_told_and_repeated(tmp_path: Path) -> None:
     class Stumbling(Witness):
         fails = True
 
-        async def observe(self) -> tuple[Observed, ...]:
+        async def observe(self) -> tuple[ObservedJob, ...]:
             if self.fails:
                 raise RuntimeError("not now")
             return await super().observe()
 
     witness = Stumbling()
-    witness.sees = (Observed("a", (Share("g-0", 1),), time.time()),)
+    witness.sees = (ObservedJob("a", (ServerAllocation("g-0", 1),), time.time()),)
     with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=True) as live:
         live.client.post("/v1/jobs", json=short("a"))
         assert _compared(live)["a"]["observed"]["state"] == "not seen"

@@ -18,7 +18,7 @@ from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.page import render_report
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
@@ -86,7 +86,9 @@ def money_page(folder: Path) -> str:
     """Return the page of a run on servers that cost something."""
     (folder / "money.yaml").write_text(MONEY)
     (folder / "types.yaml").write_text(ON_TYPES)
-    scenario, _ = Source(cluster=folder / "money.yaml", jobs=folder / "types.yaml").scenario(0)
+    scenario, _ = ScenarioSource(
+        cluster=folder / "money.yaml", jobs=folder / "types.yaml"
+    ).scenario(0)
     return render_report(
         record_run(scenario, "oasis", PolicyChoice("oasis").build(scenario.context()))
     )

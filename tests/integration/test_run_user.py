@@ -17,7 +17,7 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import Executor, ExecutorOptions
-from shadowprice.executors.registry import create
+from shadowprice.executors.registry import create_executor
 from shadowprice.service.settings import parse_users
 from tests.integration.test_observing import Witness
 from tests.support.services import RunningService, run_service
@@ -58,7 +58,9 @@ def folder() -> Iterator[Path]:
 
 def executor_in(folder: Path) -> Executor:
     settings = {"users": str(folder / "users"), "cgroup": "off"}
-    return create("local", ExecutorOptions(str(folder / "data" / "executor"), settings=settings))
+    return create_executor(
+        "local", ExecutorOptions(str(folder / "data" / "executor"), settings=settings)
+    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
-from shadowprice.simulator.source import Source, with_servers_changed
+from shadowprice.simulator.source import ScenarioSource, with_servers_changed
 from tests.integration.test_command_line import Answer, Call
 
 CLUSTER = """\
@@ -187,4 +187,4 @@ def test_servers_are_added_after_the_existing_ones() -> None:
     assert fewer["servers"] == []
     assert document["servers"][0]["count"] == 2
     with pytest.raises(InputError, match="--cluster is missing"):
-        Source(jobs=Path("j.yaml"))
+        ScenarioSource(jobs=Path("j.yaml"))

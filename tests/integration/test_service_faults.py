@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.core.policy import unwrapped
+from shadowprice.core.policy import unwrap_policy
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.service.clock import SECOND, MonotonicWallClock, SlotCalendar, format_rfc3339
 from shadowprice.service.driver import Driver
@@ -104,7 +104,7 @@ def test_a_policy_that_raises_now_and_then_costs_nobody_anything(
     fault = random_faults(random.Random(7), 4, bug)
 
     def opened(hour: SimulatedHour) -> None:
-        kind: Any = type(unwrapped(hour.truth.engine.policy))
+        kind: Any = type(unwrap_policy(hour.truth.engine.policy))
         decide = kind.decide
 
         def stumbling(self: Any, view: Any, event: Any) -> Iterator[Any]:

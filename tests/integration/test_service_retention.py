@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from shadowprice.executors.contract import ExecutorError, ExecutorOptions, Held, Phase, Share
-from shadowprice.executors.registry import create
+from shadowprice.executors.contract import (
+    ExecutorError,
+    ExecutorOptions,
+    GenerationPhase,
+    GenerationStatus,
+    ServerAllocation,
+)
+from shadowprice.executors.registry import create_executor
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.store_queries import list_jobs
 from tests.support.services import run_service
@@ -121,10 +127,12 @@ def test_what_an_executor_still_holds_waits(tmp_path: Path) -> None:
         await hour.live()
         hour.driver._keep = hour.clock.wall() - hour.since
         old = sorted(hour.world.kept - {"young"})
-        held = Held(old[0], 9, Phase.STOPPING, (Share("gpu-0", 1),), ())
+        held = GenerationStatus(
+            old[0], 9, GenerationPhase.STOPPING, (ServerAllocation("gpu-0", 1),), ()
+        )
         listed = hour.executor.list
 
-        async def listing() -> tuple[Held, ...]:
+        async def listing() -> tuple[GenerationStatus, ...]:
             return (*await listed(), held)
 
         hour.executor.list = listing  # type: ignore[method-assign]
@@ -148,7 +156,7 @@ def test_what_an_executor_still_holds_waits(tmp_path: Path) -> None:
 
 def test_files_of_an_old_job_are_gone_and_its_name_is_free(tmp_path: Path) -> None:
     cluster = {"slot": "1s", "horizon": 50, "servers": [{"name": "g", "capacity": {"cpu": 2}}]}
-    executor = create(
+    executor = create_executor(
         "local", ExecutorOptions(str(tmp_path / "executor"), settings={"cgroup": "off"})
     )
     job = {

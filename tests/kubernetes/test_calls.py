@@ -19,15 +19,15 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorOptions,
     Receipt,
-    Share,
+    ServerAllocation,
     Started,
 )
-from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.following import MIN_FETCH_INTERVAL_SECONDS, SELDOM
-from shadowprice.kubernetes.informer import TURN
-from shadowprice.kubernetes.lease import LOOK, RENEW
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.kubernetes.informer import WATCH_TIMEOUT_SECONDS
+from shadowprice.kubernetes.lease import INITIAL_POLL_SECONDS, RENEW_INTERVAL_SECONDS
+from shadowprice.kubernetes.pausing import Backoff
 from shadowprice.service.trainingjobs.controller import STATUS_WRITE_SECONDS
 from shadowprice.service.trainingjobs.event_recorder import UNREPORTED_KINDS
 from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, Told, spec
@@ -68,8 +68,14 @@ def most(generations: int, processes: int) -> dict[str, int]:
 def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
     harness: KubernetesHarness, processes: int
 ) -> None:
-    job, shares = f"counted-{processes}", [Share("one", 1), Share("two", 1), Share("one", 1)]
-    shares = [Share("one", processes - processes // 2), Share("two", processes // 2)]
+    job, shares = (
+        f"counted-{processes}",
+        [ServerAllocation("one", 1), ServerAllocation("two", 1), ServerAllocation("one", 1)],
+    )
+    shares = [
+        ServerAllocation("one", processes - processes // 2),
+        ServerAllocation("two", processes // 2),
+    ]
     placement = tuple(one for one in shares if one.workers)
 
     async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
@@ -85,7 +91,7 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
             await executor.forget(job, number)
         await executor.discard(job)
         await asyncio.sleep(3.0)  # what were asked for again and again would be now
-        asked = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[key_of(job)[:16]]
+        asked = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[job_key(job)[:16]]
         allowed = most(3, processes)
         over = {what: (count, allowed.get(what, 0)) for what, count in asked.items()}
         assert all(count <= bound for count, bound in over.values()), over
@@ -112,7 +118,9 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
             await executor.open()
             told = Told(executor)
             for number, job in enumerate(jobs):
-                order = spec(job, 1, "sleep 600", Share(f"hollow-{number % 2}", 1), grace=8.0)
+                order = spec(
+                    job, 1, "sleep 600", ServerAllocation(f"hollow-{number % 2}", 1), grace=8.0
+                )
                 assert await executor.start(order) == Receipt.ACCEPTED
             for job in jobs:
                 await told.one(Started, job)
@@ -139,7 +147,7 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
         )
     assert len(counted) == len(jobs)
     # One look before the order to end, one after the end, and what grows between.
-    bound = 2 + Pauses.most(MIN_FETCH_INTERVAL_SECONDS, SELDOM, spent)
+    bound = 2 + Backoff.most(MIN_FETCH_INTERVAL_SECONDS, SELDOM, spent)
     assert max(counted.values()) <= bound, (counted, spent)
     assert (
         bound < spent / MIN_FETCH_INTERVAL_SECONDS / 3
@@ -261,9 +269,13 @@ def test_what_replicas_ask_for_by_themselves_is_leases_and_watches(
 
     eventually(lambda: followed() == watches, "the end of its watches")
     # Its own lease, and the executor's.
-    assert spent / RENEW <= led["update leases"] <= 2 * (spent / RENEW + 1), led
+    assert (
+        spent / RENEW_INTERVAL_SECONDS
+        <= led["update leases"]
+        <= 2 * (spent / RENEW_INTERVAL_SECONDS + 1)
+    ), led
     assert led.keys() <= watches | {"update leases"}, led
     assert all(led[one] <= 1 for one in watches), led
-    assert span < TURN * 3 / 4  # so a watch is begun anew at most once
-    assert spent / 2 <= waited["get leases"] <= spent / LOOK, waited
+    assert span < WATCH_TIMEOUT_SECONDS * 3 / 4  # so a watch is begun anew at most once
+    assert spent / 2 <= waited["get leases"] <= spent / INITIAL_POLL_SECONDS, waited
     assert waited.keys() == {"get leases"}, waited

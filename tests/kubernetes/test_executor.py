@@ -23,17 +23,17 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorError,
     ExecutorOptions,
-    Held,
-    Phase,
+    GenerationPhase,
+    GenerationStatus,
     Receipt,
-    Refused,
-    Share,
+    ServerAllocation,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import pod_name
-from shadowprice.executors.registry import create
-from shadowprice.kubernetes.errors import UnreachableError
+from shadowprice.executors.registry import create_executor
+from shadowprice.kubernetes.errors import ApiUnreachableError
 from tests.contract.harness import PATIENCE as HARNESS_PATIENCE
 from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
 
@@ -63,7 +63,7 @@ def test_an_api_server_that_is_away_for_a_while_costs_nothing(harness: Kubernete
                 await executor.start(spec("late", 1, "true"))
             with pytest.raises(ExecutorError):
                 await executor.stop(5, "stays", 1)
-            assert {held.phase for held in await executor.list()} == {Phase.RUNNING}
+            assert {held.phase for held in await executor.list()} == {GenerationPhase.RUNNING}
             for folder in own.path.glob("files/*/checkpoints"):
                 (folder / "go").touch()
             await asyncio.sleep(20.0)  # the lease runs out meanwhile
@@ -120,7 +120,7 @@ class Killed:
                 if self._after:
                     await self._request(method, path, **more)
         if self.dead:
-            raise UnreachableError("killed")
+            raise ApiUnreachableError("killed")
         return await self._request(method, path, **more)
 
 
@@ -154,7 +154,7 @@ class Change:
 
     def __init__(self, job: str, ran: Path) -> None:
         self.job = job
-        both = (Share("one", 1), Share("two", 1))
+        both = (ServerAllocation("one", 1), ServerAllocation("two", 1))
         line = f"echo 1-$RANK >> {ran}; {POLITE}"
         self.first = spec(job, 1, line, *both, grace=5.0)
         self.second = spec(job, 2, f"echo 2-$RANK >> {ran}", *both)
@@ -167,11 +167,13 @@ class Change:
         while self.number <= 2 and not stopped():
             order = self.first if self.number == 1 else self.second
             await _until_taken(functools.partial(executor.start, order))
-            held = await self._held(executor, stopped, {Phase.STARTING})
-            if held is not None and self.number == 1 and held.phase is Phase.RUNNING:
+            held = await self._held(executor, stopped, {GenerationPhase.STARTING})
+            if held is not None and self.number == 1 and held.phase is GenerationPhase.RUNNING:
                 await _until_taken(lambda: executor.stop(11, self.job, 1))
             held = await self._held(
-                executor, stopped, {Phase.STARTING, Phase.RUNNING, Phase.STOPPING}
+                executor,
+                stopped,
+                {GenerationPhase.STARTING, GenerationPhase.RUNNING, GenerationPhase.STOPPING},
             )
             if held is None:
                 return
@@ -180,8 +182,8 @@ class Change:
             await executor.forget(self.job, self.number - 1)
 
     async def _held(
-        self, executor: Executor, stopped: Callable[[], bool], phases: set[Phase]
-    ) -> Held | None:
+        self, executor: Executor, stopped: Callable[[], bool], phases: set[GenerationPhase]
+    ) -> GenerationStatus | None:
         """Wait until the generation is in none of some phases; None where it was cut off."""
         until = time.monotonic() + HARNESS_PATIENCE
         while not stopped():
@@ -432,7 +434,7 @@ def test_what_cannot_begin_is_refused_with_the_clusters_reason(
         program = type(order.program)(order.program.command, **more)
         fields = {name: getattr(order, name) for name in order.__dataclass_fields__}
         await executor.start(type(order)(**{**fields, "program": program}))
-        reason = (await told.one(Refused, "job")).reason
+        reason = (await told.one(StartRefused, "job")).reason
         assert all(word in reason for word in words), reason
         assert await executor.start(spec("job", 2, "true")) == Receipt.ACCEPTED
         assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
@@ -473,7 +475,7 @@ def test_it_asks_for_what_its_role_says_and_for_nothing_else(
 
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[tuple[Executor, Told]]:
-        executor = create(
+        executor = create_executor(
             "kubernetes", ExecutorOptions(str(harness.path), "of-a-role", config, own)
         )
         await executor.open()
@@ -486,7 +488,9 @@ def test_it_asks_for_what_its_role_says_and_for_nothing_else(
 
     async def life() -> None:
         async with opened() as (executor, told):
-            await executor.start(spec("job", 1, POLITE, Share("one", 1), Share("two", 1)))
+            await executor.start(
+                spec("job", 1, POLITE, ServerAllocation("one", 1), ServerAllocation("two", 1))
+            )
             await told.one(Started, "job")
             await ready(executor, "job")
             await executor.stop(7, "job", 1)

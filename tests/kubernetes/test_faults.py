@@ -21,14 +21,14 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorError,
     Receipt,
-    Refused,
+    ServerAllocation,
     ServerGone,
-    Share,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.kubernetes.executor import PATROL
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
 from tests.kubernetes.operators import joined
 
@@ -54,7 +54,7 @@ def test_jobs_run_on_and_end_while_nobody_can_be_asked(
 ) -> None:
     async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("ends", 1, gated(tmp_path)))
-        await executor.start(spec("stays", 1, POLITE, Share("two", 1)))
+        await executor.start(spec("stays", 1, POLITE, ServerAllocation("two", 1)))
         await ready(executor, "ends")
         await ready(executor, "stays")
         await asyncio.to_thread(own.bed.kill, name)
@@ -108,7 +108,7 @@ def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
     harness.settings["lost_after"] = "600"
 
     async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("job", 1, gated(tmp_path), Share("two", 1)))
+        await executor.start(spec("job", 1, gated(tmp_path), ServerAllocation("two", 1)))
         await ready(executor, "job")
         await asyncio.to_thread(own.bed.cut, "two")
         try:
@@ -135,7 +135,7 @@ def test_what_a_lost_node_ran_goes_on_elsewhere_and_not_before(
     harness: KubernetesHarness, tmp_path: Path
 ) -> None:
     async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
-        both = (Share("one", 1), Share("two", 1))
+        both = (ServerAllocation("one", 1), ServerAllocation("two", 1))
         line = f"echo $SHADOWPRICE_GENERATION >> {tmp_path}/began; echo ready; exec sleep 600"
         await executor.start(spec("job", 1, line, *both))
         await told.one(Started, "job")  # both are: what did not begin is refused, not lost
@@ -185,8 +185,8 @@ def test_an_image_that_is_not_there_is_refused_with_the_reason(harness: Kubernet
     async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, "true"))
         # Kubelet 1.20 takes a minute to let go of a pod that never began.
-        await _until(lambda: bool(told.of(Refused, "job")), 180.0)
-        (refused,) = told.of(Refused, "job")
+        await _until(lambda: bool(told.of(StartRefused, "job")), 180.0)
+        (refused,) = told.of(StartRefused, "job")
         assert "ErrImageNeverPull" in refused.reason
         assert not told.of(Started, "job")
 
@@ -205,8 +205,10 @@ def test_a_node_where_nothing_may_begin_is_refused_with_the_reason(
 
     async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
         closed(now=True)
-        await executor.start(spec("job", 1, "true", Share("one", 1), Share("two", 1)))
-        refused = await told.one(Refused, "job")
+        await executor.start(
+            spec("job", 1, "true", ServerAllocation("one", 1), ServerAllocation("two", 1))
+        )
+        refused = await told.one(StartRefused, "job")
         assert "no place on two within 10 s" in refused.reason
         assert not told.of(Started, "job")
 
@@ -226,8 +228,10 @@ def test_a_node_that_anothers_pod_took_is_refused_with_the_reason(
     harness.bed.ask("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **other})
 
     async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("job", 1, "true", Share("two", 1), worker={"cpu": 1000}))
-        refused = await told.one(Refused, "job")
+        await executor.start(
+            spec("job", 1, "true", ServerAllocation("two", 1), worker={"cpu": 1000})
+        )
+        refused = await told.one(StartRefused, "job")
         assert refused.reason == "two has 0.1 of cpu free, and 1 is asked for"
 
     try:
@@ -252,7 +256,7 @@ def test_nothing_is_held_open_to_a_server_that_fell_silent(testbed: Testbed) -> 
 
     async def scenario() -> None:
         others = connections()  # of tests before, whose loops are over, as long as nobody collects
-        connection = await Connection.open(str(testbed.kubeconfig))
+        connection = await ApiClient.open(str(testbed.kubeconfig))
         lines = connection.lines("/api/v1/namespaces", silence=60.0, watch=True)
         assert b"ADDED" in await anext(lines)
         await connection.get("/version")  # by another, which is kept for the next request

@@ -11,8 +11,8 @@ from tools.testbed import BASE, Testbed, missing
 from tools.testbed.audit import Audit
 from tools.testbed.papers import nodes, pod
 
-from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
-from shadowprice.experiments.live import Where
+from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
+from shadowprice.experiments.live import ExecutorTarget
 from shadowprice.experiments.testbed import measure
 from shadowprice.policies.choice import PolicyChoice
 
@@ -23,7 +23,7 @@ def test_pods_train_on_nine_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     reason = missing()
     if reason:
         pytest.skip(reason)
-    small = measure.Size(seconds=35, slots=2, jobs=2, policies=(PolicyChoice("drf"),))
+    small = measure.ExperimentScale(seconds=35, slots=2, jobs=2, policies=(PolicyChoice("drf"),))
     monkeypatch.setattr(measure, "QUICK", small)
     capacity = nodes()
     assert len(capacity) == 9
@@ -31,9 +31,9 @@ def test_pods_train_on_nine_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "jobs").mkdir()
     told = (f"image={BASE}", f"pod={tmp_path / 'pod.yaml'}", f"shared={tmp_path / 'jobs'}")
     with Testbed({name: {} for name in capacity}, capacity=capacity) as bed:
-        where = Where("kubernetes", str(bed.kubeconfig), told, f"{bed.gateway}:0")
+        where = ExecutorTarget("kubernetes", str(bed.kubeconfig), told, f"{bed.gateway}:0")
         out = tmp_path / "out"
-        run_experiment(find_experiment("testbed"), out, Settings(quick=True, where=where))
+        run_experiment(find_experiment("testbed"), out, ExperimentSettings(quick=True, where=where))
         assert bed.ask("GET", "/api/v1/namespaces/default/pods")["items"] == []
         assert Audit.read(bed.audit).faults() == []
     jobs = pl.read_csv(out / "jobs.csv")

@@ -45,9 +45,9 @@ def test_the_definition_is_established_and_explains_itself(user: User) -> None:
     assert conditions["Established"] == "True"
     assert "NonStructuralSchema" not in conditions
     published = json.loads(user.bed.kubectl("get", "--raw", "/openapi/v2"))
-    from shadowprice.kubernetes.definition import knows_rules
+    from shadowprice.kubernetes.definition import supports_cel_rules
 
-    assert not knows_rules(published)  # this is 1.20
+    assert not supports_cel_rules(published)  # this is 1.20
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from shadowprice.executors.contract import (
     Ending,
     Executor,
     ExecutorOptions,
+    ServerAllocation,
     ServerGone,
-    ServerSlice,
-    Share,
+    ServerInfo,
 )
-from shadowprice.executors.registry import create
-from shadowprice.experiments.spreading import OnRay
+from shadowprice.executors.registry import create_executor
+from shadowprice.experiments.spreading import RayBackend
 from tests.contract import harness as contract
 from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
 from tests.on_ray.started import StartedCluster
@@ -43,7 +43,7 @@ def inside(started: StartedCluster, monkeypatch: pytest.MonkeyPatch) -> StartedC
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for name, value in started.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(contract, "SERVERS", (ServerSlice("head", {"cpu": 2000}),))
+    monkeypatch.setattr(contract, "SERVERS", (ServerInfo("head", {"cpu": 2000}),))
     return started
 
 
@@ -57,7 +57,7 @@ class Addressed(RayHarness):
     def make(self) -> Executor:
         """Return an executor that was not opened."""
         own = {"lost_after": "2", "node_dir": str(self.path / "nodes")}
-        return create("ray", ExecutorOptions(str(self.path), "test", self.address, own))
+        return create_executor("ray", ExecutorOptions(str(self.path), "test", self.address, own))
 
     def end(self) -> None:
         """See that nothing is left: every scenario stops what it started."""
@@ -66,12 +66,12 @@ class Addressed(RayHarness):
 
 async def over_the_whole_life(harness: LocalHarness, executor: Executor, told: Told) -> None:
     """A job that ends, one that is stopped, one whose actor is killed, one of two nodes."""
-    await executor.start(spec("polite", 1, POLITE, Share("head", 1)))
+    await executor.start(spec("polite", 1, POLITE, ServerAllocation("head", 1)))
     await ready(executor, "polite")
-    await executor.start(spec("short", 1, "echo hi", Share("head", 1)))
+    await executor.start(spec("short", 1, "echo hi", ServerAllocation("head", 1)))
     short = await told.one(Ended, "short")
     assert (short.ending, short.tail) == (Ending.DONE, ("hi",))
-    await executor.start(spec("killed", 1, POLITE, Share("head", 1)))
+    await executor.start(spec("killed", 1, POLITE, ServerAllocation("head", 1)))
     await ready(executor, "killed")
     harness.kill_agent("killed", 1)
     assert (await told.one(Ended, "killed")).ending is Ending.LOST
@@ -126,9 +126,12 @@ def test_what_may_run_on_a_node_is_what_its_label_says(
 
 def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_path: Path) -> None:
     async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("stays", 1, POLITE, Share("head", 1)))
+        await executor.start(spec("stays", 1, POLITE, ServerAllocation("head", 1)))
         await ready(executor, "stays")
-        shares = Share("head", 1), Share("other", 1)  # one of its workers is tolerated to die
+        shares = (
+            ServerAllocation("head", 1),
+            ServerAllocation("other", 1),
+        )  # one of its workers is tolerated to die
         await executor.start(spec("goes", 1, POLITE, *shares, tolerates_workers=True))
         await ready(executor, "goes")
         assert inside.kill("raylet/raylet", "--node_ip_address=127.0.0.7") == 1
@@ -144,7 +147,7 @@ def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_pat
         assert inside.kill("ray.util.client.server", "--mode=specific-server") >= 1
         await executor.stop(7, "stays", 1)
         assert (await told.one(Ended, "stays")).code == 143
-        await executor.start(spec("after", 1, "echo hi", Share("head", 1)))
+        await executor.start(spec("after", 1, "echo hi", ServerAllocation("head", 1)))
         assert (await told.one(Ended, "after")).ending is Ending.DONE
 
     try:
@@ -161,7 +164,7 @@ def test_runs_are_spread_by_either_address(inside: StartedCluster) -> None:
 
     for address in (inside.by_client, "ray"):
         found.clear()
-        with OnRay(address) as spread:
+        with RayBackend(address) as spread:
             assert spread.cores == 3
             spread.run(pow, [(3, n) for n in range(4)], lambda _: None, took)
             assert found == {n: 3**n for n in range(4)}

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from shadowprice.experiments.elastic import measure
-from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
-from shadowprice.experiments.live import Where
+from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
+from shadowprice.experiments.live import ExecutorTarget
 from shadowprice.policies.choice import PolicyChoice
 from tests.support.ray_cluster import RayCluster
 
@@ -21,7 +21,7 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tuple(
-        measure.Asked(name, tenant, after, 10, {"kind": "constant", "value": 5})
+        measure.WorkloadJob(name, tenant, after, 10, {"kind": "constant", "value": 5})
         for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
     )
     monkeypatch.setattr(measure, "WORKLOAD", small)
@@ -29,10 +29,10 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     monkeypatch.setattr(measure, "WIDTHS", (1, 2))
     cluster = RayCluster({name: {"num_cpus": 2} for name in measure.SERVERS})
     try:
-        where = Where("ray", cluster.address, (f"node_dir={tmp_path / 'nodes'}",))
+        where = ExecutorTarget("ray", cluster.address, (f"node_dir={tmp_path / 'nodes'}",))
         out = tmp_path / "out"
         chosen = find_experiment("elastic-training")
-        run_experiment(chosen, out, Settings(quick=True, where=where))
+        run_experiment(chosen, out, ExperimentSettings(quick=True, where=where))
     finally:
         cluster.shutdown()
     found = {path.stem: pl.read_csv(path) for path in out.glob("*.csv")}

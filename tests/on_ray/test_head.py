@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.executors.contract import Ended, Ending, Executor, Phase, Refused
+from shadowprice.executors.contract import Ended, Ending, Executor, GenerationPhase, StartRefused
 from tests.contract.harness import (
     POLITE,
     LocalHarness,
@@ -74,7 +74,7 @@ async def done(executor: Executor, told: Told, job: str) -> Ended:
     """
 
     def over(generation: int) -> bool:
-        return any(told.of(kind, job, generation) for kind in (Ended, Refused))
+        return any(told.of(kind, job, generation) for kind in (Ended, StartRefused))
 
     for generation in range(1, 4):
         await executor.start(spec(job, generation, "echo hi"))
@@ -94,7 +94,7 @@ def test_jobs_run_on_while_the_head_is_away(kept_head: RayCluster, tmp_path: Pat
         head.start_gcs_server()
         assert (await done(executor, told, "after")).ending is Ending.DONE
         held = {one.job: one.phase for one in await executor.list()}
-        assert held["job"] is Phase.RUNNING
+        assert held["job"] is GenerationPhase.RUNNING
         assert not told.of(Ended, "job")
         await executor.stop(7, "job", 1)
         assert (await told.one(Ended, "job")).code == 143

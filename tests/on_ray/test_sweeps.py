@@ -16,23 +16,29 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.experiments.framework import (
-    Settings,
+    ExperimentSettings,
+    cache_dir,
     find_experiment,
-    kept_beside,
     run_experiment,
 )
 from shadowprice.experiments.oasis.setting import CLEARING
 from shadowprice.experiments.oasis.utility import _row
-from shadowprice.experiments.spreading import AHEAD, InTurn, Kept, OnRay, Spread
+from shadowprice.experiments.spreading import (
+    QUEUED_RUNS_PER_CORE,
+    CachingBackend,
+    RayBackend,
+    RunBackend,
+    SequentialBackend,
+)
 from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
-def on_ray(ray_cluster: RayCluster) -> Iterator[OnRay]:
+def on_ray(ray_cluster: RayCluster) -> Iterator[RayBackend]:
     ray_cluster.restore()
-    with OnRay(ray_cluster.address) as spread:
+    with RayBackend(ray_cluster.address) as spread:
         assert spread.cores == 3
         yield spread
 
@@ -48,10 +54,10 @@ def square(number: int, seconds: float, marks: str) -> int:
     return number * number
 
 
-def test_results_are_those_of_a_run_in_turn(on_ray: Spread) -> None:
+def test_results_are_those_of_a_run_in_turn(on_ray: RunBackend) -> None:
     cases = [(CLEARING, name, 6, 30, 8, seed) for name in ("chunk", "bursty") for seed in range(2)]
-    here = Settings(spread=InTurn()).each(_row, cases, lambda *_: "")
-    settings = Settings(spread=on_ray)
+    here = ExperimentSettings(spread=SequentialBackend()).each(_row, cases, lambda *_: "")
+    settings = ExperimentSettings(spread=on_ray)
     there = settings.each(_row, cases, lambda *_: "")
     assert len(settings.times.runs) == len(cases)
     assert repr(here) == repr(there)
@@ -59,7 +65,7 @@ def test_results_are_those_of_a_run_in_turn(on_ray: Spread) -> None:
 
 
 def test_a_node_killed_under_runs_costs_time_only(
-    on_ray: Spread, ray_cluster: RayCluster, tmp_path: Path
+    on_ray: RunBackend, ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
     told: list[tuple[int, int]] = []
@@ -69,7 +75,7 @@ def test_a_node_killed_under_runs_costs_time_only(
         if done == 2:
             ray_cluster.kill("two")
 
-    settings = Settings(spread=on_ray, progress=progress)
+    settings = ExperimentSettings(spread=on_ray, progress=progress)
     found = settings.each(square, [(n, 1.0, str(marks)) for n in range(12)], lambda *_: "")
     assert found == [n * n for n in range(12)]
     assert told == [(done, 12) for done in range(1, 13)]  # one bar, which never goes back
@@ -78,7 +84,7 @@ def test_a_node_killed_under_runs_costs_time_only(
     ray_cluster.restore()
 
 
-def test_what_was_done_is_not_done_again(on_ray: OnRay, tmp_path: Path) -> None:
+def test_what_was_done_is_not_done_again(on_ray: RayBackend, tmp_path: Path) -> None:
     marks, kept = tmp_path / "marks", tmp_path / "kept"
     cases = [(n, 0.1, str(marks)) for n in range(20)]
 
@@ -90,21 +96,23 @@ def test_what_was_done_is_not_done_again(on_ray: OnRay, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Settings(spread=Kept(on_ray, kept), progress=stop).each(square, cases, lambda *_: "")
+        ExperimentSettings(spread=CachingBackend(on_ray, kept), progress=stop).each(
+            square, cases, lambda *_: ""
+        )
     assert len(list(kept.glob("*.pickle"))) == 3
-    again = Kept(on_ray, kept)
-    found = Settings(spread=again).each(square, cases, lambda *_: "")
+    again = CachingBackend(on_ray, kept)
+    found = ExperimentSettings(spread=again).each(square, cases, lambda *_: "")
     assert (again.found, found) == (3, [n * n for n in range(20)])
     # Those that had been given out may have run all the same; no others did.
-    assert 20 <= len(marks.read_text().splitlines()) <= 20 + AHEAD * max(cores)
+    assert 20 <= len(marks.read_text().splitlines()) <= 20 + QUEUED_RUNS_PER_CORE * max(cores)
 
 
 def test_a_whole_experiment_is_byte_for_byte_that_of_one_machine_though_it_is_cut_off(
-    on_ray: Spread, ray_cluster: RayCluster, tmp_path: Path
+    on_ray: RunBackend, ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     chosen = find_experiment("oasis-fig6")
     here, there = tmp_path / "here", tmp_path / "there"
-    run_experiment(chosen, here, Settings(quick=True, seed=3))
+    run_experiment(chosen, here, ExperimentSettings(quick=True, seed=3))
 
     def lost_and_cut_off(done: int, total: int, _: str) -> None:
         assert total == 36
@@ -114,12 +122,12 @@ def test_a_whole_experiment_is_byte_for_byte_that_of_one_machine_though_it_is_cu
             raise KeyboardInterrupt
 
     try:
-        first = Settings(quick=True, seed=3, spread=on_ray, progress=lost_and_cut_off)
+        first = ExperimentSettings(quick=True, seed=3, spread=on_ray, progress=lost_and_cut_off)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(chosen, there, first)
         assert not there.exists()
-        assert len(list(kept_beside(there).glob("*.pickle"))) == 12
-        again = Settings(quick=True, seed=3, spread=on_ray)
+        assert len(list(cache_dir(there).glob("*.pickle"))) == 12
+        again = ExperimentSettings(quick=True, seed=3, spread=on_ray)
         run_experiment(chosen, there, again)
     finally:
         ray_cluster.restore()
@@ -130,19 +138,21 @@ def test_a_whole_experiment_is_byte_for_byte_that_of_one_machine_though_it_is_cu
         assert (here / name).read_bytes() == (there / name).read_bytes(), name
     told = [json.loads((one / "manifest.json").read_text()) for one in (here, there)]
     assert told[0]["tables"] == told[1]["tables"]
-    assert not kept_beside(there).exists()
+    assert not cache_dir(there).exists()
 
 
-def test_an_error_of_a_run_is_that_of_a_run_in_turn(on_ray: Spread, tmp_path: Path) -> None:
+def test_an_error_of_a_run_is_that_of_a_run_in_turn(on_ray: RunBackend, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="NoneType"):
-        Settings(spread=on_ray).each(square, [(None, 0.0, str(tmp_path / "m"))], lambda *_: "")
+        ExperimentSettings(spread=on_ray).each(
+            square, [(None, 0.0, str(tmp_path / "m"))], lambda *_: ""
+        )
 
 
 def test_what_others_may_write_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir(mode=0o777)
     (tmp_path / "kept").chmod(0o777)
     with pytest.raises(InputError, match="others may write there"):
-        Kept(InTurn(), tmp_path / "kept")
+        CachingBackend(SequentialBackend(), tmp_path / "kept")
 
 
 @pytest.mark.parametrize(

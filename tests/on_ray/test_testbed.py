@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
-from shadowprice.experiments.live import Where
+from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
+from shadowprice.experiments.live import ExecutorTarget
 from shadowprice.experiments.testbed import measure
 from shadowprice.policies.choice import PolicyChoice
 from tests.support.ray_cluster import RayCluster
@@ -29,13 +29,15 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    small = measure.Size(seconds=30, slots=2, jobs=1, policies=(PolicyChoice("drf"),))
+    small = measure.ExperimentScale(seconds=30, slots=2, jobs=1, policies=(PolicyChoice("drf"),))
     monkeypatch.setattr(measure, "QUICK", small)
-    monkeypatch.setattr(measure, "PROBED", 1)
+    monkeypatch.setattr(measure, "PROBE_JOBS", 1)
     cluster = RayCluster(NODES)
     try:
         told = (f"node_dir={tmp_path / 'nodes'}", "memory=off")
-        settings = Settings(quick=True, where=Where("ray", cluster.address, told))
+        settings = ExperimentSettings(
+            quick=True, where=ExecutorTarget("ray", cluster.address, told)
+        )
         run_experiment(find_experiment("testbed"), tmp_path / "out", settings)
     finally:
         cluster.shutdown()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shadowprice.cloning.waves import Rule, WaveRule
+from shadowprice.cloning.waves import WaveRule, WaveRuleKind
 from shadowprice.cloning.workload import WaveJobs
 
 
@@ -53,7 +53,7 @@ class PlainWaves:
                         break
             self._dispatch(now)
             busy = self.machines - self.free
-            patient = self.rule.rule is Rule.DETECT and self.free and busy
+            patient = self.rule.rule is WaveRuleKind.DETECT and self.free and busy
             tick = now + self.look if patient else np.inf
         flow = [max(t["done"] for t in job["tasks"]) - job["arrival"] for job in self.jobs]
         copies = [len(task["copies"]) for job in self.jobs for task in job["tasks"]]
@@ -86,14 +86,14 @@ class PlainWaves:
             running: list[dict[str, Any]] = [
                 t for t in job["tasks"] if t["copies"] and t["done"] is None
             ]
-            if self.rule.rule is Rule.FULL:
+            if self.rule.rule is WaveRuleKind.FULL:
                 for task in running:
                     if len(task["copies"]) < self.rule.copies:
                         return task
             fresh: dict[str, Any] | None = next((t for t in job["tasks"] if not t["copies"]), None)
             if fresh is not None:
                 return fresh
-            if self.rule.rule is Rule.DETECT:
+            if self.rule.rule is WaveRuleKind.DETECT:
                 late = self._late(job, running, now)
                 if late is not None:
                     return late

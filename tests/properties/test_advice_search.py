@@ -8,11 +8,11 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.simulator.advice.delays import Delays
-from shadowprice.simulator.advice.moments import Admission, Moment
-from shadowprice.simulator.advice.search import Found, Nothing, smallest
-from shadowprice.simulator.advice.variants import Variants
-from shadowprice.simulator.advice.ways import Way
+from shadowprice.simulator.advice.delays import ArrivalDelaySearch
+from shadowprice.simulator.advice.moments import AdmissionOutcome, DecisionPoint
+from shadowprice.simulator.advice.search import NoStepFound, StepFound, find_smallest_step
+from shadowprice.simulator.advice.variants import JobVariants
+from shadowprice.simulator.advice.ways import JobChange
 from tests.support.workloads import cluster, job
 
 STEPS = st.lists(st.booleans(), max_size=60)
@@ -45,8 +45,8 @@ def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
         return aims.pop() if aims else 0
 
     aimed = None if aims is None else aim
-    found = smallest(ask, len(admitted), start, 3 if evenly else 0, guess, aimed)
-    if isinstance(found, Nothing):
+    found = find_smallest_step(ask, len(admitted), start, 3 if evenly else 0, guess, aimed)
+    if isinstance(found, NoStepFound):
         assert found.tried == len(asked)
         assert not any(admitted[step - 1] for step in asked)
         assert not admitted or len(admitted) in asked
@@ -67,12 +67,12 @@ def test_where_more_is_never_worse_the_smallest_is_found_with_few_questions(
         asked += 1
         return step if step >= first else None
 
-    found = smallest(ask, steps, start)
+    found = find_smallest_step(ask, steps, start)
     if first > steps:
-        assert found == Nothing(asked)
+        assert found == NoStepFound(asked)
         assert asked <= 8
         return
-    assert found == Found(first, first)
+    assert found == StepFound(first, first)
     assert asked <= (2 * (2 * abs(first - min(start, steps))).bit_length() + 3 if start else 13)
 
 
@@ -80,17 +80,17 @@ def test_where_more_is_never_worse_the_smallest_is_found_with_few_questions(
 def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: list[bool]) -> None:
     last = len(admitted)
     values = [f"{5 + step} slots" for step in range(1, last + 1)]
-    way = Way("arrival", ("arrival",), "5 slots", values, str)
+    way = JobChange("arrival", ("arrival",), "5 slots", values, str)
     made = cluster(1, 1)
     variants = SimpleNamespace(job=lambda way, step: job(made, "late", arrival=5 + step))
-    delays = Delays(cast("Variants", variants), way)
+    delays = ArrivalDelaySearch(cast("JobVariants", variants), way)
 
     def walk(steps: Any) -> None:
         for slot in delays.slots(steps):
             step = slot - 5
-            yes = Admission(slot) if admitted[step - 1] else None
+            yes = AdmissionOutcome(slot) if admitted[step - 1] else None
             moment = SimpleNamespace(slot=slot, ask=lambda late, yes=yes: yes)
-            if not delays.visit(cast("Moment", moment)):
+            if not delays.visit(cast("DecisionPoint", moment)):
                 return
 
     spread = delays.spread()
@@ -99,8 +99,8 @@ def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: li
     walk(spread)
     walk(delays.between())
     found = delays.found()
-    if isinstance(found, Found):
-        assert found.answer == Admission(5 + found.step)
+    if isinstance(found, StepFound):
+        assert found.answer == AdmissionOutcome(5 + found.step)
         assert found.step == 1 or delays.told[found.step - 1] is None
     else:
         assert not any(admitted[step - 1] for step in spread)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.market.income import divide
-from shadowprice.policies.astraea.market import Award, Market, Places
+from shadowprice.policies.astraea.market import GangAward, RoundMarket, UnitPool
 from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.tenants.gang_jobs import GangJob, workers_servable
 from tests.support.examples import example_count
@@ -49,14 +49,14 @@ def test_units_left_over_go_to_the_largest_fractions_then_to_the_first() -> None
     assert of(5, 0, 0, 0) == [0, 0, 0]
 
 
-def random_round(seed: int, kinds: int = 2) -> tuple[Market, list[GangJob]]:
+def random_round(seed: int, kinds: int = 2) -> tuple[RoundMarket, list[GangJob]]:
     generator = np.random.default_rng(seed)
     slots, servers, tenants = 8, 5, 3
 
-    def places(most: int) -> Places:
+    def places(most: int) -> UnitPool:
         capacity = generator.integers(0, most + 1, servers)
         shares = generator.multinomial(capacity.sum(), np.full(tenants, 1 / tenants))
-        return Places(capacity, shares, price_table(40.0, int(capacity.sum())), slots)
+        return UnitPool(capacity, shares, price_table(40.0, int(capacity.sum())), slots)
 
     jobs = []
     for number in range(12):
@@ -77,7 +77,7 @@ def random_round(seed: int, kinds: int = 2) -> tuple[Market, list[GangJob]]:
                 utility=lambda d, value=value, slope=slope: value + slope * d,
             )
         )
-    return Market([places(4) for _ in range(kinds)], [places(2) for _ in range(kinds)]), jobs
+    return RoundMarket([places(4) for _ in range(kinds)], [places(2) for _ in range(kinds)]), jobs
 
 
 @PROPERTY
@@ -110,7 +110,7 @@ def test_a_round_keeps_capacities_shares_and_books(seed: int) -> None:
         check_award(award)
 
 
-def check_award(award: Award) -> None:
+def check_award(award: GangAward) -> None:
     gang = award.gang
     assert gang.payoff > 0
     assert gang.value == award.job.values(8)[gang.end]
@@ -129,7 +129,7 @@ def test_some_rounds_lend_and_some_jobs_train_without_servers() -> None:
     assert {award.gang.ps for award in awards} >= {0, 1, 2}
 
 
-def play(seed: int) -> list[Award]:
+def play(seed: int) -> list[GangAward]:
     market, jobs = random_round(seed)
     return market.hold(jobs)
 

@@ -7,13 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from shadowprice.policies.astraea.market import Market, Places
-from shadowprice.policies.astraea.optimum import Batch, find_dominating_schedule
+from shadowprice.policies.astraea.market import RoundMarket, UnitPool
+from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
 from shadowprice.policies.astraea.prices import price_table
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
 
 
-def random_batch(seed: int, *, jobs: int = 3, slots: int = 3, servers: int = 2) -> Batch:
+def random_batch(seed: int, *, jobs: int = 3, slots: int = 3, servers: int = 2) -> GangBatch:
     rng = np.random.default_rng(seed)
     made = []
     for number in range(jobs):
@@ -34,10 +34,10 @@ def random_batch(seed: int, *, jobs: int = 3, slots: int = 3, servers: int = 2) 
                 utility=lambda d, v=value, s=slope: np.maximum(v + s * d, 0.0),
             )
         )
-    return Batch(made, np.full(servers, 2), np.full(servers, 1), slots)
+    return GangBatch(made, np.full(servers, 2), np.full(servers, 1), slots)
 
 
-def enumerate_best(batch: Batch) -> float:
+def enumerate_best(batch: GangBatch) -> float:
     """Try every combination of (start, workers on each server, host) for all jobs."""
     servers = batch.workers.size
 
@@ -87,13 +87,13 @@ def test_the_program_finds_what_enumeration_finds(seed: int) -> None:
     assert optimum.value == pytest.approx(enumerate_best(batch), abs=1e-5)
 
 
-def market_of(batch: Batch, theta: float) -> Market:
-    def places(capacity: np.ndarray) -> Places:
+def market_of(batch: GangBatch, theta: float) -> RoundMarket:
+    def places(capacity: np.ndarray) -> UnitPool:
         total = int(capacity.sum())
         shares = np.array([total - total // 2, total // 2])
-        return Places(capacity, shares, price_table(theta, total), batch.slots)
+        return UnitPool(capacity, shares, price_table(theta, total), batch.slots)
 
-    return Market([places(batch.workers)], [places(batch.ps)])
+    return RoundMarket([places(batch.workers)], [places(batch.ps)])
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import (
@@ -182,7 +182,7 @@ def test_stragglers_finish_in_later_rounds() -> None:
     assert not engine.open_jobs
 
 
-def refusal_of(engine: Engine, name: str) -> tuple[Reason, str]:
+def refusal_of(engine: Engine, name: str) -> tuple[RefusalReason, str]:
     refusal = engine.jobs[name].refusal
     assert refusal is not None
     return refusal.reason, refusal.message
@@ -204,12 +204,12 @@ def test_refusals_name_the_reason() -> None:
         shared_job(cluster, "fine", "a"),
     ]
     engine = simulate(cluster, jobs, "astraea")
-    assert refusal_of(engine, "wide")[0] is Reason.NEVER_FITS
+    assert refusal_of(engine, "wide")[0] is RefusalReason.NEVER_FITS
     reason, message = refusal_of(engine, "long")
-    assert reason is Reason.TOO_LATE
+    assert reason is RefusalReason.TOO_LATE
     assert "40 slots at best" in message
-    assert refusal_of(engine, "vain")[0] is Reason.NO_VALUE
-    assert refusal_of(engine, "greedy")[0] is Reason.POLICY
+    assert refusal_of(engine, "vain")[0] is RefusalReason.NO_VALUE
+    assert refusal_of(engine, "greedy")[0] is RefusalReason.POLICY
     assert engine.jobs["fine"].status is Status.FINISHED
     # With a horizon that holds a round so long, the job runs.
     wider = shared_cluster(4, TENANTS, horizon=64)
@@ -251,7 +251,7 @@ def test_the_price_refusal_s_change_is_the_smallest() -> None:
 
     refused = outcome(10.0).jobs["loan"]
     assert refused.refusal is not None
-    assert refused.refusal.reason is Reason.PRICE
+    assert refused.refusal.reason is RefusalReason.PRICE
     # A worker beside one of two taken costs 100^(1/2) - 1 = 9 a slot, two slots 18.
     assert refused.refusal.cost == pytest.approx(18)
     missing = refused.refusal.numbers["missing"]
@@ -276,7 +276,7 @@ def test_a_job_of_nobody_is_an_error_where_known_and_a_refusal_where_not() -> No
     with pytest.raises(InputError, match="no tenant is given for orphan"):
         simulate(CLUSTER, [orphan], "astraea")
     engine = simulate(CLUSTER, [orphan], "astraea", known=False)
-    assert refusal_of(engine, "orphan")[0] is Reason.POLICY
+    assert refusal_of(engine, "orphan")[0] is RefusalReason.POLICY
     alone = shared_cluster(2)
     engine = simulate(alone, [shared_job(alone, "orphan", None)], "astraea")
     assert engine.jobs["orphan"].status is Status.FINISHED

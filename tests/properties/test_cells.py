@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.policies.tenants.cells import BuddyAllocator, Cell, VirtualClusters, cells_of, cut
+from shadowprice.policies.tenants.cells import (
+    BuddyAllocator,
+    Cell,
+    VirtualClusters,
+    assign_cells,
+    cells_of,
+)
 from tests.support.examples import example_count
 
 PROPERTY = settings(max_examples=example_count(80), deadline=None, derandomize=True)
@@ -32,16 +38,20 @@ def test_buddies_split_the_smallest_and_merge_again() -> None:
 
 
 def test_tenants_get_whole_servers_first() -> None:
-    assert cut([8, 8, 2], [9, 8, 1]) == [Counter({8: 1, 1: 1}), Counter({8: 1}), Counter({1: 1})]
+    assert assign_cells([8, 8, 2], [9, 8, 1]) == [
+        Counter({8: 1, 1: 1}),
+        Counter({8: 1}),
+        Counter({1: 1}),
+    ]
     with pytest.raises(ShadowpriceError, match="more than the servers hold"):
-        cut([2], [3])
+        assign_cells([2], [3])
 
 
 @PROPERTY
 @given(st.integers(0, 2**32 - 1))
 def test_every_share_is_cut_to_the_last_place(seed: int) -> None:
     places, shares = draw(np.random.default_rng(seed))
-    owned = cut(places, shares)
+    owned = assign_cells(places, shares)
     assert [sum(size * n for size, n in cells.items()) for cells in owned] == shares
 
 
@@ -56,7 +66,7 @@ def draw(generator: np.random.Generator) -> tuple[list[int], list[int]]:
 def test_a_tenant_s_own_cells_are_always_available_to_it(seed: int) -> None:
     generator = np.random.default_rng(seed)
     places, shares = draw(generator)
-    clusters = VirtualClusters(places, cut(places, shares))
+    clusters = VirtualClusters(places, assign_cells(places, shares))
     running: list[tuple[int, list[Cell]]] = []
     used = Counter[int]()
     for _ in range(60):

@@ -17,7 +17,7 @@ from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.oasis.quotes import OasisPricedJob
-from shadowprice.policies.pricing.charged import Charged
+from shadowprice.policies.pricing.charged import RestartAwareJob
 from tests.oracles.oasis import Side, schedule_cost
 from tests.support.oasis_cases import Market, random_case
 
@@ -117,7 +117,7 @@ def test_offers_complete_the_work_and_lie_between_what_can_be_had_and_its_bound(
         now, end = market.ledger.start, market.ledger.end
         view: Any = Window(now, end, LedgerView(market.ledger), market.on)
         plain = OasisPricedJob(market.planner(), view, job, remaining)
-        charged = Charged(plain, view, job, remaining, begun=begun)
+        charged = RestartAwareJob(plain, view, job, remaining, begun=begun)
         offer = charged.best()
         most = largest_payoff(job, offered, now, remaining, begun=begun)
         possible += most > -math.inf
@@ -157,7 +157,7 @@ def test_offers_of_whole_chunks_complete_the_work_as_well() -> None:
         now, end = market.ledger.start, market.ledger.end
         view: Any = Window(now, end, LedgerView(market.ledger), market.on)
         plain = OasisPricedJob(market.planner(literal=True), view, job, remaining)
-        offer = Charged(plain, view, job, remaining, begun=begun).best()
+        offer = RestartAwareJob(plain, view, job, remaining, begun=begun).best()
         if offer is None:
             continue
         plan = plain.schedule(offer) if offer.plan is None else offer.plan
@@ -182,7 +182,7 @@ def test_a_plan_that_is_not_longer_than_before_is_no_offer() -> None:
         now, end = market.ledger.start, market.ledger.end
         view: Any = Window(now, end, LedgerView(market.ledger), market.on)
         plain = Deaf(market.planner(), view, job, remaining)
-        charged = Charged(plain, view, job, remaining, begun=begun)
+        charged = RestartAwareJob(plain, view, job, remaining, begun=begun)
         offer, before = charged.best(), plain.best()
         if offer is not None:
             assert done_by(job, charged.schedule(offer), begun=begun) >= remaining
@@ -197,7 +197,10 @@ def test_an_offer_without_restarts_is_the_planners_own() -> None:
         view: Any = Window(now, end, LedgerView(market.ledger), market.on)
         free = replace(job, restart=Fraction(0))
         plain = OasisPricedJob(market.planner(), view, free, remaining)
-        mine, theirs = Charged(plain, view, free, remaining, begun=begun).best(), plain.best()
+        mine, theirs = (
+            RestartAwareJob(plain, view, free, remaining, begun=begun).best(),
+            plain.best(),
+        )
         assert (mine is None) == (theirs is None)
         if mine is not None and theirs is not None:
             assert mine.payoff == theirs.payoff

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from shadowprice.cloning import integer
 from shadowprice.cloning.api import (
     CloningProblem,
-    Constraint,
+    CloningSolution,
+    DeadlineConstraint,
     Distribution,
     HyperExponential,
     LogNormal,
-    Method,
     Pareto,
-    Solution,
+    SolveMethod,
     TaskGroup,
     Weibull,
     solve,
@@ -52,8 +52,8 @@ def solved(
     machines: int,
     deadline: float,
     epsilon: float,
-    constraint: Constraint = Constraint.EXACT,
-) -> Solution | None:
+    constraint: DeadlineConstraint = DeadlineConstraint.EXACT,
+) -> CloningSolution | None:
     total = sum(group.count for group in tasks)
     try:
         problem = CloningProblem(tasks, total + machines, deadline, epsilon)
@@ -68,9 +68,13 @@ rooms = st.integers(0, 60)
 
 
 @FAST
-@given(groups(laws), rooms, deadlines, epsilons, st.sampled_from(Constraint))
+@given(groups(laws), rooms, deadlines, epsilons, st.sampled_from(DeadlineConstraint))
 def test_solutions_are_feasible_proved_and_above_their_bounds(
-    tasks: list[TaskGroup], room: int, deadline: float, epsilon: float, constraint: Constraint
+    tasks: list[TaskGroup],
+    room: int,
+    deadline: float,
+    epsilon: float,
+    constraint: DeadlineConstraint,
 ) -> None:
     found = solved(tasks, room, deadline, epsilon, constraint)
     if found is None:
@@ -79,13 +83,13 @@ def test_solutions_are_feasible_proved_and_above_their_bounds(
     assert found.proved
     assert found.copies.min() >= 1
     assert found.machines <= found.problem.machines
-    if constraint is Constraint.EXACT:
+    if constraint is DeadlineConstraint.EXACT:
         assert found.miss_probability <= epsilon * (1 + 1e-9)
         assert found.continuous_miss <= epsilon * (1 + 1e-7)
     assert found.continuous_cost <= found.expected_cost * (1 + 1e-9)
     assert found.expected_cost == pytest.approx(expected_cost(found.problem, found.copies))
     # No single step up or down is feasible and cheaper.
-    if constraint is Constraint.EXACT:
+    if constraint is DeadlineConstraint.EXACT:
         for task in range(len(found.copies)):
             for step in (-1, 1):
                 other = found.copies.copy()
@@ -147,14 +151,14 @@ def test_relaxing_lowers_the_cost_and_closed_form_raises_it(
     tasks: list[TaskGroup], deadline: float, epsilon: float
 ) -> None:
     exact = solved(tasks, 200, deadline, epsilon)
-    relaxed = solved(tasks, 200, deadline, epsilon, Constraint.RELAXED)
+    relaxed = solved(tasks, 200, deadline, epsilon, DeadlineConstraint.RELAXED)
     if exact is None or relaxed is None:
         return
     assert relaxed.continuous_cost <= exact.continuous_cost * (1 + 1e-7)
     assert relaxed.lower_bound <= exact.expected_cost * (1 + 1e-9)
     assert relaxed.expected_cost <= exact.expected_cost * (1 + 1e-9) or not relaxed.proved
     try:
-        closed = solve(exact.problem, Method.CLOSED_FORM)
+        closed = solve(exact.problem, SolveMethod.CLOSED_FORM)
     except InputError:
         return
     assert closed.continuous_cost >= relaxed.continuous_cost * (1 - 1e-7)
@@ -165,14 +169,14 @@ log_normals = st.builds(LogNormal.of_mean, st.floats(0.6, 1.5), means)
 few = st.lists(st.builds(TaskGroup, st.integers(1, 3), log_normals), min_size=1, max_size=2)
 
 
-@pytest.mark.parametrize("ways", [2, integer.MOST_WAYS])
+@pytest.mark.parametrize("ways", [2, integer.MAX_COMBINATIONS])
 @settings(parent=FAST, max_examples=example_count(40))
 @given(few, st.integers(1, 8), deadlines, st.floats(0.02, 0.4))
 def test_tasks_of_one_law_match_brute_force_together_and_in_turn(
     ways: int, tasks: list[TaskGroup], room: int, deadline: float, epsilon: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(integer, "MOST_WAYS", ways)
+        patch.setattr(integer, "MAX_COMBINATIONS", ways)
         found = solved(tasks, room, deadline, epsilon)
     if found is None:
         return
@@ -184,15 +188,15 @@ def test_tasks_of_one_law_match_brute_force_together_and_in_turn(
 @pytest.mark.parametrize(
     ("mean", "deadline", "epsilon"), [(14.0, 16.0, 0.125), (13.0, 15.0, 0.005859375)]
 )
-@pytest.mark.parametrize("constraint", Constraint)
+@pytest.mark.parametrize("constraint", DeadlineConstraint)
 def test_a_cheap_task_that_may_have_two_hundred_copies_is_no_obstacle_to_a_proof(
-    mean: float, deadline: float, epsilon: float, constraint: Constraint
+    mean: float, deadline: float, epsilon: float, constraint: DeadlineConstraint
 ) -> None:
     tasks = [TaskGroup(1, Pareto.of_mean(2.0, mean)), TaskGroup(1, LogNormal.of_mean(1.25, 1.0))]
     found = solved(tasks, 200, deadline, epsilon, constraint)
     assert found is not None
     assert found.proved
-    best, _ = brute_force(found.problem, constraint is Constraint.RELAXED, 12)
+    best, _ = brute_force(found.problem, constraint is DeadlineConstraint.RELAXED, 12)
     assert found.expected_cost == pytest.approx(best, rel=1e-9)
 
 

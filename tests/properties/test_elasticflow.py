@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
@@ -94,7 +94,9 @@ def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
             assert record.refusal is not None
             alone = one.arrival + one.shortest_slots - 1
             late = isinstance(one.utility, Deadline) and alone > one.arrival + one.utility.by
-            assert record.refusal.reason is (Reason.TOO_LATE if late else Reason.NO_ROOM)
+            assert record.refusal.reason is (
+                RefusalReason.TOO_LATE if late else RefusalReason.NO_ROOM
+            )
 
 
 def test_every_job_comes_to_an_end_whatever_happens() -> None:

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import GenerationSpec, Receipt, Share
+from shadowprice.executors.contract import GenerationSpec, Receipt, ServerAllocation
 from shadowprice.executors.generations import disk
-from shadowprice.executors.generations.generation import ENDED, OVER, RUNNING
-from shadowprice.executors.generations.store import Store
+from shadowprice.executors.generations.generation import ENDED, RUNNING, TERMINAL_PHASES
+from shadowprice.executors.generations.store import GenerationStore
 from tests.support.examples import example_count
 
 JOBS = ("job", "../job")
@@ -38,7 +38,7 @@ class PowerCutError(BaseException):
 @contextmanager
 def cut_after(writes: int) -> Iterator[None]:
     """Let the power fail at a write: at an even number before it reaches the disk, else after."""
-    real_sync, real_rename = disk.sync, Path.rename
+    real_sync, real_rename = disk.sync_file, Path.rename
     left = [writes]
 
     def count(act: object, *arguments: object) -> object:
@@ -51,7 +51,7 @@ def cut_after(writes: int) -> Iterator[None]:
         return result
 
     with (
-        patch.object(disk, "sync", lambda *given: count(real_sync, *given)),
+        patch.object(disk, "sync_file", lambda *given: count(real_sync, *given)),
         patch.object(Path, "rename", lambda *given: count(real_rename, *given)),
     ):
         yield
@@ -63,9 +63,9 @@ class Fencing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory(dir=MEMORY)
-        self.store = Store(Path(self._folder.name))
+        self.store = GenerationStore(Path(self._folder.name))
         self.launched: Counter[tuple[str, int]] = Counter()
-        self.running: dict[tuple[str, int], disk.Lock] = {}
+        self.running: dict[tuple[str, int], disk.FileLock] = {}
         self.named: Counter[str] = Counter()
         """The newest generation of a job that an order was answered for."""
         self.unsettled: dict[str, int] = {}
@@ -96,9 +96,9 @@ class Fencing(RuleBasedStateMachine):
                 lock.release()
             self.running.clear()
             self.unsettled.clear()
-            self.store = Store(Path(self._folder.name))
+            self.store = GenerationStore(Path(self._folder.name))
             for _, _, generation in list(self.store.live()):
-                if generation.state()["phase"] not in OVER:
+                if generation.state()["phase"] not in TERMINAL_PHASES:
                     generation.settle("power")
 
     def absolute(self, job: str, number: int) -> int:
@@ -107,7 +107,9 @@ class Fencing(RuleBasedStateMachine):
     @rule(job=jobs, number=numbers, cut=cuts)
     def start(self, job: str, number: int, cut: int | None) -> None:
         number = self.absolute(job, number)
-        order = GenerationSpec(number, job, number, (Share("one", 1),), Program(("true",)))
+        order = GenerationSpec(
+            number, job, number, (ServerAllocation("one", 1),), Program(("true",))
+        )
         before = self.named[job]
         with self.power(cut):
             receipt = self.store.accept(order, PLAN)
@@ -199,7 +201,7 @@ class Fencing(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.store = Store(Path(self._folder.name))
+        self.store = GenerationStore(Path(self._folder.name))
 
     @invariant()
     def nothing_ran_twice(self) -> None:
@@ -220,7 +222,7 @@ class Fencing(RuleBasedStateMachine):
         live = {(job, number): generation for job, number, generation in self.store.live()}
         for one in self.running:
             assert one in live
-            assert live[one].state()["phase"] not in OVER
+            assert live[one].state()["phase"] not in TERMINAL_PHASES
 
 
 Fencing.TestCase.settings = settings(

@@ -18,7 +18,7 @@ from shadowprice.core.policy import Policy, PolicyContext, Status, View
 from shadowprice.engine import Engine
 from shadowprice.policies.oasis.policy import OasisPolicy
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Pool
+from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, PricePool
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
@@ -218,7 +218,7 @@ def test_constants_learnt_from_all_jobs_are_the_offline_ones(
     for members, carries in zip(
         (on.hosts_workers, on.hosts_ps, ~on.hosts_ps), carried, strict=True
     ):
-        pool = Pool.of(on, members)
+        pool = PricePool.of(on, members)
         at_once = ConstantsLearner(pool, carries, on.horizon, until)
         at_once.learn(jobs)
         one_by_one = ConstantsLearner(pool, carries, on.horizon, until)

@@ -15,8 +15,8 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.advice.moments import Rerun
-from shadowprice.simulator.advice.pauses import Pauses
-from shadowprice.simulator.driver import Course, Incident, Simulation
+from shadowprice.simulator.advice.pauses import SimulationCheckpoints
+from shadowprice.simulator.driver import Incident, Simulation, SimulationRun
 from shadowprice.simulator.scenario import Scenario
 from tests.properties.test_snapshots import told
 from tests.support.policy_cases import EventRecorder, build_policy, build_world, policy_names
@@ -90,7 +90,7 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
     free = [at for at, job in enumerate(drawn.jobs) if job.name not in cancelled]
     at = int(rng.choice(free[: len(free) // 2]))
     job = drawn.jobs[at]
-    others = Pauses(drawn.simulation([one for one in drawn.jobs if one is not job]))
+    others = SimulationCheckpoints(drawn.simulation([one for one in drawn.jobs if one is not job]))
     last = max(one.arrival for one in drawn.jobs) + 2 * drawn.on.horizon
     # Pauses within rushes, in the silence between them, and behind all; in any order, some twice.
     slots = [job.arrival, last, *rng.integers(job.arrival, last, 5).tolist(), job.arrival]
@@ -111,7 +111,7 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
 def test_pauses_that_are_forgotten_are_come_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowprice.simulator.advice.pauses._MOST", 3)
     drawn = Drawn("rolling", 1)
-    kept = Pauses(drawn.simulation(drawn.jobs))
+    kept = SimulationCheckpoints(drawn.simulation(drawn.jobs))
     digests: dict[int, str] = {}
     for slot in [*range(12), *range(11, -1, -1)]:
         digest = kept.before(slot).engine.state_digest()
@@ -134,9 +134,9 @@ def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.Mo
     scenario = Scenario(drawn.on, drawn.jobs, seed=seed, incidents=happened)
     shared, alone = (Rerun(scenario, PolicyChoice("rolling"), at) for _ in range(2))
 
-    def anew(slot: int, policy: Policy) -> Course:
+    def anew(slot: int, policy: Policy) -> SimulationRun:
         del slot
-        return Course(Simulation(drawn.on, (), policy, seed=seed))
+        return SimulationRun(Simulation(drawn.on, (), policy, seed=seed))
 
     monkeypatch.setattr(alone, "_before", anew)
     fates = set()

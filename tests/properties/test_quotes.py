@@ -29,7 +29,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
-from shadowprice.core.quote import Answer, Quote
+from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
@@ -146,7 +146,7 @@ def compare(
         decided = Quote.of(words.first[job_name], quote.slot)
         assert quote.answer is decided.answer
         assert quote.message == decided.message
-        if quote.answer is Answer.ADMITTED:
+        if quote.answer is QuoteAnswer.ADMITTED:
             assert quote == decided
         elif quote.refusal is not None:
             assert quote.refusal == decided.refusal
@@ -216,7 +216,7 @@ def test_the_engine_s_own_refusals_are_quoted() -> None:
     quote = engine.quote(huge)
     assert not quote.admitted
     assert quote.refusal is not None
-    assert quote.answer is Answer.REFUSED
+    assert quote.answer is QuoteAnswer.REFUSED
     assert not engine.jobs
     with pytest.raises(TypeError, match="no answer to an arrival"):
         Quote.of(Drop("huge", quote.refusal), 0)

@@ -19,9 +19,9 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.constants import PriceConstants
-from shadowprice.policies.pricing.terms import Shortfall, Terms
+from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 from shadowprice.results.observer import Observer
-from shadowprice.simulator.advice.retracing import Known, Retracing
+from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
 from tests.support.advice_cases import (
@@ -85,7 +85,7 @@ def by_arrivals(
     scenario: Scenario,
     name: str,
     settings: Mapping[str, Any],
-    known: Known,
+    known: DecisionCache,
     at: int,
     changed: Job | None,
 ) -> dict[str, object]:
@@ -96,7 +96,7 @@ def by_arrivals(
         replace(scenario, jobs=jobs).context(explained=False)
     )
     assert isinstance(policy, PricedAdmission)
-    course = Retracing(scenario, policy, known, at)
+    course = ArrivalReplay(scenario, policy, known, at)
     return {
         jobs[position].name: told(decision)
         for position, decision in course.run(changed)
@@ -123,7 +123,7 @@ def test_arrivals_alone_are_decided_as_in_a_run(
     name: str, settings: Mapping[str, Any], seed: int
 ) -> None:
     scenario, entries = drawn(seed)
-    known = Known(scenario)
+    known = DecisionCache(scenario)
     rng = np.random.default_rng(seed)
     for at in rng.permutation(len(entries))[:3].tolist():
         # Changes of all sizes move constants by a little and by a lot; one memory serves them all.
@@ -152,19 +152,19 @@ def test_no_schedule_is_cheaper_than_the_factor_between_terms_says(seed: int) ->
     rng = np.random.default_rng(seed)
     resources = 3
 
-    def terms(near: Terms | None) -> Terms:
+    def terms(near: DecisionInputs | None) -> DecisionInputs:
         lower = rng.normal() if near is None else near.constants[0].ln_lower + rng.normal() / 5
         upper = lower + rng.exponential(4, resources)
         if near is not None:
             upper = np.maximum(near.constants[0].ln_upper + rng.normal(0, 0.3, resources), lower)
         upper = np.where(rng.random(resources) < 0.2, -math.inf, upper)
-        return Terms([PriceConstants(lower, upper)])
+        return DecisionInputs([PriceConstants(lower, upper)])
 
     then = terms(None)
     now = terms(then)
     loads = rng.random((40, resources))
 
-    def prices(at: Terms) -> np.ndarray[Any, Any]:
+    def prices(at: DecisionInputs) -> np.ndarray[Any, Any]:
         (constants,) = at.constants
         free = np.isneginf(constants.ln_upper)
         ln_upper = np.where(free, 0.0, constants.ln_upper)
@@ -182,18 +182,18 @@ def test_no_schedule_is_cheaper_than_the_factor_between_terms_says(seed: int) ->
 
 
 def test_a_refusal_proves_nothing_where_it_cannot() -> None:
-    then = Terms([PriceConstants(-2.0, np.array([1.0, -np.inf]))])
+    then = DecisionInputs([PriceConstants(-2.0, np.array([1.0, -np.inf]))])
     assert then.ln_cheapest(then) == 0.0
     assert Shortfall(1.0, -1e-3).remains(0.0)
     assert not Shortfall(1.0, -1e-9).remains(0.0), "as close as rounding"
     assert not Shortfall(1.0, -1e-3).remains(-0.1)
     assert Shortfall(1.0, -math.inf).remains(0.0)
     assert not Shortfall(1.0, -math.inf).remains(-1e-9), "too dear for numbers, maybe"
-    free = Terms([PriceConstants(-2.0, np.array([-np.inf, -np.inf]))])
+    free = DecisionInputs([PriceConstants(-2.0, np.array([-np.inf, -np.inf]))])
     assert free.ln_cheapest(then) == -math.inf
     assert then.ln_cheapest(free) == 0.0, "what was free costs as much or more"
-    assert Terms(then.constants, divided=True).ln_cheapest(then) == -math.inf
-    unknown = Terms([PriceConstants(-math.inf, np.array([1.0, -np.inf]))])
+    assert DecisionInputs(then.constants, divided=True).ln_cheapest(then) == -math.inf
+    unknown = DecisionInputs([PriceConstants(-math.inf, np.array([1.0, -np.inf]))])
     assert unknown.ln_cheapest(then) == then.ln_cheapest(unknown) == -math.inf
 
 
@@ -217,7 +217,7 @@ def test_most_refusals_are_not_decided_again(monkeypatch: pytest.MonkeyPatch) ->
     at = max(range(60), key=lambda one: scenario.jobs[one].arrival)
     assert decided[entries[at]["name"]] == "refused"
     assert utility_value(scenario.jobs[at].utility, 1) >= 0
-    known = Known(scenario)
+    known = DecisionCache(scenario)
     weighed = 0
     by_arrivals(scenario, "oasis", settings, known, at, scenario.jobs[at])
     first, weighed = weighed, 0

@@ -17,8 +17,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.tenants.dealing import deal
-from shadowprice.policies.tenants.tenancy import tenancy_of
+from shadowprice.policies.tenants.dealing import assign_units
+from shadowprice.policies.tenants.tenancy import read_tenant_shares
 from tests.support.astraea_cases import (
     DecisionRecorder,
     random_jobs,
@@ -191,8 +191,8 @@ def test_hived_without_opportunism_is_bound_to_its_cells() -> None:
 
 
 def test_dealt_servers_are_the_shares() -> None:
-    tenancy = tenancy_of(CLUSTER)
-    workers, ps = deal(tenancy)
+    tenancy = read_tenant_shares(CLUSTER)
+    workers, ps = assign_units(tenancy)
     assert (workers.sum(axis=2) == tenancy.worker_shares).all()
     assert (ps.sum(axis=2) == tenancy.ps_shares).all()
     assert (workers.sum(axis=1) <= tenancy.workers).all()

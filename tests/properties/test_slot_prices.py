@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shadowprice.core.events import DriverEvent
-from shadowprice.core.policy import Policy, PolicyContext, priced
+from shadowprice.core.policy import Policy, PolicyContext, as_priced_policy
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
@@ -57,7 +57,7 @@ def test_every_policy_that_posts_prices_is_tested() -> None:
     posting = set()
     for name in policy_names():
         on, jobs, _ = build_world(name, 0)
-        if priced(build_policy(name, on, jobs, 0)) is not None:
+        if as_priced_policy(build_policy(name, on, jobs, 0)) is not None:
             posting.add(name)
     assert posting == {name for name, _ in CASES}
 

@@ -5,21 +5,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.policies.sharing.strides import Claim, Strides, trade
+from shadowprice.policies.sharing.strides import GangRequest, SplitStrideScheduler, trade_tickets
 from tests.support.examples import example_count
 
 PROPERTY = settings(max_examples=example_count(25), deadline=None, derandomize=True)
 
 
 def run(
-    tickets: list[int], claims: list[Claim], places: int, slots: int, strides: Strides | None = None
+    tickets: list[int],
+    claims: list[GangRequest],
+    places: int,
+    slots: int,
+    strides: SplitStrideScheduler | None = None,
 ) -> Counter[str]:
-    strides = strides or Strides(tickets)
+    strides = strides or SplitStrideScheduler(tickets)
     used = Counter[str]()
     for _ in range(slots):
         left = places
 
-        def fits(claim: Claim) -> bool:
+        def fits(claim: GangRequest) -> bool:
             nonlocal left
             if claim.workers > left:
                 return False
@@ -32,7 +36,7 @@ def run(
     return used
 
 
-def by_tenant(used: Counter[str], claims: list[Claim]) -> list[int]:
+def by_tenant(used: Counter[str], claims: list[GangRequest]) -> list[int]:
     tenants = 1 + max(claim.tenant for claim in claims)
     return [sum(used[c.name] for c in claims if c.tenant == t) for t in range(tenants)]
 
@@ -45,7 +49,7 @@ def by_tenant(used: Counter[str], claims: list[Claim]) -> list[int]:
 def test_long_run_shares_are_proportional_to_tickets(tickets: list[int], seed: int) -> None:
     generator = np.random.default_rng(seed)
     claims = [
-        Claim(f"{tenant}-{number}", tenant, int(generator.integers(1, 9)))
+        GangRequest(f"{tenant}-{number}", tenant, int(generator.integers(1, 9)))
         for tenant in range(len(tickets))
         for number in range(12)
     ]
@@ -56,21 +60,21 @@ def test_long_run_shares_are_proportional_to_tickets(tickets: list[int], seed: i
 
 
 def test_a_wide_gang_is_not_starved_by_narrow_ones() -> None:
-    claims = [Claim("wide", 0, 16), *(Claim(f"narrow-{n}", 1, 1) for n in range(40))]
+    claims = [GangRequest("wide", 0, 16), *(GangRequest(f"narrow-{n}", 1, 1) for n in range(40))]
     used = run([1, 1], claims, 16, 200)
     assert used["wide"] == pytest.approx(16 * 100, abs=16)
 
 
 def test_idle_time_is_not_saved_up() -> None:
-    strides = Strides([1, 1])
-    one, two = [[Claim(f"{t}-{n}", t, 1) for n in range(8)] for t in (0, 1)]
+    strides = SplitStrideScheduler([1, 1])
+    one, two = [[GangRequest(f"{t}-{n}", t, 1) for n in range(8)] for t in (0, 1)]
     run([], one, 8, 100, strides)
     used = by_tenant(run([], one + two, 8, 50, strides), one + two)
     assert used == [200, 200]
 
 
 def test_what_nobody_claims_goes_to_whoever_wants_it() -> None:
-    claims = [Claim("a", 0, 2), *(Claim(f"b{n}", 1, 1) for n in range(20))]
+    claims = [GangRequest("a", 0, 2), *(GangRequest(f"b{n}", 1, 1) for n in range(20))]
     assert by_tenant(run([9, 1], claims, 10, 10), claims) == [20, 80]
     assert by_tenant(run([9, 0], claims, 10, 10), claims) == [20, 80]
 
@@ -79,7 +83,7 @@ def test_trading_follows_the_second_price() -> None:
     # Tenant 0 gains 1.2 from a fast place, tenant 2 gains 5; tenant 1's 3 sets the price.
     shares = np.array([[0.0, 2.0], [4.0, 0.0], [9.0, 0.0]])
     speeds = np.array([[1.0, 1.2], [1.0, 3.0], [1.0, 5.0]])
-    assert trade(shares, speeds).tolist() == [[6.0, 0.0], [4.0, 0.0], [3.0, 2.0]]
+    assert trade_tickets(shares, speeds).tolist() == [[6.0, 0.0], [4.0, 0.0], [3.0, 2.0]]
 
 
 @PROPERTY
@@ -89,7 +93,7 @@ def test_trading_loses_no_place_and_harms_nobody(seed: int) -> None:
     tenants, types = generator.integers(1, 6), generator.integers(1, 4)
     shares = generator.integers(0, 9, (tenants, types)).astype(np.float64)
     speeds = np.sort(generator.uniform(0.5, 6.0, (tenants, types)), axis=1)
-    after = trade(shares, speeds)
+    after = trade_tickets(shares, speeds)
     assert (after >= 0).all()
     np.testing.assert_allclose(after.sum(axis=0), shares.sum(axis=0), atol=1e-9)
     gain = (after * speeds).sum(axis=1) - (shares * speeds).sum(axis=1)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import Dimension
-from shadowprice.core.bag import Bag, BagTasks, Law
+from shadowprice.core.bag import Bag, BagTaskGroup, DurationDistribution
 from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
-from shadowprice.core.job import Job, bag_job
+from shadowprice.core.job import Job, build_bag_job
 from shadowprice.core.utility import Constant, Sigmoid, Utility
 from shadowprice.simulator.driver import Incident
 from tests.support.workloads import job
@@ -20,17 +20,21 @@ from tests.support.workloads import job
 SLOT = 60.0
 
 
-def pareto(count: int, shape: float, minimum: float) -> BagTasks:
+def pareto(count: int, shape: float, minimum: float) -> BagTaskGroup:
     """Return tasks with a Pareto distribution; the minimum duration is in slots."""
     shortest = minimum * SLOT
     mean = shortest * shape / (shape - 1.0)
-    return BagTasks(count, Law("pareto", {"shape": shape, "minimum": shortest}, shortest, mean))
+    return BagTaskGroup(
+        count, DurationDistribution("pareto", {"shape": shape, "minimum": shortest}, shortest, mean)
+    )
 
 
-def exponential(count: int, mean: float, minimum: float = 0.0) -> BagTasks:
+def exponential(count: int, mean: float, minimum: float = 0.0) -> BagTaskGroup:
     """Return tasks with an exponential distribution above a minimum, both in slots."""
     parameters = {"shape": 1.0, "expected": mean * SLOT, "minimum": minimum * SLOT}
-    return BagTasks(count, Law("weibull", parameters, minimum * SLOT, mean * SLOT))
+    return BagTaskGroup(
+        count, DurationDistribution("weibull", parameters, minimum * SLOT, mean * SLOT)
+    )
 
 
 def place_cluster(
@@ -47,7 +51,7 @@ def place_cluster(
 
 def build_bag(
     on: Cluster,
-    *groups: BagTasks,
+    *groups: BagTaskGroup,
     name: str = "bag",
     arrival: int = 0,
     deadline: float = 6.0,
@@ -55,7 +59,7 @@ def build_bag(
     utility: Utility | None = None,
 ) -> Job:
     """Return a bag as a job; a copy takes one GPU."""
-    return bag_job(
+    return build_bag_job(
         name=name,
         arrival=arrival,
         bag=Bag(groups or (pareto(4, 2.0, 0.5),), deadline, miss_probability, SLOT),

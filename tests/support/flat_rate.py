@@ -17,7 +17,7 @@ from shadowprice.core.events import (
     Reject,
 )
 from shadowprice.core.policy import Capabilities, PolicyContext, View
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.registry import Parameters, PolicyInfo
 from tests.support.policies import EarliestPlanner
@@ -51,7 +51,7 @@ class FlatPricePolicy(EarliestPlanner):
         plan = self.plan(view, state)
         if plan is None:
             refusal = Refusal(
-                Reason.SERVER_LOST if admitted else Reason.NO_ROOM,
+                RefusalReason.SERVER_LOST if admitted else RefusalReason.NO_ROOM,
                 "there is no room for it before the end of the window",
                 bottleneck="gpu of worker servers",
             )
@@ -62,7 +62,7 @@ class FlatPricePolicy(EarliestPlanner):
             return Reject(
                 name,
                 Refusal(
-                    Reason.PRICE,
+                    RefusalReason.PRICE,
                     f"it is worth {worth:.2f}, and what it uses costs {cost:.2f}",
                     value=worth,
                     cost=cost,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.core.specs import ClusterSpec
-from shadowprice.experiments.live import Lived
+from shadowprice.experiments.live import LiveJobResult
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.state.durable_engine import DurableEngine
@@ -25,7 +25,7 @@ def run_declared(
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     who: PolicyChoice,
-) -> tuple[dict[str, int | None], dict[str, Lived]]:
+) -> tuple[dict[str, int | None], dict[str, LiveJobResult]]:
     """Let a service decide on jobs that do just what was declared.
 
     Parameters
@@ -67,7 +67,9 @@ def run_declared(
         found = read_submissions([stated], given, tenant=None, runs=False)
         truth.commit([SubmitJobs(found, at_once=True)])
         name = str(job["name"])
-        lived[name] = Lived({"name": name}, (clock.wall() - truth.calendar.origin) / SECOND, ())
+        lived[name] = LiveJobResult(
+            {"name": name}, (clock.wall() - truth.calendar.origin) / SECOND, ()
+        )
     with store.reading() as connection:
         ended = {view.name: view.completion for view in list_jobs(connection)}
     store.close()

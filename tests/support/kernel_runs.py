@@ -105,16 +105,16 @@ def _bags() -> Iterator[tuple[str, Any]]:
 def _cloning() -> Iterator[tuple[str, Any]]:
     from shadowprice.cloning.api import (
         CloningProblem,
-        Constraint,
+        DeadlineConstraint,
         LogNormal,
-        Method,
         Pareto,
+        SolveMethod,
         TaskGroup,
         Weibull,
         simulate,
         solve,
     )
-    from shadowprice.cloning.waves import Rule, WaveRule, run
+    from shadowprice.cloning.waves import WaveRule, WaveRuleKind, simulate_waves
     from shadowprice.cloning.workload import poisson_jobs
 
     groups = [
@@ -125,16 +125,16 @@ def _cloning() -> Iterator[tuple[str, Any]]:
     problem = CloningProblem(groups, 20, 60.0, 0.1)
     relaxed = CloningProblem(groups[:1], 20, 60.0, 0.1)
     for one, method, constraint in (
-        (problem, Method.EXACT, Constraint.EXACT),
-        (relaxed, Method.SUBGRADIENT, Constraint.RELAXED),
+        (problem, SolveMethod.EXACT, DeadlineConstraint.EXACT),
+        (relaxed, SolveMethod.SUBGRADIENT, DeadlineConstraint.RELAXED),
     ):
         found = solve(one, method, constraint)
         yield f"cloning {method.value}", np.asarray(found.copies).tolist()
     copies = np.full(6, 2)
     yield "cloning simulate", simulate(problem, copies, trials=50, seed=1).misses
     jobs = poisson_jobs(groups, machines=6, load=0.9, jobs=8, seed=2)
-    for rule in Rule:
-        yield f"waves {rule.value}", run(jobs, 6, WaveRule(rule)).copies.tolist()
+    for rule in WaveRuleKind:
+        yield f"waves {rule.value}", simulate_waves(jobs, 6, WaveRule(rule)).copies.tolist()
 
 
 def _search() -> Iterator[tuple[str, Any]]:

@@ -12,9 +12,9 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.oasis.planner import ScheduleSearch
-from shadowprice.policies.oasis.policy import pools
+from shadowprice.policies.oasis.policy import server_pools
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import Pool, PriceConstants
+from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 from tests.oracles.oasis import Side
 from tests.support.workloads import cluster, random_job
 
@@ -33,14 +33,14 @@ class Market:
 
     @property
     def members(self) -> tuple[Any, Any]:
-        return pools(self.on, halved=True)
+        return server_pools(self.on, halved=True)
 
     def planner(self, *, literal: bool = False, gap: float = 0.0) -> ScheduleSearch:
         """Return a planner with the prices of the ledger."""
         boards = [
             PriceBoard(
                 self.on,
-                Pool.of(self.on, members),
+                PricePool.of(self.on, members),
                 PriceConstants(float(np.log(low)), np.log(high)),
                 self.on.horizon,
             )

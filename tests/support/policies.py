@@ -19,10 +19,10 @@ from shadowprice.core.events import (
     Reject,
 )
 from shadowprice.core.policy import Capabilities, JobState, Status, View
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 
-NO_ROOM = Refusal(Reason.NO_ROOM, "no room")
+NO_ROOM = Refusal(RefusalReason.NO_ROOM, "no room")
 
 
 def fit_counts(view: View, slot: int, state: JobState, *, ps: bool) -> list[int]:

@@ -176,11 +176,11 @@ def bag_worlds(policy: str) -> Iterator[tuple[str, RecordedWorld]]:
 @cache
 def trace_pieces(folder: Path) -> list[tuple[str, RecordedWorld]]:
     """Return the beginnings of traces, on clusters sized to them."""
-    from shadowprice.simulator.source import Source
+    from shadowprice.simulator.source import ScenarioSource
 
     found = []
     for name, place in TRACES.items():
-        scenario, _ = Source(trace=f"{name}:{folder}/{place}", load=1.5).scenario(3)
+        scenario, _ = ScenarioSource(trace=f"{name}:{folder}/{place}", load=1.5).scenario(3)
         found.append(
             (name, RecordedWorld(scenario.cluster, list(scenario.jobs), [], scenario.until))
         )

@@ -11,19 +11,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from shadowprice.executors.contract import (
-    Capabilities,
     Ended,
     Ending,
+    ExecutorCapabilities,
+    GenerationPhase,
     GenerationSpec,
-    Held,
+    GenerationStatus,
     LogChunk,
-    Observed,
-    Phase,
+    ObservedJob,
     Receipt,
-    Refused,
     Report,
-    ServerSlice,
+    ServerInfo,
     Started,
+    StartRefused,
 )
 from shadowprice.service.clock import SECOND
 
@@ -51,11 +51,11 @@ class Process:
 
     spec: GenerationSpec
     began: float
-    phase: Phase = Phase.RUNNING
+    phase: GenerationPhase = GenerationPhase.RUNNING
     stop_at: float | None = None
     command: int = 0
     ended: float | None = None
-    end: Ended | Refused | None = None
+    end: Ended | StartRefused | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -63,7 +63,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        return self.phase is not Phase.ENDED
+        return self.phase is not GenerationPhase.ENDED
 
 
 def _no_fault(point: str) -> None:
@@ -130,7 +130,7 @@ class World:
     def _end(
         self, process: Process, at: float, ending: Ending, code: int | None, reason: str
     ) -> None:
-        process.phase, process.ended = Phase.ENDED, at
+        process.phase, process.ended = GenerationPhase.ENDED, at
         job, generation = process.key
         process.end = Ended(process.command, job, generation, self.told(at), ending, code, reason)
 
@@ -157,7 +157,7 @@ class World:
 class FakeExecutor:
     """The executor of a world. A crash replaces the executor, but not the world."""
 
-    capabilities = Capabilities()
+    capabilities = ExecutorCapabilities()
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -168,7 +168,7 @@ class FakeExecutor:
     async def close(self) -> None:
         return
 
-    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+    async def configure(self, servers: Sequence[ServerInfo]) -> None:
         for server in servers:
             known = self.world.capacity.setdefault(server.name, {})
             # A job that runs when its server shrinks may finish its slot.
@@ -206,13 +206,13 @@ class FakeExecutor:
         if process.alive and process.stop_at is None:
             process.stop_at = world.now + 1.0
             process.command = command
-            process.phase = Phase.STOPPING
+            process.phase = GenerationPhase.STOPPING
         world.fault("stopped")
         return Receipt.ACCEPTED
 
-    async def list(self) -> tuple[Held, ...]:
+    async def list(self) -> tuple[GenerationStatus, ...]:
         return tuple(
-            Held(
+            GenerationStatus(
                 *one.key,
                 one.phase,
                 one.spec.placement,
@@ -260,5 +260,5 @@ class FakeExecutor:
     ) -> LogChunk:
         raise KeyError(job)
 
-    async def observe(self) -> tuple[Observed, ...]:
+    async def observe(self) -> tuple[ObservedJob, ...]:
         return ()

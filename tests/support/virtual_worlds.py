@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from shadowprice.executors.contract import Ending, Refused
+from shadowprice.executors.contract import Ending, StartRefused
 from shadowprice.executors.virtual import (
     VirtualClock,
     VirtualExecutor,
@@ -299,7 +299,7 @@ async def _play(
     overbooked = [
         f"{one.spec.job} generation {one.spec.generation}: {one.end.reason}"
         for one in executor.generations
-        if isinstance(one.end, Refused) and "in use" in one.end.reason
+        if isinstance(one.end, StartRefused) and "in use" in one.end.reason
     ]
     await service.stop()
     return Played(
@@ -363,7 +363,7 @@ def violations(played: Played) -> list[str]:
             found.append(f"{name} was stopped {len(stops)} times before it had saved anything")
     live: dict[str, float] = {}
     for one in sorted(played.generations, key=lambda entry: entry.accepted):
-        if isinstance(one.end, Refused):
+        if isinstance(one.end, StartRefused):
             continue
         if one.accepted < live.get(one.spec.job, 0.0):
             found.append(f"{one.spec.job} runs twice")

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import environment_of, processes_of
 from tests.train.backends import share_gpus
 
@@ -123,7 +123,7 @@ class Job:
             command=self.generation,
             job="job",
             generation=self.generation,
-            placement=(Share("here", workers),),
+            placement=(ServerAllocation("here", workers),),
             program=Program(("python", self.script), {}, ""),
         )
         port, processes = free_port(), []

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from shadowprice.executors.contract import Ended, Ending, Executor, Share
+from shadowprice.executors.contract import Ended, Ending, Executor, ServerAllocation
 from tests.contract.harness import LocalHarness, Told, spec
 from tests.train.backends import ON_GPUS
 
@@ -34,7 +34,7 @@ def test_workers_learn_on_what_they_are_dealt(
             "digits",
             1,
             WORDS,
-            Share("one", workers),
+            ServerAllocation("one", workers),
             env={"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
             worker={"gpu": share, "memory": MEMORY},
         )

@@ -18,7 +18,7 @@ from shadowprice import extensions
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import ExecutorOptions
-from shadowprice.executors.registry import create
+from shadowprice.executors.registry import create_executor
 from shadowprice.extensions import FileExtension, is_file_reference, split_path
 from shadowprice.policies import registry
 from shadowprice.policies.choice import PolicyChoice
@@ -317,13 +317,13 @@ def test_an_executor_of_a_file_is_made_with_the_options(tmp_path: Path) -> None:
         "    return None\n"
     )
     options = ExecutorOptions(str(tmp_path / "executor"))
-    assert type(create(f"{path}:Mine", options)).__name__ == "Mine"
+    assert type(create_executor(f"{path}:Mine", options)).__name__ == "Mine"
     with pytest.raises(InputError, match=r"mine.py:broken: expected an executor; it lacks .*start"):
-        create(f"{path}:broken", options)
+        create_executor(f"{path}:broken", options)
     with pytest.raises(InputError, match=r"mine.py:none: can't be made from executor options"):
-        create(f"{path}:none", options)
+        create_executor(f"{path}:none", options)
     with pytest.raises(InputError, match=r"--executor \S*no.py: no such file"):
-        create(f"{tmp_path}/no.py:Mine", options)
+        create_executor(f"{tmp_path}/no.py:Mine", options)
 
 
 # ---------------------------------------------------------------- entry points
@@ -383,9 +383,9 @@ def test_entry_points_are_registered(
         assert len(origin["sha256"]) == 64
         assert read_trace(f"lab:{lab}/jobs.py:1.csv").jobs.height == 2
         options = ExecutorOptions(str(tmp_path / "executor"))
-        assert type(create("mine", options)).__name__ == "LocalExecutor"
+        assert type(create_executor("mine", options)).__name__ == "LocalExecutor"
         with pytest.raises(InputError, match="unknown executor 'mime'; did you mean 'mine'"):
-            create("mime", options)
+            create_executor("mime", options)
 
 
 def test_a_name_that_two_distributions_declare_is_refused_when_used(tmp_path: Path) -> None:

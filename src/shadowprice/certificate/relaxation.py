@@ -29,7 +29,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.policies.offline.packing import places
-from shadowprice.policies.offline.problem import all_done
+from shadowprice.policies.offline.problem import finish_bound
 from shadowprice.policies.pricing.limits import shares
 from shadowprice.policies.pricing.posted import pool_limits
 
@@ -105,7 +105,7 @@ def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list
     far. Then they reach a horizon, or some multiple of the job's time alone if that is longer.
     Utilities don't increase, so every later completion earns at most ``tail``.
     """
-    end = all_done(cluster, jobs)
+    end = finish_bound(cluster, jobs)
     end = end if until is None else min(end, until)
     spans = [max(0, end - job.arrival) for job in jobs]
     if sum(spans) > _PAIRS or max(spans) * cluster.capacity.size > _CELLS:

@@ -25,7 +25,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.rooms import room_costs, stand_in_slots, take_off
-from shadowprice.policies.oasis.policy import pools
+from shadowprice.policies.oasis.policy import server_pools
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -107,7 +107,7 @@ class Rounding:
         self._cluster = cluster
         self._free = np.repeat(cluster.capacity[None], max(slots, relaxation.slots), axis=0)
         with_ps = any(job.ps is not None for job in self._jobs)
-        self._pools = [np.flatnonzero(members) for members in pools(cluster, halved=with_ps)]
+        self._pools = [np.flatnonzero(members) for members in server_pools(cluster, halved=with_ps)]
         self._members: dict[int, _Member] = {}
         self.placed: dict[int, PlacedSchedule] = {}
         self.utility = 0.0

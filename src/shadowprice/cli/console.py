@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.text import Text
 
-from shadowprice.core.wording import escaped, json_safe
+from shadowprice.core.wording import escape_controls, escape_json
 
 if TYPE_CHECKING:
-    from shadowprice.simulator.driver import RunProgress
+    from shadowprice.simulator.driver import ProgressCallback
 
 _BOLD: Final = re.compile(r"\[/?bold\]")
 # Text that rich would parse as a tag other than bold, with the backslashes before it.
@@ -58,7 +58,7 @@ class SafeConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text with control characters escaped and all markup but bold disabled."""
-        text = to_encodable(escaped(text, lines=True), self.encoding)
+        text = to_encodable(escape_controls(text, lines=True), self.encoding)
         options["emoji"] = False
         if options.get("markup") is False or not _BOLD.search(text):
             return super().render_str(text, **{**options, "markup": False})
@@ -72,7 +72,7 @@ class SafeConsole(Console):
             if segment.control or (segment.text.isascii() and segment.text.isprintable()):
                 yield segment
             else:
-                text = to_encodable(escaped(segment.text, lines=True), self.encoding)
+                text = to_encodable(escape_controls(segment.text, lines=True), self.encoding)
                 yield Segment(text, segment.style)
 
 
@@ -80,7 +80,7 @@ class SafeText(Text):
     """Table text that is escaped before rich measures its width."""
 
     def __init__(self, text: str = "", style: str = "", **options: Any) -> None:
-        super().__init__(to_encodable(escaped(text), sys.stdout.encoding), style, **options)
+        super().__init__(to_encodable(escape_controls(text), sys.stdout.encoding), style, **options)
 
 
 def to_encodable(text: str, encoding: str | None) -> str:
@@ -104,11 +104,11 @@ def stderr() -> Console:
 
 def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
     """Print a record as JSON."""
-    print(json_safe(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
+    print(escape_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 @contextmanager
-def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[RunProgress | None]:
+def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[ProgressCallback | None]:
     """Show processed jobs and the current slot on a terminal; yield None otherwise."""
     console = stderr()
     if quiet or not console.is_terminal:

@@ -22,7 +22,7 @@ from shadowprice.cli.stopping import INTERRUPTED, TERMINATED, terminable
 from shadowprice.core import bounds
 from shadowprice.core.collection import THRESHOLDS
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.wording import escaped, is_text, shown
+from shadowprice.core.wording import escape_controls, is_valid_utf8, quote_for_display
 from shadowprice.extensions import file_failure
 
 RUNS, LIVE, WORKLOADS, MORE = "Simulation", "Live service", "Workloads", "Other"
@@ -244,9 +244,8 @@ def _report(error: Exception) -> int:
         message = " ".join(error.format_message().split()).rstrip(".")
         option = getattr(error, "option_name", None) or ""
         if option[:1] == "-" and option[1:2].isdecimal():  # a negative number as an argument
-            message = (
-                f"{shown(option)} is not a known option, and negative numbers are not valid here"
-            )
+            shown = quote_for_display(option)
+            message = f"{shown} is not a known option, and negative numbers are not valid here"
         if message:  # a group without a command has already printed its help
             _say(f"error: {message}{'' if message.endswith('?') else ';'} see {path} --help")
         return 2
@@ -259,8 +258,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, OSError):
         _say(f"error: {_named(error)}")
         return 1
-    if isinstance(error, UnicodeEncodeError) and not is_text(error.object):
-        _say(f"error: {shown(error.object)} contains bytes that are not valid text; use UTF-8")
+    if isinstance(error, UnicodeEncodeError) and not is_valid_utf8(error.object):
+        shown = quote_for_display(error.object)
+        _say(f"error: {shown} contains bytes that are not valid text; use UTF-8")
         return 2
     if isinstance(error, MemoryError):
         _say("error: this needs more memory than there is; run a smaller workload, or a part of it")
@@ -298,7 +298,7 @@ _LONGEST: Final = 2_000
 
 
 def _say(text: str) -> None:
-    line = escaped(text)
+    line = escape_controls(text)
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
     with suppress(OSError):  # stderr may be closed; the exit status still reports the error

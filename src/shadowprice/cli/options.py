@@ -185,7 +185,7 @@ def policy_settings(
         If a pair has no value, or no policy has the parameter.
     """
     from shadowprice.inputs import read_parameters
-    from shadowprice.policies.choice import merge, setting
+    from shadowprice.policies.choice import deep_merge, parse_setting
     from shadowprice.policies.registry import policy_names
 
     models = {info.name: info.parameters.model_fields for info in chosen}
@@ -196,7 +196,7 @@ def policy_settings(
     bounds.SETTINGS.check(len(settings or ()), "--set")
     result: dict[str, dict[str, Any]] = {name: {} for name in labels}
     layers = [] if params is None else [(str(params), read_parameters(params))]
-    layers += [("--set", setting(text)) for text in settings or ()]
+    layers += [("--set", parse_setting(text)) for text in settings or ()]
     for source, layer in layers:
         own = {name: _table_of(layer, name) for name in labels}
         shared = {key: value for key, value in layer.items() if not _is_owner(key, value, own)}
@@ -212,9 +212,9 @@ def policy_settings(
                 fault = Fault(f"{source} {key}", f"no policy of {', '.join(labels)} has it")
                 raise InputError(fault)
             for name in owners:
-                merge(result[name], {key: value})
+                deep_merge(result[name], {key: value})
         for name, table in own.items():
-            merge(result[name], table)
+            deep_merge(result[name], table)
     return result
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.core.wording import closest, escaped, shown
+from shadowprice.core.wording import closest_match, escape_controls, quote_for_display
 
 JOB_COMMANDS: Final = ("explain", "status", "logs")
 """Commands whose first argument is a TrainingJob."""
@@ -125,12 +125,14 @@ def read_words(words: Sequence[str]) -> Asked:
                 request.kubectl.append(f"{option}={value}")
     if not remaining or remaining[0] not in COMMANDS:
         name = remaining[0] if remaining else ""
-        close = closest(name, COMMANDS)
+        close = closest_match(name, COMMANDS)
         hint = f"did you mean {close!r}?" if close else f"one of: {', '.join(COMMANDS)}"
-        raise InputError(Fault("kubectl shadowprice", f"no command {shown(name)}", hint))
+        raise InputError(
+            Fault("kubectl shadowprice", f"no command {quote_for_display(name)}", hint)
+        )
     if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", request.service):
         raise InputError(
-            Fault("--service", f"expected NAMESPACE/NAME, got {shown(request.service)}")
+            Fault("--service", f"expected NAMESPACE/NAME, got {quote_for_display(request.service)}")
         )
     request.words = remaining
     return request
@@ -258,7 +260,7 @@ def _in_short(said: str) -> str:
     """Return stderr of `kubectl` as one line without its library's log lines."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     messages = [line for line in lines if not _LOGGED.match(line)] or lines
-    return escaped("; ".join(messages))[:1_000]
+    return escape_controls("; ".join(messages))[:1_000]
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
@@ -273,10 +275,10 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
 
 def definition_for(kubectl: Kubectl) -> str:
     """Return the TrainingJob definition in the form that the API server supports."""
-    from shadowprice.kubernetes.definition import definition, knows_rules, written
+    from shadowprice.kubernetes.definition import build_crd, supports_cel_rules, to_yaml
 
     published = json.loads(kubectl.ask("get", "--raw", "/openapi/v2", here=False))
-    return written(definition(rules=knows_rules(published)))
+    return to_yaml(build_crd(rules=supports_cel_rules(published)))
 
 
 def main(words: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from shadowprice.results.metric_definitions import MetricDefinition, best_of
 
 if TYPE_CHECKING:
     from shadowprice.results.significance import ConfidenceInterval, PairedTest
-    from shadowprice.simulator.trials import Trials
+    from shadowprice.simulator.trials import SeedRuns
 
 SIGNIFICANT = 0.05
 
@@ -33,7 +33,7 @@ def with_reach(measure: MetricDefinition, mean: ConfidenceInterval) -> str:
     return f"{written(measure, mean.mean)} ± {written(measure, mean.half)}"
 
 
-def seeds_table(trials: Trials) -> Table:
+def seeds_table(trials: SeedRuns) -> Table:
     """Return a table of each measure's mean by policy; the best means are highlighted."""
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column(f"mean of {len(trials.seeds)} seeds ± 95 %")
@@ -52,7 +52,7 @@ def seeds_table(trials: Trials) -> Table:
     return table
 
 
-def comparison_table(trials: Trials) -> Table:
+def comparison_table(trials: SeedRuns) -> Table:
     """Return a table of each policy's differences from the first, with paired tests."""
     first, *others = trials.policies
     table = Table(header_style="bold", box=None, pad_edge=False)

@@ -42,9 +42,9 @@ def current() -> Termination:
 def terminable() -> Iterator[Termination]:
     """Turn SIGTERM into a `KeyboardInterrupt` while a command runs.
 
-    Commands that handle both signals (`shadowprice.simulator.interrupt.stop_sign`) install their
-    handlers inside this block. Outside the main thread this does nothing, because signals can't be
-    handled there.
+    Commands that handle both signals (`shadowprice.simulator.interrupt.stop_on_signal`) install
+    their handlers inside this block. Outside the main thread this does nothing, because signals
+    can't be handled there.
     """
     global _current  # noqa: PLW0603  # one command runs at a time
     _current = termination = Termination()

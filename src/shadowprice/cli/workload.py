@@ -14,7 +14,7 @@ from shadowprice.cli.console import stderr
 
 if TYPE_CHECKING:
     from shadowprice.simulator.scenario import Scenario
-    from shadowprice.simulator.source import Source
+    from shadowprice.simulator.source import ScenarioSource
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -36,7 +36,7 @@ class Workload:
     load: o.LoadOption = 1.0
     skip_invalid: o.SkipInvalidOption = False
 
-    def source(self, params: Path | None = None) -> Source:
+    def source(self, params: Path | None = None) -> ScenarioSource:
         """Return the source that the options name; ``params`` is recorded with it.
 
         Raises
@@ -45,7 +45,7 @@ class Workload:
             If an option is missing or given twice.
         """
         from shadowprice.core.errors import Fault, InputError
-        from shadowprice.simulator.source import Source
+        from shadowprice.simulator.source import ScenarioSource
         from shadowprice.traces.locate import with_columns
 
         named = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -54,7 +54,7 @@ class Workload:
             named["trace"] = with_columns(self.trace, columns)
         elif columns is not None:
             raise InputError(Fault("--map", "maps columns of a trace", "add --trace csv:FILE"))
-        return Source(**named, params=params)
+        return ScenarioSource(**named, params=params)
 
     def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
         """Read all input files, and print notes on omitted or assumed data.
@@ -67,7 +67,7 @@ class Workload:
         return read(self.source(params), seed, quiet=quiet)
 
 
-def read(source: Source, seed: int, *, quiet: bool) -> Scenario:
+def read(source: ScenarioSource, seed: int, *, quiet: bool) -> Scenario:
     """Read the scenario of a source, and print notes on omitted or assumed data."""
     scenario, remarks = source.scenario(seed)
     if not quiet:

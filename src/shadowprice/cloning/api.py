@@ -1,9 +1,9 @@
 """Exports for solving and simulating CSD."""
 
 from shadowprice.cloning.copies import CopyPlan, CopyPlanner, fit_durations
-from shadowprice.cloning.montecarlo import Draw, Measured, simulate
-from shadowprice.cloning.problem import CloningProblem, Constraint, TaskGroup
-from shadowprice.cloning.solver import Method, Solution, solve
+from shadowprice.cloning.montecarlo import MonteCarloResult, SamplingMethod, simulate
+from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint, TaskGroup
+from shadowprice.cloning.solver import CloningSolution, SolveMethod, solve
 from shadowprice.laws.distributions import (
     Distribution,
     HyperExponential,
@@ -16,19 +16,19 @@ from shadowprice.laws.tail import ParetoTail, fit_pareto_tail
 
 __all__ = [
     "CloningProblem",
-    "Constraint",
+    "CloningSolution",
     "CopyPlan",
     "CopyPlanner",
+    "DeadlineConstraint",
     "Distribution",
-    "Draw",
     "Empirical",
     "HyperExponential",
     "LogNormal",
-    "Measured",
-    "Method",
+    "MonteCarloResult",
     "Pareto",
     "ParetoTail",
-    "Solution",
+    "SamplingMethod",
+    "SolveMethod",
     "TaskGroup",
     "Weibull",
     "fit_durations",

@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.cloning.integer import WholeCopies
+from shadowprice.cloning.integer import IntegerCopies
 from shadowprice.cloning.problem import CloningProblem
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.curves import curves
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class Condition(Enum):
+class ConvexityCondition(Enum):
     """Condition under which the problem is convex."""
 
     LEMMA_1 = "lemma-1"
@@ -33,7 +33,7 @@ class Condition(Enum):
 class Convexity:
     """Result of the check."""
 
-    condition: Condition
+    condition: ConvexityCondition
     """Condition that holds."""
     most: Integers
     """Largest number of copies of a task of each merged group for which the condition holds."""
@@ -71,8 +71,8 @@ class Convexity:
         relaxed: bool,
         prices: tuple[float, float],
         ratios: Floats,
-        whole: WholeCopies,
-    ) -> WholeCopies:
+        whole: IntegerCopies,
+    ) -> IntegerCopies:
         """Prove that integer copies beyond the convex range cost more.
 
         If that can't be proved, the result isn't marked as optimal, and its bound is that of weak
@@ -138,7 +138,9 @@ def check_convexity(problem: CloningProblem) -> Convexity:
         convex[member] = group.duration.convex_by_form
     checked = np.flatnonzero(~convex)
     if not len(checked) or last == 1:
-        return Convexity(Condition.LEMMA_1, max_copies, convex, np.zeros(0, dtype=np.int64))
+        return Convexity(
+            ConvexityCondition.LEMMA_1, max_copies, convex, np.zeros(0, dtype=np.int64)
+        )
     knots = np.arange(0.0, np.log(last) + KNOT_STEP, KNOT_STEP)
     ratios = np.minimum(np.exp(knots), float(last))
     decay = problem.arrays.decay[checked]
@@ -154,11 +156,11 @@ def check_convexity(problem: CloningProblem) -> Convexity:
         reach[broken & np.isinf(reach)] = ratio
     doubtful = np.isfinite(reach)
     if not np.any(doubtful):
-        condition = Condition.LEMMA_1 if convex.all() else Condition.WIDER
+        condition = ConvexityCondition.LEMMA_1 if convex.all() else ConvexityCondition.WIDER
         return Convexity(condition, max_copies, convex, np.zeros(0, dtype=np.int64))
     below = np.exp(np.log(reach[doubtful]) - KNOT_STEP).astype(np.int64)
     max_copies[checked[doubtful]] = np.maximum(below, 1)
-    return Convexity(Condition.CERTIFIED, max_copies, convex, checked[doubtful])
+    return Convexity(ConvexityCondition.CERTIFIED, max_copies, convex, checked[doubtful])
 
 
 def _curves(problem: CloningProblem, groups: Integers, ratios: Floats, out: Floats) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shadowprice.cloning.problem import CloningProblem, TaskGroup
-from shadowprice.cloning.savings import Savings
+from shadowprice.cloning.savings import CopySavings
 from shadowprice.cloning.solver import expected_cost, miss_probability, solve
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.laws.distributions import Distribution
@@ -44,7 +44,7 @@ class CopyPlan:
     deadline: float | None = None
     miss_probability: float | None = None
     machine_seconds: float | None = None
-    savings: Savings | None = None
+    savings: CopySavings | None = None
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ def fit_durations(durations: ArrayLike, *, tail: bool = True) -> Distribution:
         raise InputError(Fault("durations", message, hint)) from error
 
 
-def _savings(laws: Sequence[Distribution], processes: int) -> Savings | None:
+def _savings(laws: Sequence[Distribution], processes: int) -> CopySavings | None:
     if processes == 1:
         return None
-    savings = Savings(laws)
+    savings = CopySavings(laws)
     # The first call compiles for seconds, so it happens before any task runs.
     savings.best(0.0, (), ())
     return savings

@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 _ALMOST_ONE = 1.0 - 2.0**-53
 
 
-class Sampler:
+class DurationSampler:
     """Maps uniform numbers to durations of the tasks of given groups, one column per task."""
 
     def __init__(self, groups: Sequence[TaskGroup]) -> None:

@@ -7,14 +7,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.cloning.problem import CloningProblem, Constraint
+from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.continuous import fewest_copies
 
 Integers = NDArray[np.int64]
 
-SLACK = 1.0 + 1e-12
+ROUNDING_MARGIN = 1.0 + 1e-12
 """Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""
 
 MAX_MACHINES = 10_000_000
@@ -23,7 +23,7 @@ MAX_MACHINES = 10_000_000
 
 def fewest_machines(
     problem: CloningProblem,
-    constraint: Constraint,
+    constraint: DeadlineConstraint,
     machines: int,
     decays: NDArray[np.float64] | None = None,
 ) -> tuple[float, int]:
@@ -38,12 +38,14 @@ def fewest_machines(
     else:
         counts = np.array([group.count for group in problem.groups], dtype=np.int64)
     copies = np.ones(len(counts), dtype=np.int64)
-    relaxed = constraint is Constraint.RELAXED
+    relaxed = constraint is DeadlineConstraint.RELAXED
     total, used, _ = fewest_copies(counts, decays, machines, relaxed, problem.budget, copies)
     return float(total), int(used)
 
 
-def smallest_deadline(problem: CloningProblem, constraint: Constraint = Constraint.EXACT) -> float:
+def min_feasible_deadline(
+    problem: CloningProblem, constraint: DeadlineConstraint = DeadlineConstraint.EXACT
+) -> float:
     """Return the earliest deadline, in seconds, that integer copies on the machines can hold."""
 
     def holds(deadline: float) -> bool:
@@ -51,7 +53,7 @@ def smallest_deadline(problem: CloningProblem, constraint: Constraint = Constrai
         if float(decays.min()) <= 0.0:
             return False
         total, _ = fewest_machines(problem, constraint, problem.machines, decays)
-        return total <= problem.budget * SLACK
+        return total <= problem.budget * ROUNDING_MARGIN
 
     low = max(group.duration.shortest for group in problem.groups)
     high = max(low, *(group.duration.mean for group in problem.groups))
@@ -63,7 +65,7 @@ def smallest_deadline(problem: CloningProblem, constraint: Constraint = Constrai
     return high
 
 
-def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
+def check_feasible(problem: CloningProblem, constraint: DeadlineConstraint) -> None:
     """Refuse a problem that no integer numbers of copies solve.
 
     Raises
@@ -86,12 +88,12 @@ def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
         message = f"{reason}: no number of copies helps"
         raise InputError(Fault("deadline", message, _deadline_advice(problem, constraint)))
     total, _ = fewest_machines(problem, constraint, problem.machines)
-    if total <= problem.budget * SLACK:
+    if total <= problem.budget * ROUNDING_MARGIN:
         return
-    smallest = -math.expm1(-total) if constraint is Constraint.EXACT or total < 1 else 1.0
+    smallest = -math.expm1(-total) if constraint is DeadlineConstraint.EXACT or total < 1 else 1.0
     advice = [_deadline_advice(problem, constraint)]
     reached, used = fewest_machines(problem, constraint, MAX_MACHINES)
-    if reached <= problem.budget * SLACK:
+    if reached <= problem.budget * ROUNDING_MARGIN:
         advice.append(f"machines: {used} (the fewest)")
     rounded = math.ceil(smallest * 1e6) / 1e6
     if rounded < 1.0:
@@ -107,7 +109,7 @@ def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
     )
 
 
-def _deadline_advice(problem: CloningProblem, constraint: Constraint) -> str:
-    smallest = smallest_deadline(problem, constraint)
+def _deadline_advice(problem: CloningProblem, constraint: DeadlineConstraint) -> str:
+    smallest = min_feasible_deadline(problem, constraint)
     rounded = math.ceil(smallest * 1e4) / 1e4
     return f"deadline: {rounded:.10g}s (the smallest is {smallest:.8g}s)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.cloning.feasible import SLACK
+from shadowprice.cloning.feasible import ROUNDING_MARGIN
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels.cloning.bound import integer_bound
 from shadowprice.kernels.cloning.columns import Columns
@@ -34,12 +34,12 @@ SMALL_STATE_COUNT = 200
 MAX_MOVES = 64
 """Numbers of copies of a task that are tried first; more follow if within the gap."""
 MAX_OPTIONS = 200_000
-MOST_WAYS = 16_384
+MAX_COMBINATIONS = 16_384
 """Maximum of listed combinations of a group's tasks; above it, each task is a step."""
 
 
 @dataclass(frozen=True, slots=True)
-class WholeCopies:
+class IntegerCopies:
     """Integer numbers of copies, with the bound that proves how good they are."""
 
     groups: Integers
@@ -115,7 +115,7 @@ class _Core:
         self.limit = limit
         h = np.exp(-arrays.decay * base)
         late = float(arrays.tasks @ (h if relaxed else -np.log1p(-h)))
-        self.room_late = budget * SLACK - late
+        self.room_late = budget * ROUNDING_MARGIN - late
         self.room_machines = int(machines - arrays.tasks @ base)
         self.least = np.empty(len(base))
         least_penalties(arrays, most, relaxed, self.k, self.l, base, self.least)
@@ -174,7 +174,7 @@ class _Core:
             if moves < size or size >= self.most[group]:
                 break
             size *= 8
-        size = min(256, MOST_WAYS)
+        size = min(256, MAX_COMBINATIONS)
         while True:
             chosen = np.zeros((size, moves), dtype=np.int64)
             sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
@@ -184,7 +184,7 @@ class _Core:
             )  # fmt: skip
             if total <= size:
                 break
-            if size >= MOST_WAYS:
+            if size >= MAX_COMBINATIONS:
                 return None
             size *= 8
         order = np.argsort(sums[0][:total], kind="stable")
@@ -280,7 +280,7 @@ class _Core:
         return Sums(penalty[keep], late[keep], machines[keep]), layer
 
 
-def whole_optimum(
+def integer_optimum(
     arrays: Columns,
     *,
     relaxed: bool,
@@ -291,7 +291,7 @@ def whole_optimum(
     prices: tuple[float, float],
     ratios: Floats,
     limit: int = 100_000,
-) -> WholeCopies:
+) -> IntegerCopies:
     """Find the integer numbers of copies with the smallest expected machine time.
 
     A feasible choice must exist. ``arrays`` are the merged groups; ``relaxed`` takes constraint (7)
@@ -322,7 +322,7 @@ def whole_optimum(
             proved = core.whole
             best = bound + (excess if proved else proved_above)
             groups, copies, tasks = _rows(arrays, base, moves)
-            return WholeCopies(groups, copies, tasks, best, proved, core.widest)
+            return IntegerCopies(groups, copies, tasks, best, proved, core.widest)
         if not core.whole:
             break
         proved_above = gap
@@ -348,11 +348,11 @@ def _rows(
 
 def _fallback(
     arrays: Columns, relaxed: bool, budget: float, machines: int, bound: float, states: int
-) -> WholeCopies:
+) -> IntegerCopies:
     """Return the choice with the fewest machines, which is feasible but not optimal."""
     copies = np.ones(len(arrays.tasks), dtype=np.int64)
     _, used, last = fewest_copies(arrays.tasks, arrays.decay, machines, relaxed, budget, copies)
     extra = int(used - arrays.tasks @ copies)
     moves = [(int(last), 1, extra)] if last >= 0 and extra else []
     groups, copies, tasks = _rows(arrays, copies, moves)
-    return WholeCopies(groups, copies, tasks, bound, False, states)
+    return IntegerCopies(groups, copies, tasks, bound, False, states)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-from shadowprice.cloning.draws import Sampler
+from shadowprice.cloning.draws import DurationSampler
 from shadowprice.cloning.problem import CloningProblem
 from shadowprice.cloning.solver import expected_cost, miss_probability
 from shadowprice.core import bounds
@@ -24,7 +24,7 @@ _BLOCK = 250_000
 """Uniform numbers drawn at a time: 2 MB, which fit the cache."""
 
 
-class Draw(Enum):
+class SamplingMethod(Enum):
     """Method of drawing the copy that finishes first."""
 
     COPIES = "copies"
@@ -38,7 +38,7 @@ class Draw(Enum):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MonteCarloResult:
     """Measurements of many runs of a job, with the predictions of the formulas."""
 
     trials: int
@@ -75,9 +75,9 @@ def simulate(
     *,
     trials: int = 10_000,
     seed: int = 0,
-    draw: Draw = Draw.COPIES,
+    draw: SamplingMethod = SamplingMethod.COPIES,
     confidence: float = 0.95,
-) -> Measured:
+) -> MonteCarloResult:
     """Run a job ``trials`` times with given numbers of copies.
 
     ``copies`` has shape (tasks,), in the order of the groups; ``confidence`` is the level of the
@@ -94,8 +94,8 @@ def simulate(
     copies = np.asarray(copies, dtype=np.int64)
     if copies.shape != (problem.tasks,) or copies.min() < 1:
         raise InputError(Fault("copies", "every task needs one copy or more"))
-    sampler = Sampler(problem.groups)
-    winners = draw is Draw.WINNER
+    sampler = DurationSampler(problem.groups)
+    winners = draw is SamplingMethod.WINNER
     drawn = np.where(sampler.by_copy, copies, 1) if winners else copies
     width = int(drawn.sum())
     block = max(_BLOCK // width, 1)
@@ -109,7 +109,7 @@ def simulate(
         flowtimes[part] = times.max(axis=1)
         machine_times[part] = times @ copies
     misses = int((flowtimes > problem.deadline).sum())
-    return Measured(
+    return MonteCarloResult(
         trials=trials,
         misses=misses,
         miss_probability=misses / trials,
@@ -127,7 +127,7 @@ def simulate(
 
 
 def _first_to_finish(
-    sampler: Sampler, numbers: Floats, drawn: Integers, exponents: Integers | None
+    sampler: DurationSampler, numbers: Floats, drawn: Integers, exponents: Integers | None
 ) -> Floats:
     """Return every task's duration, shape (trials, tasks), from one uniform number per draw."""
     # A hyper-exponential copy is mapped to a time first: its number selects the phase too.

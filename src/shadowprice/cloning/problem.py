@@ -33,7 +33,7 @@ fewest copies.
 """
 
 
-class Constraint(Enum):
+class DeadlineConstraint(Enum):
     """Form of the deadline constraint."""
 
     EXACT = "exact"

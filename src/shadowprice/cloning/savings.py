@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shadowprice.cloning.waves import GRID, tabulated
+from shadowprice.cloning.waves import GRID, tabulate_distributions
 from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
 from shadowprice.laws.distributions import Distribution
 
 
-class Savings:
+class CopySavings:
     """Savings of copies of running tasks while no task waits.
 
     ``laws`` has the distribution of each task; ``most`` limits the copies of a task that run at
@@ -26,7 +26,7 @@ class Savings:
         positions = {key: position for position, key in enumerate(distinct)}
         self._law = np.array([positions[id(law)] for law in laws], dtype=np.int64)
         unique = tuple(distinct.values())
-        self._laws = tabulated(unique)
+        self._laws = tabulate_distributions(unique)
         self._most = most
         self._price = machine_price
         # Seconds between checks while no task ends.

@@ -9,10 +9,10 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.cloning.convexity import Condition, check_convexity
+from shadowprice.cloning.convexity import ConvexityCondition, check_convexity
 from shadowprice.cloning.feasible import check_feasible
-from shadowprice.cloning.integer import WholeCopies, whole_optimum
-from shadowprice.cloning.problem import CloningProblem, Constraint
+from shadowprice.cloning.integer import IntegerCopies, integer_optimum
+from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import optimum, sweep
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class Method(Enum):
+class SolveMethod(Enum):
     """Method of finding the copies."""
 
     EXACT = "exact"
@@ -35,12 +35,12 @@ class Method(Enum):
 
 
 @dataclass(frozen=True)
-class Solution:
+class CloningSolution:
     """Numbers of copies, with their cost and their distance from the optimum."""
 
     problem: CloningProblem
-    method: Method
-    constraint: Constraint
+    method: SolveMethod
+    constraint: DeadlineConstraint
     copies: Integers
     """Integer copies of every task, in the order of the problem's groups."""
     continuous: Floats
@@ -65,7 +65,7 @@ class Solution:
     """Number of passes over the tasks."""
     violation: float
     """Largest relative violation of a constraint or its complementarity by ``continuous``."""
-    condition: Condition
+    condition: ConvexityCondition
     """Condition under which the problem is convex."""
 
     @property
@@ -88,12 +88,12 @@ class Solution:
 
 def solve(
     problem: CloningProblem,
-    method: Method = Method.EXACT,
-    constraint: Constraint = Constraint.EXACT,
+    method: SolveMethod = SolveMethod.EXACT,
+    constraint: DeadlineConstraint = DeadlineConstraint.EXACT,
     *,
     iterations: int = 100_000,
     tolerance: float = 1e-6,
-) -> Solution:
+) -> CloningSolution:
     """Find numbers of copies that hold the deadline with the smallest expected machine time.
 
     ``constraint`` is (6) or (7); Theorem 1 is about (7) and always takes that. ``iterations`` and
@@ -107,18 +107,18 @@ def solve(
         count and miss probability; if a distribution breaks the convexity that the solver
         needs; or if Theorem 1's numbers exceed the machines.
     """
-    if method is Method.CLOSED_FORM:
-        constraint = Constraint.RELAXED
+    if method is SolveMethod.CLOSED_FORM:
+        constraint = DeadlineConstraint.RELAXED
     check_feasible(problem, constraint)
     convexity = check_convexity(problem)
     arrays = problem.arrays
-    relaxed = constraint is Constraint.RELAXED
+    relaxed = constraint is DeadlineConstraint.RELAXED
     prices = (0.0, 0.0)
     violation = 0.0
-    if method is Method.EXACT:
+    if method is SolveMethod.EXACT:
         ratios, prices, passes, violation = _continuous(problem, relaxed, convexity.most)
         convexity.certify(problem, relaxed, prices, ratios, violation)
-        whole = whole_optimum(
+        whole = integer_optimum(
             arrays,
             relaxed=relaxed,
             budget=problem.budget,
@@ -130,7 +130,7 @@ def solve(
         )
         whole = convexity.certify_integer(problem, relaxed, prices, ratios, whole)
     else:
-        if method is Method.CLOSED_FORM:
+        if method is SolveMethod.CLOSED_FORM:
             ratios, passes = _theorem_1(arrays, problem.budget), 1
         else:
             ratios, prices, passes, violation = _algorithm_1(
@@ -212,11 +212,11 @@ def _algorithm_1(
 
 
 def _rounded_up(
-    problem: CloningProblem, ratios: Floats, method: Method, relaxed: bool, tolerance: float
-) -> WholeCopies:
+    problem: CloningProblem, ratios: Floats, method: SolveMethod, relaxed: bool, tolerance: float
+) -> IntegerCopies:
     arrays = problem.arrays
     # Rounding noise must not add a copy, unless the deadline needs it.
-    noise = 1e-9 if method is Method.CLOSED_FORM else 10.0 * tolerance
+    noise = 1e-9 if method is SolveMethod.CLOSED_FORM else 10.0 * tolerance
     for factor in (1.0 - noise, 1.0 + noise):
         copies = np.maximum(np.ceil(ratios * factor), 1.0).astype(np.int64)
         if arrays.tasks @ _misses(arrays, copies, relaxed) <= problem.budget * (1.0 + 1e-12):
@@ -232,7 +232,7 @@ def _rounded_up(
             )
         )
     groups = np.arange(len(copies), dtype=np.int64)
-    return WholeCopies(groups, copies, arrays.tasks.copy(), 0.0, False, 0)
+    return IntegerCopies(groups, copies, arrays.tasks.copy(), 0.0, False, 0)
 
 
 def expected_cost(problem: CloningProblem, copies: Floats | Integers) -> float:
@@ -263,15 +263,15 @@ def miss_probability(problem: CloningProblem, copies: Floats | Integers) -> floa
 
 def _report(
     problem: CloningProblem,
-    method: Method,
-    constraint: Constraint,
+    method: SolveMethod,
+    constraint: DeadlineConstraint,
     ratios: Floats,
-    whole: WholeCopies,
+    whole: IntegerCopies,
     prices: tuple[float, float],
     passes: int,
     violation: float,
-    condition: Condition,
-) -> Solution:
+    condition: ConvexityCondition,
+) -> CloningSolution:
     arrays = problem.arrays
     member, counts = problem.member, np.array([g.count for g in problem.groups])
     owner = np.repeat(member, counts)
@@ -284,8 +284,8 @@ def _report(
     cost = float(whole.tasks @ costs(arrays, whole.groups, whole.copies.astype(np.float64)))
     late = _misses(arrays, ratios, False)
     h = np.exp(-arrays.decay[whole.groups] * whole.copies)
-    bound = whole.bound if method is Method.EXACT else 0.0
-    return Solution(
+    bound = whole.bound if method is SolveMethod.EXACT else 0.0
+    return CloningSolution(
         problem=problem,
         method=method,
         constraint=constraint,
@@ -295,7 +295,7 @@ def _report(
         expected_cost=cost,
         continuous_miss=float(-np.expm1(-(arrays.tasks @ late))),
         continuous_cost=continuous_cost,
-        lower_bound=min(bound, cost) if method is Method.EXACT else 0.0,
+        lower_bound=min(bound, cost) if method is SolveMethod.EXACT else 0.0,
         proved=whole.proved,
         deadline_price=prices[0],
         machine_price=prices[1],
@@ -306,8 +306,8 @@ def _report(
 
 
 __all__ = [
-    "Method",
-    "Solution",
+    "CloningSolution",
+    "SolveMethod",
     "expected_cost",
     "miss_probability",
     "solve",

@@ -32,7 +32,7 @@ GRID = np.concatenate([[0.0], np.geomspace(0.01, 60.0, 39)])
 """Grid of the integrals of the rule by saving, in units of a job's time scale."""
 
 
-class Rule(Enum):
+class WaveRuleKind(Enum):
     """What a free machine runs."""
 
     NONE = "none"
@@ -49,10 +49,10 @@ class Rule(Enum):
 
 
 _CODES = {
-    Rule.NONE: NO_COPIES,
-    Rule.FULL: EVERY_TASK,
-    Rule.DETECT: LATE_TASKS,
-    Rule.SAVING: BY_SAVING,
+    WaveRuleKind.NONE: NO_COPIES,
+    WaveRuleKind.FULL: EVERY_TASK,
+    WaveRuleKind.DETECT: LATE_TASKS,
+    WaveRuleKind.SAVING: BY_SAVING,
 }
 
 
@@ -60,7 +60,7 @@ _CODES = {
 class WaveRule:
     """A rule with its parameters."""
 
-    rule: Rule
+    rule: WaveRuleKind
     """The rule."""
     copies: int = 2
     """Largest number of copies of a task; with FULL, the number of each task."""
@@ -92,7 +92,7 @@ class WaveRule:
 
 
 @dataclass(frozen=True)
-class Waves:
+class WaveResult:
     """Results of a run."""
 
     flowtime: Floats
@@ -121,7 +121,7 @@ class Waves:
         return float(self.work.sum())
 
 
-def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
+def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
     """Run jobs on ``machines`` machines, each with room for one task, until all have finished.
 
     Raises
@@ -132,7 +132,7 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
     """
     if machines < 1:
         raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))
-    max_copies = 1 if rule.rule is Rule.NONE else rule.copies
+    max_copies = 1 if rule.rule is WaveRuleKind.NONE else rule.copies
     if jobs.durations.shape[1] < max_copies:
         raise InputError(
             Fault(
@@ -142,7 +142,7 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
                 f"draw the jobs with most={max_copies}",
             )
         )
-    laws = tabulated(jobs.laws)
+    laws = tabulate_distributions(jobs.laws)
     typical = float((laws.means[jobs.law] * jobs.scale).mean())
     count = jobs.jobs
     order = np.empty(count, dtype=np.int64)
@@ -176,7 +176,7 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
         GRID,
         outcome,
     )
-    return Waves(
+    return WaveResult(
         flowtime=outcome.finish - jobs.arrival,
         started=outcome.started,
         work=outcome.work,
@@ -187,7 +187,7 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
     )
 
 
-def tabulated(laws: Sequence[Distribution]) -> Laws:
+def tabulate_distributions(laws: Sequence[Distribution]) -> Laws:
     """Return distributions in the form that kernels take."""
     return Laws(
         *log_survival_tables(laws),

@@ -99,7 +99,7 @@ def poisson_jobs(
     )
 
 
-def measured_jobs(
+def jobs_from_records(
     recorded: Floats,
     known: Floats,
     *,

@@ -16,7 +16,7 @@ from typing import Final
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 MILLI: Final = 1000
 """Integer amounts per counted unit (a GPU, a core, a task slot)."""
@@ -24,7 +24,7 @@ MILLI: Final = 1000
 UNLIMITED: Final = 2**62
 """Capacity of a resource that a server doesn't limit, such as undeclared bandwidth."""
 
-LARGEST_AMOUNT: Final = 2**52
+MAX_AMOUNT: Final = 2**52
 """Maximum amount accepted from a file, so that sums over a cluster fit into int64."""
 
 
@@ -131,7 +131,7 @@ def _split(text: str, help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
     # The length first, because parsing a million digits takes too long.
     match = _QUANTITY.fullmatch(text) if len(text) <= bounds.QUANTITY.most else None
     if match is None:
-        raise InputError(f"{shown(text)} is not a quantity; {help_}")
+        raise InputError(f"{quote_for_display(text)} is not a quantity; {help_}")
     return Fraction(match[1]), match[2]
 
 
@@ -154,10 +154,12 @@ def parse_duration(value: object) -> Duration:
         If the unit is missing or unknown, or the span is negative, too short or too long.
     """
     if not isinstance(value, str):
-        raise InputError(f"{shown(value)} is a duration without a unit; {_DURATION_HELP}")
+        raise InputError(
+            f"{quote_for_display(value)} is a duration without a unit; {_DURATION_HELP}"
+        )
     match = _QUANTITY.fullmatch(value) if len(value) <= bounds.QUANTITY.most else None
     if match is None:
-        raise InputError(f"{shown(value)} is not a duration; {_DURATION_HELP}")
+        raise InputError(f"{quote_for_display(value)} is not a duration; {_DURATION_HELP}")
     number, unit = Fraction(match[1]), match[2]
     if number < 0:
         raise InputError(f"{value!r} is negative; durations start at 0")
@@ -178,7 +180,7 @@ def parse_duration(value: object) -> Duration:
     return Duration(seconds=seconds, on_clock=True)
 
 
-def parse_span(value: object, place: str, example: str) -> Fraction:
+def parse_positive_duration(value: object, place: str, example: str) -> Fraction:
     """Parse a positive duration in units of time.
 
     Parameters
@@ -229,7 +231,7 @@ def parse_amount(value: object) -> Amount:
         of a count, a byte, a bit/s).
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InputError(f"{shown(value)} is not an amount; {_AMOUNT_HELP}")
+        raise InputError(f"{quote_for_display(value)} is not an amount; {_AMOUNT_HELP}")
     number, unit = _split(value if isinstance(value, str) else _written(value))
     if unit == "":
         scaled, dimension = number * MILLI, Dimension.COUNT
@@ -240,17 +242,17 @@ def parse_amount(value: object) -> Amount:
     else:
         raise InputError(f"{value!r} has the unknown unit {unit!r}; {_AMOUNT_HELP}")
     if scaled < 0:
-        raise InputError(f"{shown(value)} is negative; amounts start at 0")
+        raise InputError(f"{quote_for_display(value)} is negative; amounts start at 0")
     if scaled.denominator != 1:
         finest = {"count": "0.001", "bytes": "1B", "rate": "1bps"}[dimension.value]
         raise InputError(f"{value!r} is finer than {finest}, the smallest amount that is kept")
-    if scaled > LARGEST_AMOUNT:
+    if scaled > MAX_AMOUNT:
         maximum = {
-            Dimension.COUNT: f"{LARGEST_AMOUNT // MILLI:,}",
-            Dimension.BYTES: f"{LARGEST_AMOUNT >> 40:,}TiB",
-            Dimension.RATE: f"{LARGEST_AMOUNT // 10**12:,}Tbps",
+            Dimension.COUNT: f"{MAX_AMOUNT // MILLI:,}",
+            Dimension.BYTES: f"{MAX_AMOUNT >> 40:,}TiB",
+            Dimension.RATE: f"{MAX_AMOUNT // 10**12:,}Tbps",
         }[dimension]
-        raise InputError(f"{shown(value)} is above the bound of {maximum} for a server")
+        raise InputError(f"{quote_for_display(value)} is above the bound of {maximum} for a server")
     return Amount(int(scaled), dimension)
 
 

@@ -35,7 +35,7 @@ class TaskCopies(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class DurationDistribution:
     """A distribution of durations in plain numbers; `shadowprice.laws` implements it.
 
     Parameters
@@ -55,11 +55,11 @@ class Law:
 
 
 @dataclass(frozen=True, slots=True)
-class BagTasks:
+class BagTaskGroup:
     """A number of tasks whose durations follow one distribution."""
 
     count: int
-    law: Law
+    law: DurationDistribution
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Bag:
         Length of a slot.
     """
 
-    groups: tuple[BagTasks, ...]
+    groups: tuple[BagTaskGroup, ...]
     deadline: float
     miss_probability: float
     slot_seconds: float
@@ -129,9 +129,11 @@ class Bag:
     def from_record(cls, record: Mapping[str, Any]) -> Bag:
         """Build the bag from the result of `record`."""
         groups = tuple(
-            BagTasks(
+            BagTaskGroup(
                 group["count"],
-                Law(group["law"], _plain(group["parameters"]), group["shortest"], group["mean"]),
+                DurationDistribution(
+                    group["law"], _plain(group["parameters"]), group["shortest"], group["mean"]
+                ),
             )
             for group in record["groups"]
         )

@@ -13,12 +13,12 @@ from shadowprice.core.errors import Fault, InputError
 
 Number = TypeVar("Number", int, float)
 
-TABLE: Final[dict[str, Bound]] = {}
+LIMITS_BY_NAME: Final[dict[str, InputLimit]] = {}
 """All limits by name, in the order of the documentation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class InputLimit:
     """The maximum of one quantity.
 
     Parameters
@@ -62,9 +62,9 @@ class Bound:
         return f"is above the bound of {_shown(self.most)} {self.what}"
 
 
-def _bound(name: str, most: float, what: str) -> Bound:
-    bound = Bound(name, most, what)
-    TABLE[name] = bound
+def _bound(name: str, most: float, what: str) -> InputLimit:
+    bound = InputLimit(name, most, what)
+    LIMITS_BY_NAME[name] = bound
     return bound
 
 
@@ -113,7 +113,7 @@ PLAN_CELLS = _bound(
 # Jobs
 JOBS = _bound("jobs", 1_000_000, "jobs of a job file, a trace or a preset")
 CHUNKS = _bound("chunks", 1_000_000_000, "chunks")
-WIDTHS = _bound("widths", 10_000, "numbers of workers that a job may run with")
+WORKER_COUNTS = _bound("widths", 10_000, "numbers of workers that a job may run with")
 CHOICES = _bound("choices", 1 << 24, "choices of a job (numbers of workers x slots of the horizon)")
 JOB_SLOTS = _bound("length", 5_000_000, "slots that a job runs at its widest")
 PROGRESS = _bound(

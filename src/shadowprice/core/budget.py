@@ -8,12 +8,12 @@ from datetime import UTC, date, datetime, time
 from typing import Final
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 POINT: Final = 1_000_000
 """Units of account per point. A point is one unit of utility, the unit of prices."""
 
-MONDAY: Final = 4 * 86_400
+PERIOD_EPOCH_MONDAY: Final = 4 * 86_400
 """First Monday of 1970, midnight UTC: days start at midnight and weeks on Mondays."""
 
 
@@ -40,7 +40,7 @@ class Budget:
 
     points: int
     period: int
-    since: int = MONDAY
+    since: int = PERIOD_EPOCH_MONDAY
     carry: int | None = 0
 
     def index(self, moment: int) -> int:
@@ -75,7 +75,7 @@ class Budget:
         return cls(**record)  # type: ignore[arg-type]  # the fields are those of `record`
 
 
-def parse_moment(value: object) -> datetime:
+def parse_timestamp(value: object) -> datetime:
     """Parse a time such as ``2026-11-23T00:00:00Z``; a date alone is midnight UTC.
 
     Raises InputError if it isn't a time, or has no time zone.
@@ -85,7 +85,7 @@ def parse_moment(value: object) -> datetime:
         try:
             value = datetime.fromisoformat(value) if len(value) > 10 else date.fromisoformat(value)
         except ValueError as error:
-            raise InputError(f"{shown(value)} is no moment; {hint}") from error
+            raise InputError(f"{quote_for_display(value)} is no moment; {hint}") from error
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InputError(f"{value.isoformat()} has no time zone; {hint}")
@@ -95,10 +95,10 @@ def parse_moment(value: object) -> datetime:
             raise InputError(f"{value.isoformat()} is no moment; {hint}") from error
     if isinstance(value, date):
         return datetime.combine(value, time(), UTC)
-    raise InputError(f"{shown(value)} is no moment; {hint}")
+    raise InputError(f"{quote_for_display(value)} is no moment; {hint}")
 
 
-def points_text(units: int) -> str:
+def format_points(units: int) -> str:
     """Format units of account as points, exactly and without trailing zeros."""
     sign, size = ("-", -units) if units < 0 else ("", units)
     whole, rest = divmod(size, POINT)

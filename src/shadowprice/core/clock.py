@@ -15,7 +15,7 @@ from fractions import Fraction
 from shadowprice.core.amounts import Duration
 
 
-def arrival_of(submitted: Fraction) -> tuple[int, Fraction]:
+def arrival_slot(submitted: Fraction) -> tuple[int, Fraction]:
     """Return the arrival slot, and the wait from submission to its start in slots, in [0, 1).
 
     ``submitted`` is the moment of submission, in slots after the start of slot 0.
@@ -24,7 +24,7 @@ def arrival_of(submitted: Fraction) -> tuple[int, Fraction]:
     return arrival, arrival - submitted
 
 
-def slots_allowed(span: Duration, slot_seconds: Fraction, before: Fraction) -> float:
+def deadline_in_slots(span: Duration, slot_seconds: Fraction, before: Fraction) -> float:
     """Convert a span after the submission to the papers' ``d``.
 
     Returns the maximum of ``completion slot - arrival slot`` within the span, which may be

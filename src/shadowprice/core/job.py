@@ -80,7 +80,7 @@ class Job:
     before_arrival : float
         Slots from the submission to the start of the arrival slot, in [0, 1).
     bag : Bag or None
-        The tasks of a bag; see `bag_job` for the meaning of the other fields.
+        The tasks of a bag; see `build_bag_job` for the meaning of the other fields.
     restart : Fraction
         Fraction of a slot that is lost when the placement changes, in [0, 1].
     resumable : bool or None
@@ -421,7 +421,7 @@ def build_job(
     )
 
 
-def bag_job(
+def build_bag_job(
     *,
     name: str,
     arrival: int,

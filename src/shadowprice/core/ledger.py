@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import OverbookingError, ShadowpriceError
-from shadowprice.core.schedule import EMPTY, Placement, Schedule
+from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 
 _LIFE_BITS: Final = 20
 """log2 of the maximum number of version changes that one event makes."""
@@ -37,7 +37,7 @@ class JobReservation:
 
     worker: Amounts
     ps: Amounts
-    plan: Schedule = EMPTY
+    plan: Schedule = EMPTY_SCHEDULE
     standing: Placement | None = None
     taken: tuple[int | list[int], Amounts] | None = None
     """Cached amounts of the placement: index of the servers, and amounts."""
@@ -249,8 +249,8 @@ class Ledger:
         """
         holding = self.holdings.pop(job, None)
         if holding is None:
-            return EMPTY
-        released = EMPTY
+            return EMPTY_SCHEDULE
+        released = EMPTY_SCHEDULE
         if len(holding.plan):
             released = holding.plan.from_slot(self.start)
             rows = released.slots - self.start
@@ -273,7 +273,7 @@ class Ledger:
     def undo_reserve(self, job: str) -> None:
         """Undo `reserve`."""
         holding = self.holdings[job]
-        plan, holding.plan = holding.plan, EMPTY
+        plan, holding.plan = holding.plan, EMPTY_SCHEDULE
         self.used[plan.slots - self.start, plan.servers] -= self._amounts(plan, holding)
         self._touch(plan.active_slots)
         self._forget_if_empty(job)

@@ -8,7 +8,7 @@ from typing import Final
 
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 SECOND: Final = 1_000_000_000
 """Nanoseconds in a second."""
@@ -46,7 +46,7 @@ def parse_moment_ahead(text: str, now: int, slot_seconds: Fraction, location: st
     else:
         moment = now + int(span.in_seconds(slot_seconds) * SECOND)
     if moment <= now:
-        raise InputError(Fault(location, f"{shown(text)} has passed", _HINT))
+        raise InputError(Fault(location, f"{quote_for_display(text)} has passed", _HINT))
     return moment
 
 
@@ -64,7 +64,9 @@ def _on_clock(text: str, now: int, location: str) -> int:
         # Not always 24 hours later, because the time zone's offset may change in between.
         return _nanoseconds(datetime.combine(today + timedelta(days=1), clock).astimezone())
     except (ValueError, OverflowError, OSError) as error:
-        raise InputError(Fault(location, f"{shown(text)} is not a time", _HINT)) from error
+        raise InputError(
+            Fault(location, f"{quote_for_display(text)} is not a time", _HINT)
+        ) from error
 
 
 def _clock_time(text: str) -> time | None:

@@ -148,8 +148,8 @@ class View(Protocol):
 class Capabilities:
     """Capabilities of a policy; the engine, drivers and reports query these instead of its name.
 
-    If a capability stands for methods, a function returns the policy with their type: `priced`,
-    `quoting`, `guaranteed`.
+    If a capability stands for methods, a function returns the policy with their type:
+    `as_priced_policy`, `as_quoting_policy`, `as_guaranteed_policy`.
 
     Parameters
     ----------
@@ -290,29 +290,29 @@ class GuaranteedPolicy(Policy, Protocol):
 # Optional protocols. A policy declares them by its capabilities only.
 
 
-def priced(policy: Policy) -> PricedPolicy | None:
+def as_priced_policy(policy: Policy) -> PricedPolicy | None:
     """Return the policy as one that posts prices, None if it doesn't."""
-    return cast(PricedPolicy, unwrapped(policy)) if policy.capabilities.prices else None
+    return cast(PricedPolicy, unwrap_policy(policy)) if policy.capabilities.prices else None
 
 
-def quoting(policy: Policy) -> QuotingPolicy | None:
+def as_quoting_policy(policy: Policy) -> QuotingPolicy | None:
     """Return the policy as one that gives quotes, None if it doesn't."""
-    return cast(QuotingPolicy, unwrapped(policy)) if policy.capabilities.quotes else None
+    return cast(QuotingPolicy, unwrap_policy(policy)) if policy.capabilities.quotes else None
 
 
-def guaranteed(policy: Policy) -> GuaranteedPolicy | None:
+def as_guaranteed_policy(policy: Policy) -> GuaranteedPolicy | None:
     """Return the policy as one with a proven ratio, None if it has none."""
-    return cast(GuaranteedPolicy, unwrapped(policy)) if policy.capabilities.guarantees else None
+    return cast(GuaranteedPolicy, unwrap_policy(policy)) if policy.capabilities.guarantees else None
 
 
-def unwrapped(policy: Policy) -> Policy:
+def unwrap_policy(policy: Policy) -> Policy:
     """Return the policy inside any wrappers, such as the one that times decisions."""
     while hasattr(policy, "wrapped_policy"):
         policy = policy.wrapped_policy
     return policy
 
 
-def servers_out(view: View) -> list[int]:
+def unavailable_server_rows(view: View) -> list[int]:
     """Return the rows of unavailable servers."""
     return [row for row in range(view.cluster.servers) if view.lost(row)]
 

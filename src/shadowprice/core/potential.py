@@ -8,7 +8,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement, Schedule
 
 
-def potential(
+def planned_progress(
     job: Job, plan: Schedule, before: Placement | None, *, charged: bool, ran: bool = True
 ) -> int:
     """Return the progress units that a plan makes at the declared rates.

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-DEFAULT_GRACE: Final = 30.0
+DEFAULT_GRACE_SECONDS: Final = 30.0
 """Default grace period in seconds between SIGTERM and SIGKILL."""
 
-RESERVED: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"})
+RESERVED_VARIABLES: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"})
 """Environment variables that executors set and jobs may not."""
 
-RESERVED_BEGINNINGS: Final = ("SHADOWPRICE_", "PET_")
+RESERVED_PREFIXES: Final = ("SHADOWPRICE_", "PET_")
 """Prefixes of reserved environment variables."""
 
 
@@ -49,7 +49,7 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     directory: str = ""
     retries: int = 0
-    grace: float = DEFAULT_GRACE
+    grace: float = DEFAULT_GRACE_SECONDS
     tolerates_workers: bool = False
     user: str = ""
     image: str = ""

@@ -9,7 +9,7 @@ from shadowprice.core.events import Commit, Decision, Place, Promise, Queue, Rej
 from shadowprice.core.refusal import Refusal
 
 
-class Answer(Enum):
+class QuoteAnswer(Enum):
     """The outcome that a quote predicts."""
 
     ADMITTED = "admitted"
@@ -47,7 +47,7 @@ class Quote:
 
     job: str
     slot: int
-    answer: Answer
+    answer: QuoteAnswer
     completion: int | None = None
     utility: float | None = None
     price: float | None = None
@@ -58,7 +58,7 @@ class Quote:
     @property
     def admitted(self) -> bool:
         """Whether the job would be admitted or queued."""
-        return self.answer is not Answer.REFUSED
+        return self.answer is not QuoteAnswer.REFUSED
 
     @classmethod
     def of(cls, decision: Decision, slot: int) -> Quote:
@@ -69,18 +69,18 @@ class Quote:
         """
         match decision:
             case Commit(job, schedule, _, utility, cost):
-                return cls(job, slot, Answer.ADMITTED, schedule.completion, utility, cost)
+                return cls(job, slot, QuoteAnswer.ADMITTED, schedule.completion, utility, cost)
             case Promise(job, completion, _, _, utility, cost) if completion is not None:
-                return cls(job, slot, Answer.ADMITTED, completion, utility, cost)
+                return cls(job, slot, QuoteAnswer.ADMITTED, completion, utility, cost)
             case Place(job, _):
-                return cls(job, slot, Answer.ADMITTED)
+                return cls(job, slot, QuoteAnswer.ADMITTED)
             case Queue(job, message):
-                return cls(job, slot, Answer.QUEUED, message=message)
+                return cls(job, slot, QuoteAnswer.QUEUED, message=message)
             case Reject(job, refusal):
                 return cls(
                     job,
                     slot,
-                    Answer.REFUSED,
+                    QuoteAnswer.REFUSED,
                     refusal.completion,
                     refusal.value,
                     refusal.cost,

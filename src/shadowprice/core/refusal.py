@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Reason(Enum):
+class RefusalReason(Enum):
     """The main reason of a refusal."""
 
     NEVER_FITS = "never-fits"
@@ -54,7 +54,7 @@ class Refusal:
         Other values for display.
     """
 
-    reason: Reason
+    reason: RefusalReason
     message: str
     value: float | None = None
     cost: float | None = None

@@ -209,5 +209,5 @@ class Schedule:
         return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-EMPTY = Schedule.of(())
+EMPTY_SCHEDULE = Schedule.of(())
 """A schedule that reserves nothing."""

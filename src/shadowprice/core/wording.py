@@ -20,21 +20,21 @@ _UNSAFE_IN_LINES: Final = re.compile(f"(?!\n)[{_RANGES}]")
 _PART: Final = 4
 """Minimum length of a text that matches as a part of a known name."""
 
-SHOWN: Final = 60
+MAX_DISPLAY_CHARS: Final = 60
 """Maximum number of characters of a value in a message."""
 
 
-def shown(value: object) -> str:
+def quote_for_display(value: object) -> str:
     """Return a value for a message: quoted, escaped, and truncated if it is long."""
     try:
         text = value if isinstance(value, str) else repr(value)
     except ValueError:  # an integer of more digits than Python writes
         return "a number of thousands of digits"
-    truncated = text[:SHOWN] + "..." if len(text) > SHOWN else text
+    truncated = text[:MAX_DISPLAY_CHARS] + "..." if len(text) > MAX_DISPLAY_CHARS else text
     return repr(truncated) if isinstance(value, str) else truncated
 
 
-def one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Join the lines of a text, such as a cause followed by lines of a log."""
     return " | ".join(line for raw_line in text.splitlines() if (line := raw_line.strip()))
 
@@ -44,12 +44,12 @@ def first_line(text: str) -> str:
     return text.lstrip().partition("\n")[0].rstrip()
 
 
-def lines_below(text: str) -> list[str]:
+def lines_after_first(text: str) -> list[str]:
     """Return the nonempty lines after the first line of a text."""
     return [line.rstrip() for line in text.lstrip().splitlines()[1:] if line.strip()]
 
 
-def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+def closest_match(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name that is most similar to ``name``, None if none is.
 
     If ``name`` is a part of exactly one known name, that name is returned: ``lost`` gives
@@ -66,7 +66,7 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return similar[0] if similar else None
 
 
-def escaped(text: str, *, lines: bool = False) -> str:
+def escape_controls(text: str, *, lines: bool = False) -> str:
     """Return a text with control characters replaced by escapes; ``lines`` keeps line ends."""
     if text.isascii() and text.isprintable():
         return text
@@ -83,16 +83,16 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def no_text(text: str) -> tuple[str, str] | None:
+def text_problem(text: str) -> tuple[str, str] | None:
     """Return why a text can't be stored or passed to a program, and a hint; None if it can."""
     if "\0" in text:
         return "holds a null character", "leave it out"
-    if not is_text(text):
+    if not is_valid_utf8(text):
         return "holds half of a surrogate pair", "write whole characters"
     return None
 
 
-def is_text(text: str) -> bool:
+def is_valid_utf8(text: str) -> bool:
     """Return whether a text can be encoded as UTF-8, without unpaired surrogates.
 
     JSON and bytes on the command line can contain unpaired surrogates.
@@ -106,7 +106,7 @@ def is_text(text: str) -> bool:
     return True
 
 
-def json_safe(text: str) -> str:
+def escape_json(text: str) -> str:
     """Return equivalent JSON in which control characters are escaped."""
 
     def escape(match: re.Match[str]) -> str:

@@ -33,7 +33,7 @@ from shadowprice.core.events import (
     TimespanChanged,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, Policy, quoting
+from shadowprice.core.policy import Capabilities, Policy, as_quoting_policy
 from shadowprice.core.quote import Quote
 from shadowprice.engine import job_events, server_events, slot_events
 from shadowprice.engine.event_validation import check_event
@@ -316,7 +316,7 @@ class Engine:
             If the policy gives no quotes, the job is already open, or it arrives in a future slot.
         """
         slot = self.slot
-        policy = quoting(self.policy)
+        policy = as_quoting_policy(self.policy)
         if policy is None:
             raise ShadowpriceError("this policy gives no quotes")
         if job.name in self.open_jobs:

@@ -19,7 +19,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.engine.commands import stop
 from shadowprice.engine.decisions import apply_decision
@@ -56,7 +56,7 @@ def refusal_without_policy(state: EngineState, job: Job) -> Refusal | None:
     """Return why a job is refused without querying the policy, or None."""
     if job.bag is not None and not state.capabilities.runs_bags:
         return Refusal(
-            Reason.POLICY,
+            RefusalReason.POLICY,
             "a bag of tasks needs a policy that plans copies, and this one runs training jobs "
             "only; `shadowprice policies` tells which do",
         )
@@ -67,7 +67,7 @@ def cancel_job(state: EngineState, session: PolicySession, event: JobCancelled) 
     """Close an open job for its owner, and stop it if it runs."""
     if event.job not in state.open_jobs:
         return []
-    refusal = Refusal(Reason.CANCELLED, "cancelled by its owner")
+    refusal = Refusal(RefusalReason.CANCELLED, "cancelled by its owner")
     return _withdraw(state, session, event, Status.CANCELLED, refusal)
 
 
@@ -128,7 +128,7 @@ def fail_generation(state: EngineState, session: PolicySession, event: JobFailed
     state.end_run(event.job)
     if record.failures <= event.retries:
         return []  # the job restarts in its plan or placement at the next slot
-    refusal = Refusal(Reason.FAILED, event.reason, numbers={"failures": record.failures})
+    refusal = Refusal(RefusalReason.FAILED, event.reason, numbers={"failures": record.failures})
     withdrawn = JobCancelled(event.slot, event.job)
     return _withdraw(state, session, withdrawn, Status.FAILED, refusal)
 

@@ -12,7 +12,7 @@ from shadowprice.core.errors import PolicyError
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal
-from shadowprice.core.schedule import EMPTY, Placement, Schedule
+from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 
 TRANSITIONS: Final[Mapping[tuple[Status, Status], str]] = {
     (Status.ARRIVED, Status.QUEUED): "`Queue`, `Displace`",
@@ -97,7 +97,7 @@ class JobRecord:
     progress: int = 0
     started: int | None = None
     completion: int | None = None
-    plan: Schedule = EMPTY
+    plan: Schedule = EMPTY_SCHEDULE
     placement: Placement | None = None
     promise: int | None = None
     refusal: Refusal | None = None

@@ -25,7 +25,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
-from shadowprice.core.policy import Policy, unwrapped
+from shadowprice.core.policy import Policy, unwrap_policy
 from shadowprice.engine.view import EngineView
 
 _PLAIN: Final = frozenset(
@@ -76,9 +76,9 @@ def remember(policy: Policy, view: EngineView) -> bytes:
     """
     stream = io.BytesIO()
     try:
-        _Writer(stream, view).dump(vars(unwrapped(policy)))
+        _Writer(stream, view).dump(vars(unwrap_policy(policy)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        name = type(unwrapped(policy)).__name__
+        name = type(unwrap_policy(policy)).__name__
         raise PolicyError(f"the memory of policy {name} cannot be kept: {error}") from error
     return stream.getvalue()
 
@@ -142,7 +142,7 @@ def recall(policy: Policy, memory: bytes, view: EngineView) -> None:
 def _read(
     policy: Policy, memory: bytes, view: EngineView, cluster: Cluster, jobs: Mapping[str, Job]
 ) -> None:
-    target = unwrapped(policy)
+    target = unwrap_policy(policy)
     reader = _Reader(io.BytesIO(memory), view, cluster, jobs, type(target).__module__)
     try:
         attributes = reader.load()
@@ -156,7 +156,7 @@ def _read(
 
 def twin(policy: Policy, memory: bytes, view: EngineView) -> Policy:
     """Return a new policy of the same class with this policy state."""
-    target = unwrapped(policy)
+    target = unwrap_policy(policy)
     copy: Policy = object.__new__(type(target))
     recall(copy, memory, view)
     return copy

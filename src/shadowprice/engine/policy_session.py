@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from shadowprice.core.events import Command, Decision, PolicyEvent
-from shadowprice.core.policy import Policy, unwrapped
+from shadowprice.core.policy import Policy, unwrap_policy
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.memory import Kept, recall, remember
 from shadowprice.engine.pinning import is_pinned, without_stops
@@ -83,7 +83,7 @@ class PolicySession:
         self._resume()
 
     def _resume(self) -> None:
-        unwrapped(self.policy).resume(self.view)
+        unwrap_policy(self.policy).resume(self.view)
 
     # ------------------------------------------------------------ between two events
 

@@ -42,7 +42,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 
 Fields = dict[str, Any]
@@ -367,4 +367,4 @@ def placement_of(record: Sequence[Sequence[Any]], index: Mapping[str, int]) -> P
 def refusal_of(record: Mapping[str, Any]) -> Refusal:
     """Build the refusal from the result of `Refusal.record`."""
     values = dict(record)
-    return Refusal(Reason(values.pop("code")), **values)
+    return Refusal(RefusalReason(values.pop("code")), **values)

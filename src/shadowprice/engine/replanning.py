@@ -8,7 +8,7 @@ import numpy as np
 
 from shadowprice.core.events import Command, Displaced, JobsDisplaced, PlansFellShort
 from shadowprice.core.job import Job
-from shadowprice.core.potential import potential
+from shadowprice.core.potential import planned_progress
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.policy_session import PolicySession
@@ -20,7 +20,7 @@ def falls_short(record: JobRecord, now: int, before: Placement | None, *, charge
     if record.job.bag is not None:
         return False  # durations of copies are random: only the end of the plan is conclusive
     ahead = record.plan.from_slot(now)
-    return potential(record.job, ahead, before, charged=charged) < record.remaining
+    return planned_progress(record.job, ahead, before, charged=charged) < record.remaining
 
 
 def revised_plan_holds(
@@ -43,7 +43,7 @@ def revised_plan_holds(
     ran = first or record.started is not None
     if job.resumable is False and before is not None and future.leaves(before):
         return False
-    return potential(job, future, before, charged=charged and ran) >= record.remaining
+    return planned_progress(job, future, before, charged=charged and ran) >= record.remaining
 
 
 def standing_holds(record: JobRecord, old: Job) -> bool:

@@ -15,7 +15,7 @@ from shadowprice.core.errors import EventError
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.ledger import Ledger
 from shadowprice.core.policy import Capabilities, Status
-from shadowprice.core.schedule import EMPTY, Placement
+from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement
 from shadowprice.engine.digest import StateDigest, of_state
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.undo import Undo
@@ -348,7 +348,7 @@ class EngineState:
         record = self.jobs[name]
         self._release_reservations(name)
         if len(record.plan):
-            self.touch(record).plan = EMPTY
+            self.touch(record).plan = EMPTY_SCHEDULE
         if record.placement is not None:
             self.touch(record).placement = None
         if name in self.running:
@@ -361,7 +361,7 @@ class EngineState:
             return
         released = ledger.release(name)
         undo.push(ledger.put_back, name, holding, released)
-        for slot in released.active_slots.tolist() if released is not EMPTY else ():
+        for slot in released.active_slots.tolist() if released is not EMPTY_SCHEDULE else ():
             planned = self.agenda[slot]
             undo.drop(planned, name, self.commitment_order)
             if not planned:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import PolicyError
 from shadowprice.core.job import Job
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.job_record import JobRecord
 
@@ -126,7 +126,7 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
         if fit_counts.sum() < count:
             total = int(fit_counts.sum())
             return Refusal(
-                Reason.NEVER_FITS,
+                RefusalReason.NEVER_FITS,
                 f"needs room for {count} {kind}{'s' if count > 1 else ''}, "
                 f"the empty cluster has room for {total}",
                 bottleneck=f"{_scarcest(cluster, has_role, demand)}{kind} servers",

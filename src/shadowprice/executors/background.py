@@ -15,19 +15,19 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shadowprice.core.wording import escaped
-from shadowprice.executors.contract import unheeded
+from shadowprice.core.wording import escape_controls
+from shadowprice.executors.contract import ignore_failure
 
-RETRY: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 """Seconds before a failed step is retried."""
 
-LASTING: Final = 5.0
+RECOVERED_AFTER_SECONDS: Final = 5.0
 """Seconds after which a step that still runs, after a failed one, counts as successful."""
 
 RELOG_SECONDS: Final = 60.0
 """Seconds before the same error of a task is logged again."""
 
-LONGEST: Final = 500
+MAX_ERROR_CHARS: Final = 500
 """Maximum number of characters of a reported error."""
 
 
@@ -51,7 +51,7 @@ class _Failure:
     vital: bool
 
 
-class Background:
+class BackgroundTasks:
     """The background tasks of one component.
 
     Parameters
@@ -62,7 +62,7 @@ class Background:
         Receives the kind of every failed task, in one word, for metrics.
     """
 
-    def __init__(self, log: logging.Logger, failed: Callable[[str], None] = unheeded) -> None:
+    def __init__(self, log: logging.Logger, failed: Callable[[str], None] = ignore_failure) -> None:
         self._log = log
         self._failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,7 +125,7 @@ class Background:
         step : callable
             Runs one step; returns True after the last.
         pause : float
-            Seconds before every step; at least `RETRY` after a failure.
+            Seconds before every step; at least `RETRY_SECONDS` after a failure.
         """
         wait = pause
         try:
@@ -134,7 +134,7 @@ class Background:
                 over = await self._tried(what, step, said)
                 if over:
                     return
-                wait = pause if over is not None else max(pause, RETRY)
+                wait = pause if over is not None else max(pause, RETRY_SECONDS)
         finally:
             self._failures.pop(said, None)
 
@@ -150,7 +150,9 @@ class Background:
         """Run a step; return whether it was the last, or None if it failed."""
         lasting = None
         if said in self._failures:
-            lasting = asyncio.get_running_loop().call_later(LASTING, self._well, said)
+            lasting = asyncio.get_running_loop().call_later(
+                RECOVERED_AFTER_SECONDS, self._well, said
+            )
         try:
             over = bool(await step())
         except asyncio.CancelledError as error:
@@ -183,7 +185,7 @@ class Background:
     def _note(
         self, what: str, error: BaseException, how: str, said: str, *, vital: bool = True
     ) -> None:
-        message = escaped(f"{type(error).__name__}: {error}")[:LONGEST]
+        message = escape_controls(f"{type(error).__name__}: {error}")[:MAX_ERROR_CHARS]
         text, now = f"{how}: {message}", monotonic()
         previous = self._failures.get(said)
         logged = now if previous is None else previous.logged
@@ -211,7 +213,7 @@ class Background:
         self._failures.clear()
 
 
-async def all_of(*steps: Callable[[], Awaitable[None] | None]) -> None:
+async def run_all(*steps: Callable[[], Awaitable[None] | None]) -> None:
     """Run every step of a shutdown in order, even if one raises.
 
     Raises

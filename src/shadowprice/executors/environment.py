@@ -97,18 +97,18 @@ def environment_of(
     return variables
 
 
-def own_environment(spec: GenerationSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+def inherited_environment(spec: GenerationSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a process gets besides the contract's.
 
-    A service's environment may contain secrets (tokens, database addresses), so only `PASSED_ON`
-    and ``LC_*`` are inherited. The job's own variables override them.
+    A service's environment may contain secrets (tokens, database addresses), so only
+    `INHERITED_VARIABLES` and ``LC_*`` are inherited. The job's own variables override them.
     """
-    passed = {name: inherited[name] for name in PASSED_ON if name in inherited}
+    passed = {name: inherited[name] for name in INHERITED_VARIABLES if name in inherited}
     passed |= {name: value for name, value in inherited.items() if name.startswith("LC_")}
     return {**passed, **spec.program.environment}
 
 
-PASSED_ON: Final = (
+INHERITED_VARIABLES: Final = (
     "PATH",
     "HOME",
     "USER",

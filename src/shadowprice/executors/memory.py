@@ -11,7 +11,7 @@ _WRITTEN: Final = (10**6, 1 << 20)
 """Multiples of a megabyte or mebibyte count as configured values."""
 
 
-def counted_memory(found: int) -> int:
+def round_down_memory(found: int) -> int:
     """Round a server's memory in bytes down by less than 1/512.
 
     Equal machines report capacities that differ by some KiB, and each would form a group of its own

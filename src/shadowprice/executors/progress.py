@@ -14,7 +14,7 @@ from itertools import islice
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, escaped, shown
+from shadowprice.core.wording import closest_match, escape_controls, quote_for_display
 from shadowprice.executors.contract import Progressed
 
 _FIELDS = ("generation", "minibatches", "metrics", "checkpoints")
@@ -41,7 +41,7 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
     if not isinstance(body, Mapping):
         raise InputError(Fault("progress", "it is no JSON object", 'write {"minibatches": 1250}'))
     faults = [
-        Fault(f"progress.{shown(name)}", "unknown field", _nearest(name))
+        Fault(f"progress.{quote_for_display(name)}", "unknown field", _nearest(name))
         for name in islice(body, _SHOWN)
         if name not in _FIELDS
     ]
@@ -62,9 +62,16 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
     for name, value in metrics.items():
         number = _number(value)
         if not isinstance(name, str) or not 0 < len(name) <= bounds.NAME.most:
-            faults.append(Fault("progress.metrics", f"{shown(name)} is no name of a metric"))
+            faults.append(
+                Fault("progress.metrics", f"{quote_for_display(name)} is no name of a metric")
+            )
         elif number is None and not isinstance(value, float):
-            faults.append(Fault(f"progress.metrics.{shown(name)}", f"{shown(value)} is no number"))
+            faults.append(
+                Fault(
+                    f"progress.metrics.{quote_for_display(name)}",
+                    f"{quote_for_display(value)} is no number",
+                )
+            )
         elif number is not None:  # a NaN loss is valid, but can't be charted
             valid_metrics[name] = number
     checkpoints = body.get("checkpoints", False)
@@ -78,9 +85,9 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
     return Progressed(job, generation, round(done * _MICRO), valid_metrics, at, checkpoints)
 
 
-def told_fault(why: str) -> str:
+def format_report_error(why: str) -> str:
     """Return a malformed report's error for the job history: on one line, of bounded length."""
-    return escaped(why)[:_MOST_TOLD]
+    return escape_controls(why)[:_MOST_TOLD]
 
 
 def _number(value: object) -> float | None:
@@ -94,5 +101,5 @@ def _number(value: object) -> float | None:
 
 
 def _nearest(name: object) -> str:
-    likely = closest(name, _FIELDS) if isinstance(name, str) else None
+    likely = closest_match(name, _FIELDS) if isinstance(name, str) else None
     return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(_FIELDS)}"

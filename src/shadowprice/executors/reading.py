@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest_match, quote_for_display
 
-LOG_BYTES: Final = 8 << 20
+DEFAULT_LOG_BYTES: Final = 8 << 20
 """Default of the bytes kept of each process's log."""
 
 _LEAST_LOG_BYTES: Final = 1024
@@ -17,7 +17,7 @@ _MOST_LOG_BYTES: Final = 1 << 40
 _MOST_SECONDS: Final = 86_400
 
 
-class Reading:
+class OptionsReader:
     """Settings by name, from ``--executor-set NAME=VALUE``.
 
     ``names`` are the valid names; any other name is an error.
@@ -28,12 +28,14 @@ class Reading:
         self.faults: list[Fault] = []
         for name in values:
             if name not in names:
-                self.fault(shown(name), "unknown setting", self.choices_hint(name, names))
+                self.fault(
+                    quote_for_display(name), "unknown setting", self.choices_hint(name, names)
+                )
 
     @staticmethod
     def choices_hint(name: str, names: Sequence[str]) -> str:
         """Return the hint for an unknown name."""
-        likely = closest(name, names)
+        likely = closest_match(name, names)
         return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"
 
     def fault(self, name: str, message: str, mend: str) -> None:
@@ -44,14 +46,16 @@ class Reading:
         """Return a setting that matches a pattern, or its default."""
         value = self.values.get(name, usual)
         if value != usual and not re.fullmatch(pattern, value):
-            self.fault(name, f"{shown(value)} is no such", mend)
+            self.fault(name, f"{quote_for_display(value)} is no such", mend)
         return value
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """Return a setting that is one of the choices; the default is the first."""
         value = self.values.get(name, choices[0])
         if value not in choices:
-            self.fault(name, f"{shown(value)} is no such", f"one of: {', '.join(choices)}")
+            self.fault(
+                name, f"{quote_for_display(value)} is no such", f"one of: {', '.join(choices)}"
+            )
         return value
 
     def path(self, name: str) -> str:
@@ -64,7 +68,7 @@ class Reading:
         number = int(written) if written.isdecimal() and len(written) < 16 else -1
         if not least <= number <= most:
             hint = f"write {what} from {least:,} to {most:,}"
-            self.fault(name, f"{shown(written)} is no such", hint)
+            self.fault(name, f"{quote_for_display(written)} is no such", hint)
         return number
 
     def seconds(self, name: str, usual: int) -> float:
@@ -74,7 +78,7 @@ class Reading:
     def log_bytes(self) -> int:
         """Return the number of bytes kept of each process's log."""
         return self.whole(
-            "log_bytes", LOG_BYTES, _LEAST_LOG_BYTES, _MOST_LOG_BYTES, "a number of bytes"
+            "log_bytes", DEFAULT_LOG_BYTES, _LEAST_LOG_BYTES, _MOST_LOG_BYTES, "a number of bytes"
         )
 
     def end(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.extensions import EXECUTORS as EXECUTOR_GROUP
 from shadowprice.extensions import (
@@ -28,7 +28,7 @@ class MissingExecutorError(MissingExtraError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ExecutorInfo:
     """An executor of this package."""
 
     name: str
@@ -45,15 +45,15 @@ class Entry:
     """Whether it runs jobs on a remote cluster, at an address."""
 
 
-EXECUTORS: Final[Mapping[str, Entry]] = {
+EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {
     entry.name: entry
     for entry in (
-        Entry(
+        ExecutorInfo(
             "local",
             "processes on this machine, its servers slices of it",
             "shadowprice.executors.local.executor:LocalExecutor",
         ),
-        Entry(
+        ExecutorInfo(
             "ray",
             "actors of a Ray cluster, its nodes the servers",
             "shadowprice.executors.ray.executor:RayExecutor",
@@ -61,7 +61,7 @@ EXECUTORS: Final[Mapping[str, Entry]] = {
             extra="ray",
             addressed=True,
         ),
-        Entry(
+        ExecutorInfo(
             "kubernetes",
             "pods of a Kubernetes cluster, its nodes the servers",
             "shadowprice.executors.kubernetes.executor:KubernetesExecutor",
@@ -74,7 +74,7 @@ EXECUTORS: Final[Mapping[str, Entry]] = {
 """Built-in executors by name."""
 
 
-def create(name: str, options: ExecutorOptions) -> Executor:
+def create_executor(name: str, options: ExecutorOptions) -> Executor:
     """Create an executor by its name or by ``./file.py:NAME``, without opening it.
 
     Raises
@@ -93,9 +93,9 @@ def create(name: str, options: ExecutorOptions) -> Executor:
         if name in installed:
             return _created(installed[name], options)
         names = [*EXECUTORS, *installed]
-        likely = closest(name, names)
+        likely = closest_match(name, names)
         hint = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"
-        raise InputError(Fault("--executor", f"unknown executor {shown(name)}", hint))
+        raise InputError(Fault("--executor", f"unknown executor {quote_for_display(name)}", hint))
     if options.address and not entry.addressed:
         hint = f"leave it out, or choose --executor {_addressed()}"
         raise InputError(Fault("--address", f"the executor {name} runs jobs here", hint))

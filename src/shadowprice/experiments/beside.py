@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from shadowprice.experiments.live import Lived
+from shadowprice.experiments.live import LiveJobResult
 from shadowprice.results.run_directory import RunData
 
 
-def as_submitted(job: Mapping[str, Any], lived: Lived) -> dict[str, Any]:
+def submitted_record(job: Mapping[str, Any], lived: LiveJobResult) -> dict[str, Any]:
     """Return a job's record with the name under which it ran and its real submission time."""
     # A job submitted before slot 0 arrives with slot 0.
     arrival = f"{max(0.0, lived.submitted):.6f}s"
@@ -54,7 +54,7 @@ def predicted_progress(
 
 
 def measured_progress(
-    lived: Lived, slots: int, seconds: float, finished: int | None, work: float
+    lived: LiveJobResult, slots: int, seconds: float, finished: int | None, work: float
 ) -> list[float]:
     """Return the reported mini-batches at the end of each slot.
 

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from shadowprice.experiments.spreading import Kept, Spread
+from shadowprice.experiments.spreading import CachingBackend, RunBackend
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.run_directory import RunData, folder_name, read_run, write_run
 from shadowprice.simulator.scenario import Scenario, run_policy
-from shadowprice.simulator.trials import Measured
+from shadowprice.simulator.trials import SeedRun
 
 Files = dict[str, bytes]
 """Files of a run directory by name."""
@@ -26,13 +26,13 @@ def run_files(scenario: Scenario, choice: PolicyChoice) -> Files:
 
 
 def compare_spread(
-    spread: Spread,
+    spread: RunBackend,
     scenarios: Sequence[Scenario],
     choices: Sequence[PolicyChoice],
     folder: Path,
     *,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[list[RunData], list[Measured]]:
+) -> tuple[list[RunData], list[SeedRun]]:
     """Run every policy with every seed.
 
     ``scenarios`` has one element per seed. The runs of the first seed go to ``folder`` and are read
@@ -56,7 +56,7 @@ def compare_spread(
 
     spread.run(run_files, cases, lambda _: None, took)
     runs: list[RunData] = []
-    measured: list[Measured] = []
+    measured: list[SeedRun] = []
     for at, (scenario, choice) in enumerate(cases):
         first = at < len(choices)
         with nullcontext(str(folder)) if first else TemporaryDirectory() as parent:
@@ -72,7 +72,7 @@ def compare_spread(
     return runs, measured
 
 
-def kept_comparison(spread: Spread, folder: Path) -> Kept:
+def comparison_cache(spread: RunBackend, folder: Path) -> CachingBackend:
     """Return a store that keeps a comparison's runs until all are done.
 
     A scenario contains functions, which can't be compared by content. So the key consists of the
@@ -94,4 +94,4 @@ def kept_comparison(spread: Spread, folder: Path) -> Kept:
         policy = (choice.label, choice.name, choice.origin, sorted(choice.settings.items()))
         return repr((description, *policy)).encode()
 
-    return Kept(spread, folder, key)
+    return CachingBackend(spread, folder, key)

@@ -22,8 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
-from shadowprice.core.wording import closest
-from shadowprice.experiments.spreading import InTurn, Kept, Spread, Times, Work
+from shadowprice.core.wording import closest_match
+from shadowprice.experiments.spreading import (
+    CachingBackend,
+    CpuTimes,
+    RunBackend,
+    SequentialBackend,
+    Work,
+)
 from shadowprice.results.atomic_directory import AtomicDirectory
 from shadowprice.results.output_paths import json_with
 
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.live import Where
+    from shadowprice.experiments.live import ExecutorTarget
 
 Tables = Mapping[str, "pl.DataFrame"]
 Progress = Callable[[int, int, str], None]
@@ -51,7 +57,7 @@ class UnavailableError(ShadowpriceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ExperimentSettings:
     """Options of a run of an experiment.
 
     Parameters
@@ -73,9 +79,9 @@ class Settings:
     quick: bool = False
     seed: int = 0
     progress: Progress = field(default=_silent)
-    spread: Spread = field(default_factory=InTurn)
-    times: Times = field(default_factory=Times)
-    where: Where | None = None
+    spread: RunBackend = field(default_factory=SequentialBackend)
+    times: CpuTimes = field(default_factory=CpuTimes)
+    where: ExecutorTarget | None = None
 
     def each(
         self, work: Work, cases: Iterable[tuple[Any, ...]], label: Callable[..., str]
@@ -119,7 +125,7 @@ class Experiment:
     reported : str
         Result that the paper reports.
     measure : callable
-        Takes `Settings`; returns tables by name.
+        Takes `ExperimentSettings`; returns tables by name.
     draw : callable
         Takes the tables and an empty matplotlib figure, and fills it.
     size : (float, float)
@@ -132,7 +138,7 @@ class Experiment:
     title: str
     source: str
     reported: str
-    measure: Callable[[Settings], Tables]
+    measure: Callable[[ExperimentSettings], Tables]
     draw: Callable[[Tables, Figure], None]
     size: tuple[float, float] = (8.0, 4.5)
     executors: tuple[str, ...] = ()
@@ -160,14 +166,14 @@ def find_experiment(name: str) -> Experiment:
     """
     choices = experiments()
     if name not in choices:
-        similar = closest(name, choices)
+        similar = closest_match(name, choices)
         hint = f"did you mean {similar!r}?" if similar else f"known: {', '.join(choices)}"
         raise InputError(Fault("experiment", f"unknown experiment {name!r}", hint))
     return choices[name]
 
 
 def run_experiment(
-    experiment: Experiment, out: Path, settings: Settings, *, keep: bool = False
+    experiment: Experiment, out: Path, settings: ExperimentSettings, *, keep: bool = False
 ) -> Path:
     """Measure, write and draw an experiment; return the path of the figure.
 
@@ -183,13 +189,13 @@ def run_experiment(
     """
     check_drawing()
     # Experiments with real jobs run one by one, on the executor of their jobs.
-    spread = InTurn() if experiment.executors else settings.spread
+    spread = SequentialBackend() if experiment.executors else settings.spread
     with AtomicDirectory(out, is_experiment) as pending:
         began, worked = time.perf_counter(), time.process_time()
-        kept = Kept(spread, kept_beside(out))
+        kept = CachingBackend(spread, cache_dir(out))
         tables = experiment.measure(replace(settings, spread=kept))
         _write(experiment, settings, tables, time.perf_counter() - began, pending.path)
-        here = settings.times.runs[kept.found :] if isinstance(spread, InTurn) else []
+        here = settings.times.runs[kept.found :] if isinstance(spread, SequentialBackend) else []
         settings.times.rest = max(0.0, time.process_time() - worked - sum(here))
         pending.commit()
     if not keep:
@@ -205,10 +211,10 @@ def check_drawing() -> None:
 
 def remove_cached_runs(out: Path) -> None:
     """Remove the finished runs that are stored beside an experiment."""
-    shutil.rmtree(kept_beside(out), ignore_errors=True)
+    shutil.rmtree(cache_dir(out), ignore_errors=True)
 
 
-def kept_beside(out: Path) -> Path:
+def cache_dir(out: Path) -> Path:
     """Return the folder for finished runs of an experiment that isn't complete."""
     return out.with_name(f"{out.name}.runs")
 
@@ -224,7 +230,7 @@ def is_experiment(path: Path) -> bool:
 
 
 def _write(
-    experiment: Experiment, settings: Settings, tables: Tables, seconds: float, out: Path
+    experiment: Experiment, settings: ExperimentSettings, tables: Tables, seconds: float, out: Path
 ) -> None:
     digests: dict[str, str] = {}
     for name, table in tables.items():

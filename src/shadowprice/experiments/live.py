@@ -24,9 +24,9 @@ import yaml
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.policies.choice import PolicyChoice
 
-OVER: Final = frozenset({"finished", "refused", "failed", "cancelled"})
-PARTS: Final = ("change_checkpoint", "change_start", "change_first_step")
-AWAY: Final = "change_away"
+CLOSED_STATES: Final = frozenset({"finished", "refused", "failed", "cancelled"})
+CHANGE_METRICS: Final = ("change_checkpoint", "change_start", "change_first_step")
+DOWNTIME_METRIC: Final = "change_away"
 """Metrics of a change's duration. The time away counts only if the job moved without a pause."""
 _RUN: Final = "from shadowprice.cli.main import run; run()"
 _SUBMITTING: Final = 2.0
@@ -36,7 +36,7 @@ _LEAVING: Final = 45.0
 
 
 @dataclass(frozen=True)
-class Lived:
+class LiveJobResult:
     """Result of one job that really ran.
 
     Parameters
@@ -77,7 +77,7 @@ class Lived:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class ExecutorTarget:
     """Executor of a service's jobs, as options of ``shadowprice serve``.
 
     Parameters
@@ -116,7 +116,7 @@ class Where:
         return f"-{secrets.token_hex(3)}" if self.executor == "kubernetes" else ""
 
 
-HERE: Final = Where()
+LOCAL_TARGET: Final = ExecutorTarget()
 
 
 class _Api:
@@ -138,7 +138,7 @@ class _Api:
 
 @contextmanager
 def _service(
-    folder: Path, cluster: Mapping[str, Any], who: PolicyChoice, where: Where
+    folder: Path, cluster: Mapping[str, Any], who: PolicyChoice, where: ExecutorTarget
 ) -> Iterator[_Api]:
     """Start a service, and at the end stop it and all its jobs."""
     (folder / "cluster.yaml").write_text(yaml.safe_dump(dict(cluster)))
@@ -168,7 +168,9 @@ def _service(
 def _cancelled(api: _Api) -> None:
     """Cancel all jobs that aren't over, and wait for their end."""
     waiting = [
-        job["name"] for job in api.ask("GET", "/v1/jobs")["jobs"] if job["state"] not in OVER
+        job["name"]
+        for job in api.ask("GET", "/v1/jobs")["jobs"]
+        if job["state"] not in CLOSED_STATES
     ]
     for name in waiting:
         api.ask("DELETE", f"/v1/jobs/{name}")
@@ -186,16 +188,16 @@ def _runs(api: _Api, name: str) -> bool:
     )
 
 
-def live(
+def run_live(
     folder: Path,
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     who: PolicyChoice,
     limit: float,
-    where: Where = HERE,
+    where: ExecutorTarget = LOCAL_TARGET,
     *,
     ahead: float | None = None,
-) -> dict[str, Lived]:
+) -> dict[str, LiveJobResult]:
     """Run jobs for real under a policy, and return their results by name.
 
     ``folder`` is an empty directory for the service, and ``cluster`` the record of a cluster file.
@@ -216,7 +218,7 @@ def live(
             while waiting and waiting[0][0] <= time.time():
                 api.ask("POST", "/v1/jobs", dict(waiting.pop(0)[1]))
             states = {entry["state"] for entry in api.ask("GET", "/v1/jobs")["jobs"]}
-            if not waiting and states <= OVER:
+            if not waiting and states <= CLOSED_STATES:
                 break
             time.sleep(0.5)
         results = {}
@@ -230,7 +232,7 @@ def live(
             ran = api.ask("GET", f"{path}/generations")["generations"]
             first = min(ran, key=lambda entry: int(entry["generation"]), default=None)
             events = api.ask("GET", f"{path}/explain")["events"]
-            results[str(job["name"])] = Lived(
+            results[str(job["name"])] = LiveJobResult(
                 record,
                 _moment(record["submitted"]) - origin,
                 curve,
@@ -250,23 +252,23 @@ def live(
         return results
 
 
-def live_once(
+def run_live_in_temp_dir(
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     who: PolicyChoice,
     limit: float,
-    where: Where,
+    where: ExecutorTarget,
     *,
     ahead: float | None = None,
-) -> dict[str, Lived]:
+) -> dict[str, LiveJobResult]:
     """Run jobs for real in a temporary service, and return their results by name.
 
-    The arguments are as in `live`. Jobs run under unique names if the executor remembers names.
+    The arguments are as in `run_live`. Jobs run under unique names if the executor remembers names.
     """
     mark = where.mark()
     renamed = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
     with tempfile.TemporaryDirectory(prefix="shadowprice-live-") as folder:
-        results = live(Path(folder), cluster, renamed, who, limit, where, ahead=ahead)
+        results = run_live(Path(folder), cluster, renamed, who, limit, where, ahead=ahead)
     return {name.removesuffix(mark): result for name, result in results.items()}
 
 
@@ -278,9 +280,9 @@ def _changes(
     seconds: dict[int, float] = {}
     for point in points:
         generation, metrics = point["generation"], point["metrics"]
-        parts = [metrics.get(part) for part in PARTS]
+        parts = [metrics.get(part) for part in CHANGE_METRICS]
         if None not in parts and generation not in seconds:
-            away = metrics.get(AWAY, 0.0) if generation in moved else 0.0
+            away = metrics.get(DOWNTIME_METRIC, 0.0) if generation in moved else 0.0
             seconds[generation] = sum(parts) + away
     return [seconds[generation] for generation in sorted(seconds)]
 

@@ -23,28 +23,28 @@ from typing import Any, Final, Protocol
 
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 Work = Callable[..., Any]
-Began = Callable[[int], None]
+OnStart = Callable[[int], None]
 OnResult = Callable[[int, Any, float], None]
 """Called with the index of a run, its result and its processor time in seconds."""
 
 RETRIES: Final = 5
 """Maximum number of lost nodes for a run before it fails."""
 
-AHEAD: Final = 2
+QUEUED_RUNS_PER_CORE: Final = 2
 """Runs submitted to a Ray cluster per core: one runs, and one waits."""
 
 NODE_PROBE_TIMEOUT_SECONDS: Final = 120.0
 """Timeout of a node's response about its installed version, in seconds."""
 
 
-class Spread(Protocol):
+class RunBackend(Protocol):
     """Executes runs."""
 
     def run(
-        self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: OnResult
+        self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart, took: OnResult
     ) -> None:
         """Execute one run per case.
 
@@ -54,19 +54,19 @@ class Spread(Protocol):
         """
 
 
-class InTurn:
+class SequentialBackend:
     """Executes runs in this process, one after the other."""
 
     def run(
-        self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: OnResult
+        self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart, took: OnResult
     ) -> None:
-        """Execute one run per case; see `Spread.run`."""
+        """Execute one run per case; see `RunBackend.run`."""
         for index, case in enumerate(cases):
             began(index)
-            took(index, *timed(work, case))
+            took(index, *run_timed(work, case))
 
 
-def timed(work: Work, case: tuple[Any, ...]) -> tuple[Any, float]:
+def run_timed(work: Work, case: tuple[Any, ...]) -> tuple[Any, float]:
     """Return a result, and its processor time in seconds."""
     before = time.process_time()
     result = work(*case)
@@ -76,7 +76,7 @@ def timed(work: Work, case: tuple[Any, ...]) -> tuple[Any, float]:
 # ------------------------------------------------------------------ stored results
 
 
-class Kept:
+class CachingBackend:
     """Stores every result on disk, and skips runs with a stored result.
 
     The key of a result consists of the function, its arguments and all sources of this package, so
@@ -99,7 +99,7 @@ class Kept:
 
     def __init__(
         self,
-        within: Spread,
+        within: RunBackend,
         folder: Path,
         key: Callable[[tuple[Any, ...]], bytes] = partial(pickle.dumps, protocol=5),  # noqa: B008  # constant
     ) -> None:
@@ -115,9 +115,9 @@ class Kept:
             raise InputError(Fault(str(folder), "others may write there", hint))
 
     def run(
-        self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: OnResult
+        self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart, took: OnResult
     ) -> None:
-        """Execute the missing runs; see `Spread.run`."""
+        """Execute the missing runs; see `RunBackend.run`."""
         prefix = f"{sources()}\0{work.__module__}.{work.__qualname__}\0".encode()
         names = (hashlib.sha256(prefix + self._key(case)).hexdigest() for case in cases)
         paths = [self._folder / f"{name}.pickle" for name in names]
@@ -169,7 +169,7 @@ def sources() -> str:
 # ------------------------------------------------------------------ Ray
 
 
-class OnRay:
+class RayBackend:
     """Executes runs on a Ray cluster, one per core, and retries a run after its node is lost.
 
     ``address`` is ``ray`` for this machine's cluster, or without one a cluster of its own cores.
@@ -186,12 +186,12 @@ class OnRay:
     def __init__(self, address: str) -> None:
         if address != "ray" and not address.rpartition(":")[2].isdecimal():
             hint = "write ray, HOST:PORT or ray://HOST:PORT"
-            raise InputError(Fault("--on", f"{shown(address)} is no such", hint))
+            raise InputError(Fault("--on", f"{quote_for_display(address)} is no such", hint))
         if importlib.util.find_spec("ray") is None:
             raise _MissingRayError("ray", "ray", "spreading runs")
         self._address = address
 
-    def __enter__(self) -> OnRay:
+    def __enter__(self) -> RayBackend:
         """Connect, and check that every node has this version installed.
 
         Raises
@@ -202,26 +202,26 @@ class OnRay:
         import ray  # noqa: PLC0415  # the extra, only where it is asked for
 
         from shadowprice.executors.ray.reach import (  # noqa: PLC0415
-            TRIES,
-            by_chance,
-            reached,
-            remembered,
+            MAX_CONNECT_ATTEMPTS,
+            is_transient,
+            last_head_address,
+            probe,
         )
 
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        reason = reached(self._address)
+        reason = probe(self._address)
         if reason:
             raise InputError(Fault("--on", f"no Ray answers at {self._address}", reason))
         chosen = {} if self._address == "ray" else {"address": self._address}
-        if not chosen and "RAY_ADDRESS" not in os.environ and reached(remembered()):
+        if not chosen and "RAY_ADDRESS" not in os.environ and probe(last_head_address()):
             # The remembered cluster is gone; Ray would retry for minutes and fail.
             chosen = {"address": "local"}
-        for remaining in reversed(range(TRIES)):
+        for remaining in reversed(range(MAX_CONNECT_ATTEMPTS)):
             try:
                 ray.init(log_to_driver=False, logging_level="ERROR", **chosen)
             except Exception as error:  # Ray raises many types
                 ray.shutdown()  # it may still be connected
-                if not remaining or not by_chance(error):
+                if not remaining or not is_transient(error):
                     text = _lines(error)
                     hint = "install what its nodes have" if "ersion mismatch" in text else ""
                     raise InputError(Fault("--on", f"{self._address}: {text}", hint)) from error
@@ -274,20 +274,20 @@ class OnRay:
                 raise InputError(Fault(f"--on: node {name}", "has another version", hint))
 
     def run(
-        self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: OnResult
+        self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart, took: OnResult
     ) -> None:
-        """Make one run a case, as many at a time as there are cores; see `Spread.run`."""
+        """Make one run a case, as many at a time as there are cores; see `RunBackend.run`."""
         import ray  # noqa: PLC0415  # as above
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
 
         del began  # only Ray knows when a run starts
-        make = ray.remote(num_cpus=1, max_retries=RETRIES)(timed)
+        make = ray.remote(num_cpus=1, max_retries=RETRIES)(run_timed)
         waiting = deque(enumerate(cases))
         pending: dict[Any, int] = {}
         # After an error, submitted runs end with the connection. Cancelling them is unsafe: a
         # result that arrives at that moment aborts the whole driver (Ray 2.60).
         while waiting or pending:
-            while waiting and len(pending) < AHEAD * max(self.cores, 1):
+            while waiting and len(pending) < QUEUED_RUNS_PER_CORE * max(self.cores, 1):
                 index, case = waiting.popleft()
                 pending[make.remote(work, case)] = index
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
@@ -329,7 +329,7 @@ def _line(error: BaseException) -> str:
 
 
 @dataclass
-class Times:
+class CpuTimes:
     """Processor time of an experiment in seconds.
 
     Parameters

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shadowprice.executors.contract import Refused
+from shadowprice.executors.contract import StartRefused
 from shadowprice.executors.virtual import (
     VirtualClock,
     VirtualExecutor,
@@ -120,7 +120,7 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str
     generations = [
         generation
         for generation in executor.generations
-        if generation.spec.job == name and not isinstance(generation.end, Refused)
+        if generation.spec.job == name and not isinstance(generation.end, StartRefused)
     ]
     finished = view.state.value == "finished"
     return VirtualOutcome(

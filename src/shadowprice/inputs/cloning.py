@@ -21,9 +21,9 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
 from shadowprice.core.specs.bags import TaskSpec
-from shadowprice.core.specs.fields import DurationField, Number, at_most, at_most_long, positive
-from shadowprice.core.specs.laws import DurationLaw, Reading
-from shadowprice.inputs.durations import measured_in
+from shadowprice.core.specs.fields import DurationField, Number, max_length, max_value, positive
+from shadowprice.core.specs.laws import DistributionContext, DurationDistributionSpec
+from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml
 from shadowprice.laws.named import law_of
 
@@ -31,16 +31,16 @@ from shadowprice.laws.named import law_of
 class _TaskLaw(Spec):
     """Duration of a group of tasks, validated apart from its other keys."""
 
-    duration: DurationLaw
+    duration: DurationDistributionSpec
 
 
 class CloningSpec(Spec):
     """Content of a cloning file."""
 
-    machines: Annotated[PositiveInt, at_most(bounds.MACHINES)]
+    machines: Annotated[PositiveInt, max_value(bounds.MACHINES)]
     deadline: DurationField
     miss_probability: Number
-    tasks: Annotated[list[TaskSpec], Field(min_length=1), at_most_long(bounds.TASKS)]
+    tasks: Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS)]
 
     @field_validator("deadline")
     @classmethod
@@ -101,7 +101,7 @@ def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
     Errors call it ``place``; the files of durations that it names are relative to ``folder``.
     """
     spec, faults = validate(CloningSpec, document, place)
-    context = Reading(measured=measured_in(folder))
+    context = DistributionContext(measured=duration_loader(folder))
     groups: list[TaskGroup] = []
     tasks = document.get("tasks") if isinstance(document, dict) else None
     for position, task in enumerate(tasks if isinstance(tasks, list) else ()):

@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core import bounds
-from shadowprice.core.bag import Law
+from shadowprice.core.bag import DurationDistribution
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs.laws import EmpiricalDuration, Measured
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.specs.laws import EmpiricalDuration, EmpiricalLoader
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.inputs.text import read_lines
 from shadowprice.laws.named import law_of
 
 
-def measured_in(folder: Path) -> Measured:
+def duration_loader(folder: Path) -> EmpiricalLoader:
     """Return a loader of the durations that a file in ``folder`` names; it reads each file once."""
 
     @cache
-    def measured(spec: EmpiricalDuration) -> Law:
+    def measured(spec: EmpiricalDuration) -> DurationDistribution:
         path = Path(spec.file)
         path = path if path.is_absolute() else folder / path
         sample = read_durations(path, spec.column) * spec.seconds_per_unit
@@ -34,7 +34,7 @@ def measured_in(folder: Path) -> Measured:
             "factor": spec.factor,
             "name": spec.file,
         }
-        law = Law("empirical", parameters, 0.0, 0.0)
+        law = DurationDistribution("empirical", parameters, 0.0, 0.0)
         distribution = law_of(law)
         return replace(law, shortest=distribution.shortest, mean=distribution.mean)
 
@@ -60,7 +60,7 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
         cells = [line] if column is None else _cells(path, number, line)
         if index is None:
             if column not in cells:
-                similar = closest(str(column), cells)
+                similar = closest_match(str(column), cells)
                 hint = f"did you mean {similar!r}?" if similar else f"it has {', '.join(cells)}"
                 raise InputError(Fault(f"{path}: line {number}", f"has no column {column!r}", hint))
             index = cells.index(column)
@@ -75,7 +75,7 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
             faults.append(
                 Fault(
                     f"{path}: line {number}",
-                    f"expected a positive number, got {shown(text.strip())}",
+                    f"expected a positive number, got {quote_for_display(text.strip())}",
                     hint,
                 )
             )

@@ -19,14 +19,14 @@ from pydantic import Field, PositiveInt
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
-from shadowprice.core.specs.fields import DurationField, Name, Number, at_most_long
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.specs.fields import DurationField, Name, Number, max_length
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.inputs.text import load_yaml
 
 Curve = Annotated[
     dict[PositiveInt, Annotated[Number, Field(ge=0)]],
     Field(min_length=1),
-    at_most_long(bounds.WIDTHS),
+    max_length(bounds.WORKER_COUNTS),
 ]
 
 
@@ -35,14 +35,14 @@ class FamilySpec(Spec):
 
     throughput: Curve
     restart: DurationField | None = None
-    measured: Annotated[str, at_most_long(bounds.TEXT)] | None = None
+    measured: Annotated[str, max_length(bounds.TEXT)] | None = None
     """Date and machine of the measurement, as text for people."""
 
 
 class FamiliesSpec(Spec):
     """Content of a library."""
 
-    families: Annotated[dict[Name, FamilySpec], at_most_long(bounds.WIDTHS)]
+    families: Annotated[dict[Name, FamilySpec], max_length(bounds.WORKER_COUNTS)]
 
 
 Families = Mapping[str, Mapping[str, Any]]
@@ -99,9 +99,11 @@ def with_family(
     name = record["family"]
     family = families.get(name) if isinstance(name, str) else None
     if family is None:
-        similar = closest(name, families) if isinstance(name, str) else None
+        similar = closest_match(name, families) if isinstance(name, str) else None
         hint = f"did you mean {similar!r}?" if similar else _known(families) or without
-        raise InputError(Fault(f"{place}.family", f"unknown family {shown(name)}", hint))
+        raise InputError(
+            Fault(f"{place}.family", f"unknown family {quote_for_display(name)}", hint)
+        )
     chunks = record.get("chunks", 1)
     max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
     curve = {str(n): speed for n, speed in family["throughput"].items() if n <= max_workers}

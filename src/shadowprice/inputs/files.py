@@ -12,13 +12,13 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.engine.validation import never_fits
-from shadowprice.inputs.durations import measured_in
+from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
 
-MOST_FAULTS: Final = int(bounds.FAULTS.most)
+MAX_FAULTS: Final = int(bounds.FAULTS.most)
 """Problems that are listed before reading stops."""
 
 
@@ -63,7 +63,7 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
     Raises
     ------
     InputError
-        With the first `MOST_FAULTS` problems, unless ``skip_invalid``.
+        With the first `MAX_FAULTS` problems, unless ``skip_invalid``.
     """
     records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
     return resolve_records(
@@ -88,7 +88,7 @@ def resolve_records(
     Raises
     ------
     InputError
-        With the first `MOST_FAULTS` problems, unless ``skip_invalid``.
+        With the first `MAX_FAULTS` problems, unless ``skip_invalid``.
     """
     specs: list[tuple[str, JobSpec]] = []
     faults: list[Fault] = []
@@ -102,11 +102,11 @@ def resolve_records(
             faults += [*_name_taken(record, location, named), *problems]
             if spec is not None:
                 specs.append((location, spec))
-        if len(faults) > MOST_FAULTS:
+        if len(faults) > MAX_FAULTS:
             if not skip_invalid:
                 raise InputError(_first_of(faults, place))
-            del faults[MOST_FAULTS:]
-    resolved, problems = resolve_jobs(specs, cluster, measured_in(folder))
+            del faults[MAX_FAULTS:]
+    resolved, problems = resolve_jobs(specs, cluster, duration_loader(folder))
     faults += problems
     jobs: dict[str, Job] = {}  # the first valid record of a name has it
     for location, job in resolved:
@@ -126,8 +126,8 @@ def resolve_records(
 
 def _first_of(faults: Sequence[Fault], place: str) -> list[Fault]:
     """Return the problems that are listed, followed by a remark if there are more."""
-    more = [Fault(place, "and more; these come first")] if len(faults) > MOST_FAULTS else []
-    return [*faults[:MOST_FAULTS], *more]
+    more = [Fault(place, "and more; these come first")] if len(faults) > MAX_FAULTS else []
+    return [*faults[:MAX_FAULTS], *more]
 
 
 def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault]:
@@ -143,7 +143,7 @@ def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault
         return []
     hint = f"the name is taken by {named[name]}; rename one"
     separator = " " if where.endswith(":") else "."
-    return [Fault(f"{where}{separator}name", f"duplicate job name {shown(name)}", hint)]
+    return [Fault(f"{where}{separator}name", f"duplicate job name {quote_for_display(name)}", hint)]
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:

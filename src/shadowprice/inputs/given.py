@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from shadowprice.core.bounds import Bound
+from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
 
 
-def plain_values(value: Any) -> Any:
+def to_python_values(value: Any) -> Any:
     """Convert numpy's numbers, texts and arrays to Python's, at every level."""
     if isinstance(value, Mapping):
-        return {plain_values(key): plain_values(inner) for key, inner in value.items()}
+        return {to_python_values(key): to_python_values(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):
-        return plain_values(value.tolist())
+        return to_python_values(value.tolist())
     if isinstance(value, list | tuple):
-        return [plain_values(inner) for inner in value]
+        return [to_python_values(inner) for inner in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
-def entries(given: Iterable[Any], kind: str) -> list[Any]:
+def list_entries(given: Iterable[Any], kind: str) -> list[Any]:
     """Return the elements of an iterable as a list that a file would hold.
 
     ``kind`` is the name of the list: ``jobs``, ``incidents``.
@@ -36,10 +36,10 @@ def entries(given: Iterable[Any], kind: str) -> list[Any]:
     if isinstance(given, Mapping):
         hint = f"give the list of {kind} in it, or the path of the file"
         raise InputError(Fault(kind, "is a mapping", hint))
-    return [plain_values(entry) for entry in given]
+    return [to_python_values(entry) for entry in given]
 
 
-def whole_number(value: Any, place: str, bound: Bound, least: int, what: str) -> int:
+def to_int(value: Any, place: str, bound: InputLimit, least: int, what: str) -> int:
     """Return an integer, possibly numpy's, from ``least`` to a bound.
 
     Raises

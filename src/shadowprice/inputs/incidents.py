@@ -22,8 +22,8 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.specs import Name, Spec, validate
-from shadowprice.core.specs.fields import at_most
-from shadowprice.core.wording import closest
+from shadowprice.core.specs.fields import max_value
+from shadowprice.core.wording import closest_match
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines
 
 Incident = ServerLost | ServerBack | JobCancelled
@@ -32,7 +32,7 @@ Incident = ServerLost | ServerBack | JobCancelled
 class IncidentSpec(Spec):
     """One incident: a slot, and the one event at its start."""
 
-    slot: Annotated[int, Field(ge=0, strict=True), at_most(bounds.SLOT)]
+    slot: Annotated[int, Field(ge=0, strict=True), max_value(bounds.SLOT)]
     server_lost: Name | None = None
     server_back: Name | None = None
     cancel: Name | None = None
@@ -110,7 +110,7 @@ def _resolve(
 
 
 def _unknown(place: str, what: str, name: str, known: Iterable[str]) -> Fault:
-    similar = closest(name, known)
+    similar = closest_match(name, known)
     hint = f"did you mean {similar!r}?" if similar else ""
     return Fault(place, f"unknown {what} {name!r}", hint)
 

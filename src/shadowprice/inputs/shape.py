@@ -14,7 +14,7 @@ _OPENING: Final = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
 _CLOSING: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
-def check_shape(path: Path, text: str) -> None:
+def check_yaml_size(path: Path, text: str) -> None:
     """Refuse a YAML document with too many values, too deep a nesting, or too long a text.
 
     An alias counts as its whole content, so that a few lines can't expand to a billion values. An

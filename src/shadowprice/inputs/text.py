@@ -10,14 +10,14 @@ from typing import Any, Final
 import yaml
 
 from shadowprice.core import bounds
-from shadowprice.core.bounds import Bound
+from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
-from shadowprice.inputs.shape import check_shape
-from shadowprice.inputs.unpacking import blocks
+from shadowprice.core.wording import quote_for_display
+from shadowprice.inputs.shape import check_yaml_size
+from shadowprice.inputs.unpacking import read_blocks
 
 
-def read_text(path: Path, largest: Bound = bounds.DOCUMENT) -> str:
+def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
     """Read a whole file as UTF-8 text; ``largest`` limits its bytes after decompression.
 
     Raises
@@ -64,7 +64,7 @@ def load_yaml(path: Path) -> Any:
     """
     text = read_text(path)
     try:
-        check_shape(path, text)
+        check_yaml_size(path, text)
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -79,7 +79,7 @@ def load_yaml(path: Path) -> Any:
         AttributeError,
     ) as error:
         # Tags such as !!int and !!bool raise these for other values.
-        raise InputError(Fault(str(path), f"not YAML: {shown(str(error))}")) from error
+        raise InputError(Fault(str(path), f"not YAML: {quote_for_display(str(error))}")) from error
 
 
 def load_json_line(path: Path, number: int, line: str) -> Any:
@@ -116,7 +116,10 @@ class _Loader(yaml.CSafeLoader):
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str | int | float) and key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {shown(key)} is given twice", key_node.start_mark
+                    None,
+                    None,
+                    f"the key {quote_for_display(key)} is given twice",
+                    key_node.start_mark,
                 )
             seen.add(key if isinstance(key, str | int | float) else repr(key))
         return super().construct_mapping(node, deep)
@@ -128,13 +131,13 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise ValueError(f"the key {shown(name)} is given twice")
+                raise ValueError(f"the key {quote_for_display(name)} is given twice")
             seen.add(name)
     return result
 
 
-def _blocks(path: Path, largest: Bound) -> Iterator[bytes]:
-    for block in blocks(path, largest):
+def _blocks(path: Path, largest: InputLimit) -> Iterator[bytes]:
+    for block in read_blocks(path, largest):
         if b"\0" in block:
             raise InputError(Fault(str(path), "holds binary data", "is it the right file?"))
         yield block

@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import Final
 
 from shadowprice.core import bounds
-from shadowprice.core.bounds import Bound
+from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
 
-EXPECTED: Final = 64 << 20
+EXPANSION_CHECK_BYTES: Final = 64 << 20
 """Bytes that any gzip file may decompress to, whatever its size."""
 
 BLOCK: Final = 1 << 16
 """Default size of a block, in bytes."""
 
-MAGIC: Final = b"\x1f\x8b"
+GZIP_MAGIC: Final = b"\x1f\x8b"
 """First bytes of every gzip file."""
 
 
 def is_gzip(path: Path) -> bool:
     """Return whether a file's content starts as gzip does; the name doesn't matter."""
     with path.open("rb") as file:
-        return file.read(2) == MAGIC
+        return file.read(2) == GZIP_MAGIC
 
 
-def blocks(path: Path, largest: Bound, size: int = BLOCK) -> Iterator[bytes]:
+def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[bytes]:
     """Yield a file's bytes in blocks of ``size``, decompressed.
 
     ``largest`` limits the decompressed bytes; a gzip file is also limited by its own size.
@@ -48,7 +48,9 @@ def blocks(path: Path, largest: Bound, size: int = BLOCK) -> Iterator[bytes]:
         is_packed = is_gzip(path)
         max_bytes = largest.most
         if is_packed:
-            max_bytes = min(max_bytes, max(EXPECTED, bounds.EXPANSION.most * path.stat().st_size))
+            max_bytes = min(
+                max_bytes, max(EXPANSION_CHECK_BYTES, bounds.EXPANSION.most * path.stat().st_size)
+            )
         else:
             largest.check(path.stat().st_size, str(path))
         with gzip.open(path) if is_packed else path.open("rb") as file:

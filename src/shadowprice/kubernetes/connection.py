@@ -21,24 +21,29 @@ import yaml
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, MissingExtraError
-from shadowprice.core.wording import escaped
-from shadowprice.kubernetes.errors import ApiError, ConnectError, DeposedError, UnreachableError
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.core.wording import escape_controls
+from shadowprice.kubernetes.errors import (
+    ApiError,
+    ApiUnreachableError,
+    ConfigError,
+    LeadershipLostError,
+)
+from shadowprice.kubernetes.pausing import Backoff
 
 IN_CLUSTER: Final = "in-cluster"
 """Address that selects the service account of this pod."""
 
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-ANSWER: Final = 30.0
+SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+REQUEST_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a request, in seconds."""
 
-PATIENCE: Final = 60.0
+RETRY_TIMEOUT_SECONDS: Final = 60.0
 """Seconds for which a throttled request (429) is retried."""
 
-LATER: Final = 5.0
+MAX_RETRY_DELAY_SECONDS: Final = 5.0
 """Maximum backoff in seconds of these retries, unless the server demands a longer one."""
 
-IN_FLIGHT: Final = 8
+MAX_INFLIGHT_REQUESTS: Final = 8
 """Maximum number of concurrent requests of a connection, without streams.
 
 All requests of a slot at once would block the API server for seconds, and delay status updates and
@@ -66,7 +71,7 @@ class MissingLibraryError(MissingExtraError):
     exit_code = 2
 
 
-class Connection:
+class ApiClient:
     """A connection to one API server, as one user; created by `open`.
 
     Attributes
@@ -87,10 +92,10 @@ class Connection:
         self.requests = 0
         self.may_write: Callable[[], bool] = lambda: True
         self._dated: tuple[str, float] = ("", 0.0)
-        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._room = asyncio.Semaphore(MAX_INFLIGHT_REQUESTS)
 
     @classmethod
-    async def open(cls, address: str = "", context: str = "") -> Connection:
+    async def open(cls, address: str = "", context: str = "") -> ApiClient:
         """Read the server's address and credentials, without sending a request.
 
         Parameters
@@ -116,12 +121,12 @@ class Connection:
         configuration = client.Configuration()
         configuration.connection_pool_maxsize = _CONNECTIONS
         in_cluster = address == IN_CLUSTER or (
-            not address and "KUBERNETES_SERVICE_HOST" in os.environ and ACCOUNT.is_dir()
+            not address and "KUBERNETES_SERVICE_HOST" in os.environ and SERVICE_ACCOUNT_DIR.is_dir()
         )
         try:
             if in_cluster:
                 config.load_incluster_config(configuration)
-                namespace = (ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+                namespace = (SERVICE_ACCOUNT_DIR / "namespace").read_text(encoding="utf-8").strip()
             else:
                 namespace = await _kubeconfig(config, configuration, address, context)
             return cls(client.ApiClient(configuration), namespace or "default")
@@ -129,9 +134,9 @@ class Connection:
             text = " ".join((getattr(error, "strerror", None) or str(error)).split())[:_MOST_SHOWN]
             location = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
             hint = "write the path of a kubeconfig, or in-cluster"
-            path = escaped(location[: int(bounds.PATH.most)])  # in full, to be corrected
+            path = escape_controls(location[: int(bounds.PATH.most)])  # in full, to be corrected
             fault = Fault("--address", f"'{path}' leads to no cluster: {text}", hint)
-            raise ConnectError(str(fault)) from error
+            raise ConfigError(str(fault)) from error
 
     @property
     def host(self) -> str:
@@ -201,12 +206,12 @@ class Connection:
     ) -> dict[str, Any]:
         """Send a request, with retries if it is throttled (429).
 
-        At most `IN_FLIGHT` are sent concurrently; ``urgent`` ones don't count.
+        At most `MAX_INFLIGHT_REQUESTS` are sent concurrently; ``urgent`` ones don't count.
 
         Raises
         ------
         ApiError
-            If the server refuses, or throttles it for more than `PATIENCE` seconds.
+            If the server refuses, or throttles it for more than `RETRY_TIMEOUT_SECONDS` seconds.
         DeposedError
             If the connection must not write now.
         UnreachableError
@@ -216,7 +221,7 @@ class Connection:
         try:
             document: dict[str, Any] = json.loads(text)
         except ValueError as error:
-            raise UnreachableError(f"{self.host} answered no JSON") from error
+            raise ApiUnreachableError(f"{self.host} answered no JSON") from error
         return document
 
     async def text(self, path: str, **query: object) -> bytes:
@@ -233,25 +238,27 @@ class Connection:
         *,
         urgent: bool = False,
     ) -> bytes:
-        until = time.monotonic() + PATIENCE
-        pauses = Pauses(1.0, LATER)
+        until = time.monotonic() + RETRY_TIMEOUT_SECONDS
+        pauses = Backoff(1.0, MAX_RETRY_DELAY_SECONDS)
         while True:
             try:
                 async with (
                     nullcontext() if urgent else self._room,
-                    asyncio.timeout(ANSWER),
+                    asyncio.timeout(REQUEST_TIMEOUT_SECONDS),
                 ):
                     if not (method == "GET" or urgent or self.may_write()):
-                        raise DeposedError
+                        raise LeadershipLostError
                     response = await self._begun(method, path, query, body, content)
                     try:
                         text: bytes = await response.read()
                     finally:
                         response.release()
             except TimeoutError as error:
-                raise UnreachableError(f"{self.host} did not answer in {ANSWER:g} s") from error
+                raise ApiUnreachableError(
+                    f"{self.host} did not answer in {REQUEST_TIMEOUT_SECONDS:g} s"
+                ) from error
             except (OSError, ValueError, _client_error()) as error:
-                raise UnreachableError(f"{self.host}: {_said(error)}") from error
+                raise ApiUnreachableError(f"{self.host}: {_said(error)}") from error
             self._dated = (response.headers.get("Date", ""), time.monotonic())
             if response.status < 400:
                 return text
@@ -261,7 +268,7 @@ class Connection:
             await asyncio.sleep(pause)
 
     async def lines(
-        self, path: str, *, silence: float, answer: float = ANSWER, **query: object
+        self, path: str, *, silence: float, answer: float = REQUEST_TIMEOUT_SECONDS, **query: object
     ) -> AsyncIterator[bytes]:
         """Yield the lines of a streamed response, with their line ends.
 
@@ -288,7 +295,7 @@ class Connection:
                         break
                     *whole, rest = (rest + piece).split(b"\n")
                     if len(rest) > _MOST_LINE:
-                        raise UnreachableError(f"{self.host} sends a line without an end")
+                        raise ApiUnreachableError(f"{self.host} sends a line without an end")
                     for line in whole:
                         yield line + b"\n"
                 if rest:
@@ -296,9 +303,9 @@ class Connection:
             finally:
                 _cut(response)
         except TimeoutError as error:
-            raise UnreachableError(f"{self.host} fell silent") from error
+            raise ApiUnreachableError(f"{self.host} fell silent") from error
         except (OSError, ValueError, _client_error()) as error:
-            raise UnreachableError(f"{self.host}: {_said(error)}") from error
+            raise ApiUnreachableError(f"{self.host}: {_said(error)}") from error
 
     async def _begun(
         self, method: str, path: str, query: Mapping[str, object], body: Any, content: str
@@ -366,7 +373,7 @@ def _said(error: BaseException) -> str:
 def _pause(told: str | None) -> float:
     """Return the seconds to wait according to ``Retry-After``, by default 1, with jitter."""
     seconds = float(told) if told is not None and told.isdecimal() else 1.0
-    return min(max(seconds, 0.1), PATIENCE) * random.uniform(1.0, 1.2)
+    return min(max(seconds, 0.1), RETRY_TIMEOUT_SECONDS) * random.uniform(1.0, 1.2)
 
 
 def _refusal(status: int, text: bytes) -> ApiError:

@@ -15,8 +15,8 @@ from shadowprice.core import bounds
 from shadowprice.core.specs import JobSpec
 from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.kubernetes.descriptions import COLUMNS, FIELDS, RESOURCE, STATUS
-from shadowprice.kubernetes.names import DEFINITION, GROUP, KIND, LONGEST_NAME, PLURAL, VERSION
-from shadowprice.kubernetes.structural import Document, structural
+from shadowprice.kubernetes.names import CRD_NAME, GROUP, KIND, MAX_NAME_CHARS, PLURAL, VERSION
+from shadowprice.kubernetes.structural import Document, to_structural_schema
 
 EXCLUDED_KEYS: Final = frozenset(
     {"name", "tenant", "arrival", "tasks", "deadline", "miss_probability"}
@@ -25,14 +25,14 @@ EXCLUDED_KEYS: Final = frozenset(
 
 REQUIRED: Final = ("worker", "utility", "run")
 
-LASTING: Final = ("worker", "ps", "update_time", "gradient", "internal_bandwidth", "family")
+IMMUTABLE_KEYS: Final = ("worker", "ps", "update_time", "gradient", "internal_bandwidth", "family")
 """Keys that validation rules make immutable, if the API server supports rules.
 
 `run` isn't included: rules can't compare its command, a text or a list. The controller refuses that
 change.
 """
 
-RULES: Final[Sequence[Mapping[str, str]]] = (
+CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
     {
         "rule": (
             "has(self.family) ? !(has(self.minibatch_time) && has(self.throughput)) "
@@ -73,23 +73,23 @@ RULES: Final[Sequence[Mapping[str, str]]] = (
             f"&& (!has(self.{key}) || self.{key} == oldSelf.{key})",
             "message": f"{key} cannot be changed once the job is there; delete it, apply it anew",
         }
-        for key in LASTING
+        for key in IMMUTABLE_KEYS
     ),
 )
 """Validation rules (CEL) for API servers from 1.25 on; the service checks them too."""
 
 
-def definition(*, rules: bool) -> Document:
+def build_crd(*, rules: bool) -> Document:
     """Return the custom resource definition.
 
     ``rules`` includes validation rules, if the API server supports ``x-kubernetes-validations``.
     """
-    spec = structural(JobSpec.model_json_schema(), FIELDS, "", EXCLUDED_KEYS)
+    spec = to_structural_schema(JobSpec.model_json_schema(), FIELDS, "", EXCLUDED_KEYS)
     spec["required"] = list(REQUIRED)
     for key in ("worker", "ps"):
         spec["properties"][key]["maxProperties"] = bounds.RESOURCES.most
     if rules:
-        spec["x-kubernetes-validations"] = [dict(rule) for rule in RULES]
+        spec["x-kubernetes-validations"] = [dict(rule) for rule in CEL_RULES]
     schema: Document = {
         "type": "object",
         "description": RESOURCE,
@@ -99,7 +99,7 @@ def definition(*, rules: bool) -> Document:
             "kind": {"type": "string"},
             "metadata": {
                 "type": "object",
-                "properties": {"name": {"type": "string", "maxLength": LONGEST_NAME}},
+                "properties": {"name": {"type": "string", "maxLength": MAX_NAME_CHARS}},
             },
             "spec": spec,
             "status": _status(),
@@ -116,7 +116,7 @@ def definition(*, rules: bool) -> Document:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": DEFINITION},
+        "metadata": {"name": CRD_NAME},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
@@ -169,7 +169,7 @@ def _status() -> Document:
     return {"type": "object", "description": "What became of it.", "properties": properties}
 
 
-def knows_rules(schema: Mapping[str, Any]) -> bool:
+def supports_cel_rules(schema: Mapping[str, Any]) -> bool:
     """Return whether an API server supports validation rules.
 
     ``schema`` is its OpenAPI document, version 2 or the part of version 3 about definitions.
@@ -181,10 +181,10 @@ def knows_rules(schema: Mapping[str, Any]) -> bool:
     return "x-kubernetes-validations" in definitions.get(name, {}).get("properties", {})
 
 
-def written(document: Document) -> str:
+def to_yaml(document: Document) -> str:
     """Return a document as YAML with its keys in order."""
     return yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(written(definition(rules="--rules" in sys.argv)))
+    sys.stdout.write(to_yaml(build_crd(rules="--rules" in sys.argv)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shadowprice.core.errors import ShadowpriceError
 
 
-class ConnectError(ShadowpriceError):
+class ConfigError(ShadowpriceError):
     """The cluster's address or credentials are invalid, or the cluster doesn't answer."""
 
     code = "kubernetes"
@@ -60,14 +60,14 @@ class ApiError(ShadowpriceError):
         return self.status in {0, 408, 429} or self.status >= 500
 
 
-class UnreachableError(ApiError):
+class ApiUnreachableError(ApiError):
     """The server didn't answer; it may or may not have executed the request."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "Unreachable", message)
 
 
-class DeposedError(ApiError):
+class LeadershipLostError(ApiError):
     """A write wasn't sent, because another instance may lead."""
 
     def __init__(self, message: str = "another instance may lead: nothing is written") -> None:

@@ -15,29 +15,29 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.kubernetes")
 
-Kept = TypeVar("Kept")
+CachedT = TypeVar("CachedT")
 
 PAGE: Final = 500
 """Objects per page of a list."""
 
-TURN: Final = 120
+WATCH_TIMEOUT_SECONDS: Final = 120
 """Maximum seconds of one watch; the next watch continues from its version."""
 
-SHORTEST: Final = 0.2
-LONGEST: Final = 5.0
+INITIAL_BACKOFF_SECONDS: Final = 0.2
+MAX_BACKOFF_SECONDS: Final = 5.0
 """Initial and maximum backoff in seconds, also of watches that end at once."""
 
-LASTING: Final = 1.0
+MIN_HEALTHY_WATCH_SECONDS: Final = 1.0
 """Seconds after which a watch counts as successful."""
 
 
-class Informer(Generic[Kept]):
+class Informer(Generic[CachedT]):
     """Caches a reduced form of all objects of one kind.
 
     Parameters
@@ -63,10 +63,10 @@ class Informer(Generic[Kept]):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiClient,
         path: str,
-        reduce: Callable[[dict[str, Any]], Kept | None],
-        changed: Callable[[str, Kept | None, Kept | None], None] | None = None,
+        reduce: Callable[[dict[str, Any]], CachedT | None],
+        changed: Callable[[str, CachedT | None, CachedT | None], None] | None = None,
         query: Mapping[str, object] | None = None,
     ) -> None:
         self._connection = connection
@@ -76,7 +76,7 @@ class Informer(Generic[Kept]):
         self._query = dict(query or {})
         self._version = ""
         self._task: asyncio.Task[None] | None = None
-        self.items: dict[str, Kept] = {}
+        self.items: dict[str, CachedT] = {}
         self.healthy = False
         self.lists = self.watches = 0
 
@@ -102,7 +102,7 @@ class Informer(Generic[Kept]):
     # ------------------------------------------------------------------ listing
 
     async def _list(self) -> None:
-        items: dict[str, Kept] = {}
+        items: dict[str, CachedT] = {}
         more: dict[str, object] = {}
         while True:
             self.lists += 1
@@ -122,7 +122,7 @@ class Informer(Generic[Kept]):
         for key, kept in items.items():
             self._take(key, kept)
 
-    def _take(self, key: str, kept: Kept | None) -> None:
+    def _take(self, key: str, kept: CachedT | None) -> None:
         old = self.items.get(key)
         if kept is None:
             self.items.pop(key, None)
@@ -137,14 +137,14 @@ class Informer(Generic[Kept]):
     # ------------------------------------------------------------------ following
 
     async def _follow(self) -> None:
-        pauses = Pauses(SHORTEST, LONGEST)
+        pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             try:
                 if not self._version:
                     await self._list()
                 started = time.monotonic()
                 await self._watch()
-                if time.monotonic() - started >= LASTING:
+                if time.monotonic() - started >= MIN_HEALTHY_WATCH_SECONDS:
                     pauses.succeeded()
                     continue
             except ApiError as error:
@@ -161,7 +161,7 @@ class Informer(Generic[Kept]):
 
     async def _watch(self) -> None:
         self.watches += 1
-        turn = random.randint(TURN * 3 // 4, TURN)
+        turn = random.randint(WATCH_TIMEOUT_SECONDS * 3 // 4, WATCH_TIMEOUT_SECONDS)
         lines = self._connection.lines(
             self._path,
             silence=turn + 20.0,

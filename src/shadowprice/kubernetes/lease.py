@@ -2,8 +2,8 @@
 
 Clocks of other machines aren't trusted. A lease counts as expired if it wasn't renewed for its
 duration, measured here since its last renewal was first seen. The holder measures from before each
-renewal request, on a clock that also advances while the machine sleeps. It stops `MARGIN` seconds
-before another candidate may acquire the lease.
+renewal request, on a clock that also advances while the machine sleeps. It stops
+`RENEW_DEADLINE_MARGIN_SECONDS` seconds before another candidate may acquire the lease.
 
 A suspended holder doesn't notice that it lost the lease. So writes carry `Lease.epoch`, and the
 store refuses an epoch lower than the highest it has seen.
@@ -19,22 +19,22 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.kubernetes")
 
-DURATION: Final = 15
+LEASE_DURATION_SECONDS: Final = 15
 """Seconds after which a lease without renewal expires."""
 
-RENEW: Final = 4.0
+RENEW_INTERVAL_SECONDS: Final = 4.0
 """Seconds between renewals."""
 
-MARGIN: Final = 5.0
+RENEW_DEADLINE_MARGIN_SECONDS: Final = 5.0
 """Seconds before expiry at which the holder gives up a lease that it couldn't renew."""
 
-LOOK: Final = 0.5
+INITIAL_POLL_SECONDS: Final = 0.5
 MAX_POLL_SECONDS: Final = 2.0
 """Initial and maximum backoff in seconds between polls of a lease that another holds."""
 
@@ -57,7 +57,7 @@ class Lease:
         Fencing token, higher than that of any earlier holder; 0 before the lease is held.
     """
 
-    def __init__(self, connection: Connection, namespace: str, name: str, identity: str) -> None:
+    def __init__(self, connection: ApiClient, namespace: str, name: str, identity: str) -> None:
         self._connection = connection
         self._list = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._list}/{name}"
@@ -75,7 +75,7 @@ class Lease:
 
     async def take(
         self,
-        patience: float = 2.0 * DURATION,
+        patience: float = 2.0 * LEASE_DURATION_SECONDS,
         over: Callable[[str], bool] = lambda _: False,
     ) -> bool:
         """Acquire the lease; return False if another process holds it.
@@ -97,7 +97,7 @@ class Lease:
         """
         until = time.monotonic() + patience
         last_seen, since = "", _now()
-        pauses = Pauses(LOOK, MAX_POLL_SECONDS)
+        pauses = Backoff(INITIAL_POLL_SECONDS, MAX_POLL_SECONDS)
         while True:
             current = await self._read()
             spec = current.get("spec", {})
@@ -106,7 +106,7 @@ class Lease:
                 if last_seen and holder not in {"", self._identity} and not over(holder):
                     return False  # the holder is alive
                 last_seen, since = renewed, _now()
-            duration = float(spec.get("leaseDurationSeconds") or DURATION)
+            duration = float(spec.get("leaseDurationSeconds") or LEASE_DURATION_SECONDS)
             if holder in {"", self._identity} or over(holder) or _now() - since > duration:
                 if await self._write(current, taking=True):
                     self.epoch = int(self._held["spec"]["leaseTransitions"])
@@ -148,7 +148,11 @@ class Lease:
         if taking or spec.get("holderIdentity") != holder:
             spec |= {"leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
             spec["acquireTime"] = now
-        spec |= {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": DURATION}
+        spec |= {
+            "holderIdentity": holder,
+            "renewTime": now,
+            "leaseDurationSeconds": LEASE_DURATION_SECONDS,
+        }
         meta = before.get("metadata") or {"name": self._name}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         document = {**body, "metadata": meta, "spec": spec}
@@ -159,13 +163,15 @@ class Lease:
             if error.conflict or error.exists or error.not_found:
                 return False
             raise
-        self._until = requested + DURATION - MARGIN
+        self._until = requested + LEASE_DURATION_SECONDS - RENEW_DEADLINE_MARGIN_SECONDS
         return True
 
     async def _renew(self) -> None:
         try:
             while await self._renewed():
-                await asyncio.sleep(RENEW if self._until - _now() > RENEW else 1.0)
+                await asyncio.sleep(
+                    RENEW_INTERVAL_SECONDS if self._until - _now() > RENEW_INTERVAL_SECONDS else 1.0
+                )
         finally:
             self.lost.set()
 

@@ -15,7 +15,7 @@ KIND: Final = "TrainingJob"
 
 PLURAL: Final = "trainingjobs"
 
-DEFINITION: Final = f"{PLURAL}.{GROUP}"
+CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 """Name of the custom resource definition."""
 
 FINALIZER: Final = f"{GROUP}/cancel"
@@ -33,5 +33,5 @@ SHARE: Final = f"{GROUP}/share"
 ACTIVE_LABEL: Final = f"{GROUP}/active"
 """Label of the service's pods: true on the leader."""
 
-LONGEST_NAME: Final = 63
+MAX_NAME_CHARS: Final = 63
 """Maximum characters of a resource's name."""

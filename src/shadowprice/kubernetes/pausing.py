@@ -7,11 +7,11 @@ import random
 import time
 from typing import Final
 
-SPREAD: Final = 0.2
+JITTER: Final = 0.2
 """Maximum fraction by which jitter shortens a backoff, so that retries spread out."""
 
 
-class Pauses:
+class Backoff:
     """Exponential backoff: each failure doubles the wait, up to a maximum.
 
     ``first`` and ``longest`` are the initial and maximum backoff in seconds.
@@ -25,7 +25,7 @@ class Pauses:
 
     def failed(self) -> float:
         """Record a failed attempt; return the seconds until the next."""
-        pause = self._next * random.uniform(1.0 - SPREAD, 1.0)
+        pause = self._next * random.uniform(1.0 - JITTER, 1.0)
         self._next = min(2.0 * self._next, self._longest)
         self._until = time.monotonic() + pause
         return pause
@@ -45,7 +45,7 @@ class Pauses:
         """Return the maximum number of attempts within ``span`` seconds, including the first."""
         count, elapsed, pause = 1, 0.0, first
         while True:
-            elapsed += pause * (1.0 - SPREAD)
+            elapsed += pause * (1.0 - JITTER)
             if elapsed > span:
                 return count
             count, pause = count + 1, min(2.0 * pause, longest)

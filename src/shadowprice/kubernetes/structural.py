@@ -15,7 +15,7 @@ from shadowprice.core.errors import ShadowpriceError
 
 Document = dict[str, Any]
 
-KEPT: Final = (
+PASSED_THROUGH_KEYWORDS: Final = (
     "type",
     "description",
     "enum",
@@ -37,7 +37,7 @@ class SchemaError(ShadowpriceError):
     code = "schema"
 
 
-def structural(
+def to_structural_schema(
     schema: Mapping[str, Any],
     descriptions: Mapping[str, str],
     path: str = "",
@@ -97,7 +97,7 @@ class _Translation:
             return self._kinds(schema, path)
         if "anyOf" in schema:
             return _union(schema["anyOf"], path)
-        document = {key: schema[key] for key in KEPT if key in schema}
+        document = {key: schema[key] for key in PASSED_THROUGH_KEYWORDS if key in schema}
         if "const" in schema:
             document["enum"] = [schema["const"]]
         for limit in ("minimum", "maximum"):

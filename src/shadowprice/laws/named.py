@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.core.bag import Law
+from shadowprice.core.bag import DurationDistribution
 from shadowprice.laws.distributions import (
     Distribution,
     HyperExponential,
@@ -22,10 +22,10 @@ from shadowprice.laws.tail import fit_pareto_tail
 LAWS: Final[Mapping[str, type[Any]]] = {
     law.label: law for law in (Pareto, Weibull, HyperExponential, LogNormal)
 }
-"""Distributions by `Law.name`; `Empirical` is built from its sample instead."""
+"""Distributions by `DurationDistribution.name`; `Empirical` is built from its sample instead."""
 
 
-def law_of(law: Law) -> Distribution:
+def law_of(law: DurationDistribution) -> Distribution:
     """Return the distribution of a specification, in seconds; equal ones share an instance.
 
     Raises

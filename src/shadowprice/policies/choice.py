@@ -13,14 +13,14 @@ from typing import Any
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy, PolicyContext
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.extensions import FileExtension, is_file_reference
 from shadowprice.policies.registry import (
     Parameters,
     PolicyInfo,
     extension_info,
     make_policy,
-    nested,
+    nest_dotted_keys,
     policy_info,
     policy_parameters,
 )
@@ -73,11 +73,11 @@ class PolicyChoice:
         """
         name, _, rest = text.partition("?")
         chosen = cls.named(name)
-        bounds.SETTINGS.check(rest.count("&") + 1, f"--policy {shown(chosen.name)}")
+        bounds.SETTINGS.check(rest.count("&") + 1, f"--policy {quote_for_display(chosen.name)}")
         pairs = [pair for pair in rest.split("&") if pair]
         settings: dict[str, Any] = {}
         for pair in pairs:
-            merge(settings, setting(pair, f"--policy {chosen.name}"))
+            deep_merge(settings, parse_setting(pair, f"--policy {chosen.name}"))
         return replace(chosen, settings=settings, titled=" ".join((chosen.name, *pairs)))
 
     @classmethod
@@ -124,7 +124,7 @@ class PolicyChoice:
     def over(self, settings: Mapping[str, Any]) -> PolicyChoice:
         """Return this choice with its parameters merged over ``settings``; the label stays."""
         merged = dict(deepcopy(settings))
-        merge(merged, self.settings)
+        deep_merge(merged, self.settings)
         return replace(self, settings=merged, titled=self.label)
 
     def with_file_in(self, folder: Path) -> PolicyChoice:
@@ -180,7 +180,7 @@ def check_choices(choices: Sequence[PolicyChoice], place: str, mend: str) -> Non
 # ------------------------------------------------------------------ parameters as text
 
 
-def setting(text: str, place: str = "--set") -> dict[str, Any]:
+def parse_setting(text: str, place: str = "--set") -> dict[str, Any]:
     """Parse one ``KEY=VALUE`` pair into nested mappings.
 
     Raises
@@ -188,34 +188,38 @@ def setting(text: str, place: str = "--set") -> dict[str, Any]:
     InputError
         At ``place`` if the pair has no value.
     """
-    return nested([_pair(text, place)])
+    return nest_dotted_keys([_pair(text, place)])
 
 
 def _pair(text: str, place: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
-        raise InputError(Fault(place, f"{shown(text)} is no parameter", "write KEY=VALUE"))
+        raise InputError(
+            Fault(place, f"{quote_for_display(text)} is no parameter", "write KEY=VALUE")
+        )
     value = value.strip()
     if value[0] in "[{":
         try:
             return key.strip(), tomllib.loads(f"value = {value}")["value"]
         except RecursionError as error:
-            raise InputError(Fault(f"{place} {shown(key)}", "is nested too deeply")) from error
+            raise InputError(
+                Fault(f"{place} {quote_for_display(key)}", "is nested too deeply")
+            ) from error
         except ValueError as error:
-            message = f"{shown(value)} is not TOML: {error}"
-            raise InputError(Fault(f"{place} {shown(key)}", message)) from error
+            message = f"{quote_for_display(value)} is not TOML: {error}"
+            raise InputError(Fault(f"{place} {quote_for_display(key)}", message)) from error
     return key.strip(), value
 
 
-def merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
+def deep_merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
     """Merge nested settings into ``target``, in place; values of ``addition`` win."""
     for key, value in addition.items():
         inner = target.get(key)
         if isinstance(inner, dict) and isinstance(value, Mapping):
-            merge(inner, value)
+            deep_merge(inner, value)
         elif isinstance(value, Mapping):
             target[key] = {}
-            merge(target[key], value)
+            deep_merge(target[key], value)
         else:
             target[key] = value
 

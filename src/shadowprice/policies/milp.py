@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SolverResult:
     """Result of a solver run.
 
     Parameters
@@ -46,7 +46,7 @@ class Answer:
     row_duals: Floats
 
 
-class Program:
+class LinearProgram:
     """A mixed-integer linear program that is maximised.
 
     Columns and rows are numbered from 0 in the order in which they are added.
@@ -119,7 +119,7 @@ class Program:
         gap: float = 1e-6,
         relaxed: bool = False,
         start: Sequence[float] | Floats | None = None,
-    ) -> Answer:
+    ) -> SolverResult:
         """Maximise the program.
 
         Parameters
@@ -182,12 +182,12 @@ class Program:
         return model
 
 
-def _answer(solver: highspy.Highs, *, mixed: bool) -> Answer:
+def _answer(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
     status = solver.getModelStatus()
     states = highspy.HighsModelStatus
     nothing = np.zeros(0)
     if status == states.kInfeasible:
-        return Answer(True, False, nothing, -np.inf, -np.inf, nothing)
+        return SolverResult(True, False, nothing, -np.inf, -np.inf, nothing)
     if status not in {
         states.kOptimal,
         states.kTimeLimit,
@@ -207,7 +207,7 @@ def _answer(solver: highspy.Highs, *, mixed: bool) -> Answer:
             bound = objective if optimal else np.inf
     else:
         bound = objective if optimal else np.inf
-    return Answer(
+    return SolverResult(
         optimal,
         feasible,
         np.array(solution.col_value) if feasible else nothing,

@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext
-from shadowprice.core.specs import Bounded, validate
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.specs import LimitedModel, validate
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.extensions import (
     POLICIES,
     Extension,
@@ -31,14 +31,14 @@ from shadowprice.extensions import (
 )
 
 
-class Settings(Bounded):
+class ParameterModel(LimitedModel):
     """Base of parameters: frozen and bounded, and unknown names are errors."""
 
 
 Preset = Literal["none", "paper"]
 
 
-class Parameters(Settings):
+class Parameters(ParameterModel):
     """Base of every policy's parameters: the defaults serve users, a preset gives the paper's."""
 
     paper_settings: ClassVar[Mapping[str, object]] = {}
@@ -139,9 +139,9 @@ def policy_info(name: str) -> PolicyInfo:
     if name in installed_policies():
         return extension_info(installed_policies()[name])
     known = policy_names()
-    close = closest(name, known)
+    close = closest_match(name, known)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
-    raise InputError(Fault("policy", f"unknown policy {shown(name)}", hint))
+    raise InputError(Fault("policy", f"unknown policy {quote_for_display(name)}", hint))
 
 
 @cache
@@ -280,7 +280,7 @@ def _builder(info: PolicyInfo) -> Build:
     return cast(Build, getattr(importlib.import_module(module), function))
 
 
-def nested(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def nest_dotted_keys(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Convert dotted names, as ``--set`` gives them, into nested mappings.
 
     Raises

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from pathlib import Path
 
-from shadowprice.executors.supervision.children import marked
+from shadowprice.executors.supervision.children import find_by_execution_id
 
 
 def by_role(execution: str) -> dict[str, int]:
@@ -19,7 +19,7 @@ def by_role(execution: str) -> dict[str, int]:
     """
     taken: Counter[tuple[str, str]] = Counter()
     mapped: Counter[tuple[str, str]] = Counter()
-    for process in marked(execution):
+    for process in find_by_execution_id(execution):
         with contextlib.suppress(OSError, ValueError, IndexError):
             environment = dict(
                 line.partition(b"=")[::2]

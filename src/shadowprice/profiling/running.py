@@ -22,13 +22,13 @@ from shadowprice.executors.contract import (
     Ending,
     ExecutorOptions,
     GenerationSpec,
-    Refused,
-    ServerSlice,
-    Share,
+    ServerAllocation,
+    ServerInfo,
     Started,
+    StartRefused,
 )
-from shadowprice.executors.generations.entry import Entry
-from shadowprice.executors.generations.store import Store
+from shadowprice.executors.generations.entry import TrackedGeneration
+from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.profiling import memory
 from shadowprice.profiling.fit import Speed
@@ -157,7 +157,7 @@ class _Seen:
     memory: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     started: float = 0.0
-    over: Ended | Refused | None = None
+    over: Ended | StartRefused | None = None
 
 
 Tell = Callable[[str, float, StepTime | None], None]
@@ -193,7 +193,7 @@ class Bench:
         cores = len(os.sched_getaffinity(0))
         capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * 1024}
         try:
-            await bench._executor.configure([ServerSlice(HERE, capacity)])
+            await bench._executor.configure([ServerInfo(HERE, capacity)])
             bench._follow = asyncio.create_task(bench._watch())
             yield bench
         finally:
@@ -203,7 +203,7 @@ class Bench:
 
     async def _watch(self) -> None:
         async for report in self._executor.watch():
-            if not isinstance(report, Started | Ended | Refused):
+            if not isinstance(report, Started | Ended | StartRefused):
                 continue
             if (report.job, report.generation) != (self._name, self._generation):
                 continue
@@ -237,10 +237,10 @@ class Bench:
         self._order += 1
         self._seen = seen = _Seen()
         spec = self._spec(workers, ps)
-        entry = Entry(
+        entry = TrackedGeneration(
             spec.job,
             spec.generation,
-            Store(self._directory).generation(spec.job, spec.generation),
+            GenerationStore(self._directory).generation(spec.job, spec.generation),
         )
         ordered = time.time()
         await self._executor.start(spec)
@@ -263,7 +263,7 @@ class Bench:
             command=self._order,
             job=self._name,
             generation=self._generation,
-            placement=(Share(HERE, workers, ps),),
+            placement=(ServerAllocation(HERE, workers, ps),),
             program=Program(
                 command.words,
                 dict(command.environment),
@@ -275,7 +275,9 @@ class Bench:
             slot_end=time.time() + 86_400.0,
         )
 
-    async def _until_known(self, entry: Entry, ordered: float, limits: Limits, tell: Tell) -> None:
+    async def _until_known(
+        self, entry: TrackedGeneration, ordered: float, limits: Limits, tell: Tell
+    ) -> None:
         """Read reports until the speed is known, time is up, or the job has ended."""
         seen = self._seen
         execution = ""
@@ -324,7 +326,7 @@ class Bench:
     ) -> Point:
         seen = self._seen
         end = seen.over
-        if isinstance(end, Refused):
+        if isinstance(end, StartRefused):
             raise UnmeasuredError(f"it could not start: {end.reason}")
         assert end is not None
         finished = end.ending is Ending.DONE

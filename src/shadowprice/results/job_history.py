@@ -13,7 +13,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.results.run_directory import (
     Fields,
     read_decisions,
@@ -146,4 +146,4 @@ def _unknown(folder: Path, name: str, known: list[str]) -> Fault:
     close += [other for other in known if name.lower() in other.lower() and other not in close]
     quoted = " or ".join(repr(other) for other in close[:3])
     hint = f"did you mean {quoted}?" if close else f"its jobs are in {folder}/jobs.parquet"
-    return Fault(str(folder), f"there is no job {shown(name)} in this run", hint)
+    return Fault(str(folder), f"there is no job {quote_for_display(name)} in this run", hint)

@@ -14,7 +14,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest_match, quote_for_display
 
 DEFAULT_COLUMNS: Final = (
     "job",
@@ -58,7 +58,9 @@ class SlotRange:
             ends = [_slot(part, slot_seconds) for part in (first, last)]
         except (InputError, ValueError) as error:
             hint = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
-            raise InputError(Fault(place, f"{shown(text)} is no range of slots", hint)) from error
+            raise InputError(
+                Fault(place, f"{quote_for_display(text)} is no range of slots", hint)
+            ) from error
         if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
             raise InputError(Fault(place, f"{text!r} ends before it begins"))
         return cls(*ends)
@@ -89,7 +91,7 @@ def parse_slot(text: str, slot_seconds: float, place: str) -> int:
         slot = None
     if slot is None:
         hint = "write a number from 0 on, or a time from the start such as 2h"
-        raise InputError(Fault(place, f"{shown(text)} is no slot", hint))
+        raise InputError(Fault(place, f"{quote_for_display(text)} is no slot", hint))
     return slot
 
 
@@ -138,9 +140,11 @@ class JobFilter:
         """
         unknown = next((outcome for outcome in self.outcome if outcome not in OUTCOMES), None)
         if unknown is not None:
-            close = closest(unknown, OUTCOMES)
+            close = closest_match(unknown, OUTCOMES)
             hint = f"did you mean {close!r}?" if close else f"known: {', '.join(OUTCOMES)}"
-            raise InputError(Fault("--outcome", f"there is no outcome {shown(unknown)}", hint))
+            raise InputError(
+                Fault("--outcome", f"there is no outcome {quote_for_display(unknown)}", hint)
+            )
         wanted = pl.lit(value=True)
         for column, patterns in (
             ("job", self.job),
@@ -196,9 +200,9 @@ def columns_of(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns
         return jobs.columns
     for name in names:
         if name not in jobs.columns:
-            close = closest(name, jobs.columns)
+            close = closest_match(name, jobs.columns)
             hint = f"did you mean {close!r}?" if close else f"known: {', '.join(jobs.columns)}"
-            raise InputError(Fault(place, f"there is no column {shown(name)}", hint))
+            raise InputError(Fault(place, f"there is no column {quote_for_display(name)}", hint))
     return list(names)
 
 

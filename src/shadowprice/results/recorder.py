@@ -33,7 +33,7 @@ from shadowprice.core.events import (
     Stop,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Policy, Status, priced
+from shadowprice.core.policy import Policy, Status, as_priced_policy
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
@@ -208,7 +208,7 @@ class Recorder(Observer):
         self.slots = array("q")
         self.running = array("q")
         self.waiting = array("q")
-        self._priced = priced(policy)
+        self._priced = as_priced_policy(policy)
         self._owners = array("q")
         self._servers = array("q")
         self._workers = array("q")

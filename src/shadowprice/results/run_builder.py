@@ -17,7 +17,7 @@ import shadowprice
 from shadowprice.core.amounts import format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
-from shadowprice.core.policy import Policy, guaranteed
+from shadowprice.core.policy import Policy, as_guaranteed_policy
 from shadowprice.results.costs import cost_summary, job_costs
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.recorder import Recorder
@@ -155,7 +155,7 @@ def build_run(
         },
     }
 
-    guaranteeing = guaranteed(policy)
+    guaranteeing = as_guaranteed_policy(policy)
     if guaranteeing is not None:
         arrived = [job for job in recorder.jobs if job.name in recorder.arrived]
         if guarantee := guaranteeing.guarantee(arrived):

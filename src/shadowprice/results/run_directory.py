@@ -15,7 +15,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.results.advice import JobAdvice
 
 RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL = (
@@ -227,7 +227,7 @@ def read_info(folder: Path) -> Fields:
         raise InputError(
             Fault(
                 str(path),
-                f"unknown format {shown(version)}; expected {FORMAT}",
+                f"unknown format {quote_for_display(version)}; expected {FORMAT}",
                 "use the version of shadowprice that wrote it, or run the simulation again",
             )
         )

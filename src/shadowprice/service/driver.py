@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from shadowprice.executors.background import Background, monotonic
+from shadowprice.executors.background import BackgroundTasks, monotonic
 from shadowprice.executors.contract import Progressed
 from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, MonotonicWallClock, format_rfc3339
@@ -135,7 +135,7 @@ class Driver(Writer):
         self._second = 0.0
         self._snapshot_due = False
         self._swept = self._steady_from = monotonic()
-        self._background = Background(log, metrics.failed)
+        self._background = BackgroundTasks(log, metrics.failed)
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fresh: Callable[[], Awaitable[None]] | None = None

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.executors.background import Background, all_of
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.executors.background import BackgroundTasks, run_all
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.lease import Lease
 from shadowprice.kubernetes.names import ACTIVE_LABEL
@@ -36,8 +36,8 @@ class KubernetesIntegration:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._lease: Lease | None = None
-        self._connection: Connection | None = None
-        self._background = Background(log, service.metrics.failed)
+        self._connection: ApiClient | None = None
+        self._background = BackgroundTasks(log, service.metrics.failed)
         self.controller: Controller | None = None
 
     @property
@@ -61,7 +61,7 @@ class KubernetesIntegration:
         MissingLibraryError
             If the Kubernetes client isn't installed.
         """
-        connection = await Connection.open(self._service.settings.cluster_address)
+        connection = await ApiClient.open(self._service.settings.cluster_address)
         await connection.close()
 
     async def elected(self) -> int | None:
@@ -80,7 +80,7 @@ class KubernetesIntegration:
         if self._lease is not None and self._lease.holds():
             return self._lease.epoch
         if self._connection is None:
-            self._connection = await Connection.open(settings.cluster_address)
+            self._connection = await ApiClient.open(settings.cluster_address)
             await self._mark(active=False)
         identity = f"{os.environ.get(POD, 'shadowprice')}_{secrets.token_hex(8)}"
         lease = Lease(self._connection, *settings.lease, identity)
@@ -127,7 +127,7 @@ class KubernetesIntegration:
             Controller,
         )
 
-        connection = await Connection.open(settings.trainingjobs)
+        connection = await ApiClient.open(settings.trainingjobs)
         identity = hashlib.sha256(b"trainingjobs" + self._service.key).hexdigest()[:16]
         controller = partial(Controller, self._service, connection, identity=identity)
         if lease is None:
@@ -147,7 +147,7 @@ class KubernetesIntegration:
         steps = [] if self._lease is None else [self._lease.release]
         steps += [self._background.end]
         steps += [] if self._connection is None else [self._connection.close]
-        await all_of(*steps)
+        await run_all(*steps)
 
     # ---------------------------------------------------------------- for the executor
 

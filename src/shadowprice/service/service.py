@@ -19,12 +19,12 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.specs import JobSpec
-from shadowprice.core.wording import escaped
+from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.records import cluster_of, cluster_record
-from shadowprice.executors.background import all_of
-from shadowprice.executors.contract import Executor, ExecutorOptions, Obstacle, Reaching
-from shadowprice.executors.registry import create
+from shadowprice.executors.background import run_all
+from shadowprice.executors.contract import ChecksReachability, Executor, ExecutorOptions, Obstacle
+from shadowprice.executors.registry import create_executor
 from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
 from shadowprice.policies.choice import PolicyChoice
@@ -135,7 +135,7 @@ class Service:
         if settings.trainingjobs is not None or settings.lease is not None:
             self._resident = KubernetesIntegration(self)
         if executor is None and settings.executor != NO_EXECUTOR:
-            self._executor = create(settings.executor, self._executor_options())
+            self._executor = create_executor(settings.executor, self._executor_options())
         check_executor(settings, self._executor)
         check_users(settings, self._executor)
 
@@ -170,7 +170,7 @@ class Service:
         warm_up_policy(self.cluster, self.choice)
         if self.settings.lease is not None:
             return False  # the lease decides which instance writes
-        if isinstance(self._executor, Reaching):
+        if isinstance(self._executor, ChecksReachability):
             asyncio.run(self._executor.reach())
         return self.store.open()
 
@@ -267,7 +267,7 @@ class Service:
         """Stop all components in order: commit pending operations, let running jobs continue."""
         self.stopping = True
         try:
-            await all_of(
+            await run_all(
                 self.whatifs.close,
                 self._close_parts,
                 self._stop_driver,
@@ -283,7 +283,7 @@ class Service:
 
     async def _close_parts(self) -> None:
         parts = (self._resident, self.runner, self.follower)
-        await all_of(*(part.close for part in parts if part is not None))
+        await run_all(*(part.close for part in parts if part is not None))
 
     async def _stop_driver(self) -> None:
         if self.driver is not None:
@@ -378,7 +378,7 @@ class Service:
                 select(table.c.id).where(table.c.hash == hash_token(token))
             ).first()
         if row is None:
-            note = f"first start, {escaped(str(self.token_file))}"
+            note = f"first start, {escape_controls(str(self.token_file))}"
             _only(truth, CreateToken(token, AccessRole.OPERATOR, None, note, None))
 
     # ---------------------------------------------------------------- requests

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
@@ -138,7 +138,9 @@ def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         tenant, colon, user = text.rpartition(":")
         if not colon or not tenant or not user:
             hint = "write vision:alice, or *:nobody for all tenants"
-            raise InputError(Fault("--allow-user", f"{shown(text)} names no user", hint))
+            raise InputError(
+                Fault("--allow-user", f"{quote_for_display(text)} names no user", hint)
+            )
         users[tenant] = (*users.get(tenant, ()), user)
     return users
 
@@ -156,7 +158,9 @@ def parse_lease(text: str) -> tuple[str, str] | None:
     namespace, _, name = text.partition("/")
     label = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
     if not (label.fullmatch(namespace) and label.fullmatch(name)) or len(text) > 127:
-        raise InputError(Fault("--lease", f"{shown(text)} is no lease", "write NAMESPACE/NAME"))
+        raise InputError(
+            Fault("--lease", f"{quote_for_display(text)} is no lease", "write NAMESPACE/NAME")
+        )
     return namespace, name
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.executors.background import all_of, monotonic
+from shadowprice.executors.background import monotonic, run_all
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
@@ -233,7 +233,7 @@ class Writer:
 
     async def finish(self) -> None:
         """Write a final snapshot for a fast start, and stop the thread; called after `run`."""
-        await all_of(self._last_snapshot, lambda: self._thread.shutdown(wait=True))
+        await run_all(self._last_snapshot, lambda: self._thread.shutdown(wait=True))
 
     async def _last_snapshot(self) -> None:
         if self.health_error is None:

@@ -12,7 +12,7 @@ from shadowprice.core.job import Job
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import TenantAccount, compute_tenant_accounts
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.misreports import KINDS, Misreport, TrueRevenue, misreports
+from shadowprice.simulator.misreports import MISREPORT_KINDS, Misreport, TrueRevenue, misreports
 from shadowprice.simulator.scenario import Scenario, run_policy
 
 Progress = Callable[[int, int], None]
@@ -22,7 +22,7 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class MisreportGain:
     """Gain of a misreport."""
 
     misreport: Misreport
@@ -36,7 +36,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Truthfulness:
+class TruthfulnessResult:
     """Gains of one tenant by misreports of its jobs, among those tried."""
 
     tenant: str
@@ -49,7 +49,7 @@ class Truthfulness:
     """Number of misreports tried."""
     gained: Mapping[str, tuple[int, int]]
     """Numbers of misreports that gained and that were tried, by kind."""
-    best: Gain | None
+    best: MisreportGain | None
     """Misreport with the largest gain; None if none gained."""
 
     def record(self) -> dict[str, object]:
@@ -83,7 +83,7 @@ def audit_truthfulness(
     trials: int = 200,
     latest: int = 8,
     progress: Progress | None = None,
-) -> list[Truthfulness]:
+) -> list[TruthfulnessResult]:
     """Run a workload repeatedly with one tenant's jobs misreported; return one result per tenant.
 
     By default every tenant with jobs is tried, with ``trials`` misreports each, which delay
@@ -107,7 +107,7 @@ def audit_truthfulness(
         truth = {job.name: job for job in scenario.jobs if job.tenant == name}
         stated = Misreport("", "", tuple(scenario.jobs))
         honest = _true_revenue(scenario, choice, stated, truth, name)
-        best: Gain | None = None
+        best: MisreportGain | None = None
         won: Counter[str] = Counter()
         tried: Counter[str] = Counter()
         for misreport in misreports(scenario.jobs, name, trials, scenario.seed, latest):
@@ -116,18 +116,18 @@ def audit_truthfulness(
             tried[misreport.kind] += 1
             won[misreport.kind] += gain > EPSILON
             if gain > (best.gain if best else EPSILON):
-                best = Gain(misreport, result.revenue, result.utility, gain)
+                best = MisreportGain(misreport, result.revenue, result.utility, gain)
             done += 1
             if progress is not None:
                 progress(done, total)
         done += 1
         results.append(
-            Truthfulness(
+            TruthfulnessResult(
                 name,
                 honest.revenue,
                 honest.utility,
                 sum(tried.values()),
-                {kind: (won[kind], tried[kind]) for kind in KINDS if kind in tried},
+                {kind: (won[kind], tried[kind]) for kind in MISREPORT_KINDS if kind in tried},
                 best,
             )
         )

@@ -29,7 +29,7 @@ from shadowprice.engine.snapshot import clone
 from shadowprice.kernels.stopwatch import working_time
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
-from shadowprice.simulator.machines import Machines
+from shadowprice.simulator.machines import SimulatedCluster
 
 Incident = ServerLost | ServerBack | JobCancelled
 
@@ -37,7 +37,7 @@ _TOLD_EVERY: Final = 1024
 """Slots between two progress reports, with or without events."""
 
 
-class RunProgress(Protocol):
+class ProgressCallback(Protocol):
     """Callback that is called at intervals with the progress of a run."""
 
     def __call__(self, arrived: int, jobs: int, slot: int | None = None, /) -> None:
@@ -70,18 +70,18 @@ class Simulation:
     def run(
         self,
         observers: Sequence[Observer] = (),
-        progress: RunProgress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Engine:
         """Run to the end; return the engine's final state, without jobs that an observer removes.
 
         ``progress`` is called with (jobs arrived, jobs in total, slot) at intervals.
         """
-        course = Course(self, observers, progress)
+        course = SimulationRun(self, observers, progress)
         course.run()
         return course.engine
 
 
-class Course:
+class SimulationRun:
     """A simulation in progress: it can stop before a slot, and be forked there.
 
     ``progress`` is called with (jobs arrived, jobs in total, slot) at intervals. ``slot`` is the
@@ -92,7 +92,7 @@ class Course:
         self,
         simulation: Simulation,
         observers: Sequence[Observer] = (),
-        progress: RunProgress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> None:
         cluster, policy = simulation.cluster, simulation.policy
         timed = _Timed(policy, observers) if observers else policy
@@ -102,7 +102,7 @@ class Course:
         self._until = simulation.until
         self._wakes = policy.capabilities.wakes_every_slot
         self._patience = policy.capabilities.patience or cluster.horizon
-        self._machines = Machines(
+        self._machines = SimulatedCluster(
             simulation.execution, simulation.seed, restart_first=cluster.restart_first
         )
         self._arrived = self._still = self._simulated = 0
@@ -115,7 +115,7 @@ class Course:
         self,
         simulation: Simulation,
         observers: Sequence[Observer],
-        progress: RunProgress | None,
+        progress: ProgressCallback | None,
     ) -> None:
         """Set the events from this slot on, and the observers."""
         slot = self.slot
@@ -132,7 +132,7 @@ class Course:
         self._observers = observers
         self._tell = progress or _tell_nobody
 
-    def fork(self, simulation: Simulation, observers: Sequence[Observer] = ()) -> Course:
+    def fork(self, simulation: Simulation, observers: Sequence[Observer] = ()) -> SimulationRun:
         """Return an independent run that continues from here; this one stays unchanged.
 
         ``simulation`` has the jobs and incidents from this slot on. The new observers receive no

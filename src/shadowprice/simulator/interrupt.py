@@ -13,11 +13,11 @@ from typing import Final
 from shadowprice.core.events import Command, DriverEvent
 from shadowprice.results.observer import Observer
 
-PATIENCE: Final = 2.0
+STOP_GRACE_SECONDS: Final = 2.0
 """Seconds that an event may take after Ctrl-C before the run stops inside it."""
 
 
-class StopSign(Observer):
+class StopRequestObserver(Observer):
     """Raises `KeyboardInterrupt` after the current event, if a stop is requested.
 
     It must be the last observer, so that all other observers have received the event. ``asked`` is
@@ -38,17 +38,17 @@ class StopSign(Observer):
     def decided(self, seconds: float) -> None:
         """Stop inside a long event if the request is older than the grace period."""
         del seconds
-        if self.asked is not None and time.monotonic() - self.asked > PATIENCE:
+        if self.asked is not None and time.monotonic() - self.asked > STOP_GRACE_SECONDS:
             raise KeyboardInterrupt
 
 
 @contextmanager
-def stop_sign() -> Iterator[StopSign]:
+def stop_on_signal() -> Iterator[StopRequestObserver]:
     """Yield an observer that Ctrl-C or SIGTERM sets; a second signal interrupts immediately.
 
     Signals can be handled only in the main thread; elsewhere the observer is never set.
     """
-    sign = StopSign()
+    sign = StopRequestObserver()
     if threading.current_thread() is not threading.main_thread():
         yield sign
         return

@@ -39,7 +39,7 @@ class _Running:
     """Whether its start loses time and it hasn't run for a slot yet."""
 
 
-class Machines:
+class SimulatedCluster:
     """Running generations and their progress, driven by commands alone.
 
     ``restart_first`` says whether a job's first start costs its restart time too; the seed is that
@@ -60,7 +60,7 @@ class Machines:
         self._gains: dict[str, int] = {}
         self._varying: dict[str, _Running] = {}
 
-    def copy(self) -> Machines:
+    def copy(self) -> SimulatedCluster:
         """Return an independent copy in the same state."""
         twin = copy(self)
         twin._bags = self._bags.copy()

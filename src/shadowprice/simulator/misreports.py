@@ -29,12 +29,12 @@ from shadowprice.core.utility import (
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.execution import ExecutionModel
 
-KINDS: Final = (
+MISREPORT_KINDS: Final = (
     "workers", "work", "less work", "split", "value", "urgency", "arrival", "several", "sham",
 )  # fmt: skip
 """Properties that can be misreported, demands first."""
 
-MisreportFn = Callable[[Job], "Told | None"]
+MisreportFn = Callable[[Job], "ReportedJob | None"]
 """Function that misstates a job; it returns None if the job has no such property."""
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
@@ -57,7 +57,7 @@ _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedJob:
     """The reported version of a misreported job."""
 
     jobs: tuple[Job, ...]
@@ -70,7 +70,7 @@ class Told:
     """True progress of a slot divided by the declared one; below 1 if work was understated."""
 
     @classmethod
-    def of(cls, told: Job, truth: Job) -> Told:
+    def of(cls, told: Job, truth: Job) -> ReportedJob:
         """Return one reported job that is done when the true one would be."""
         return cls((told,), truth.required)
 
@@ -80,12 +80,12 @@ class Misreport:
     """A workload with one tenant's jobs misreported."""
 
     kind: str
-    """One of `KINDS`."""
+    """One of `MISREPORT_KINDS`."""
     story: str
     """Description of the misreport for people."""
     jobs: tuple[Job, ...]
     """Jobs that the policy sees."""
-    told: Mapping[str, Told] = field(default_factory=dict)
+    told: Mapping[str, ReportedJob] = field(default_factory=dict)
     """Report of each misreported job, by its true name."""
 
     def execution(self, true: ExecutionModel) -> ExecutionModel:
@@ -125,12 +125,12 @@ class TrueRevenue(Observer):
     """
 
     def __init__(
-        self, truth: Mapping[str, Job], tenant: str, told: Mapping[str, Told] | None = None
+        self, truth: Mapping[str, Job], tenant: str, told: Mapping[str, ReportedJob] | None = None
     ) -> None:
         self._truth = truth
         self._tenant = tenant
         self._told = {
-            name: (told or {}).get(name) or Told.of(job, job) for name, job in truth.items()
+            name: (told or {}).get(name) or ReportedJob.of(job, job) for name, job in truth.items()
         }
         self._owner = {
             part.name: name for name, report in self._told.items() for part in report.jobs
@@ -227,7 +227,7 @@ def _mixtures(
     rng: np.random.Generator,
 ) -> Iterator[Misreport]:
     while mine:
-        reports: dict[int, Told] = {}
+        reports: dict[int, ReportedJob] = {}
         stories = []
         for index in mine:
             if rng.random() < 0.5:
@@ -243,7 +243,9 @@ def _mixtures(
             yield _misreport("several", shown, jobs, reports)
 
 
-def _misreport(kind: str, story: str, jobs: Sequence[Job], told: Mapping[int, Told]) -> Misreport:
+def _misreport(
+    kind: str, story: str, jobs: Sequence[Job], told: Mapping[int, ReportedJob]
+) -> Misreport:
     stated = [
         entry
         for index, job in enumerate(jobs)
@@ -290,9 +292,9 @@ def _lies(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
 
 
 def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> MisreportFn:
-    def lie(job: Job) -> Told | None:
+    def lie(job: Job) -> ReportedJob | None:
         changed = _scaled(job, parameters, factor)
-        return None if changed is None else Told.of(changed, job)
+        return None if changed is None else ReportedJob.of(changed, job)
 
     return lie
 
@@ -320,22 +322,24 @@ def _factor(utility: Utility, name: str, factor: float) -> float:
 
 
 def _width_lie(keeps: Callable[[Any], Any]) -> MisreportFn:
-    def lie(job: Job) -> Told | None:
+    def lie(job: Job) -> ReportedJob | None:
         is_kept = keeps(job.worker_counts)
         if not is_kept.any() or is_kept.all():
             return None
         names = ("worker_counts", "gains", "internal_gains", "ps_counts")
-        return Told.of(replace(job, **{name: getattr(job, name)[is_kept] for name in names}), job)
+        return ReportedJob.of(
+            replace(job, **{name: getattr(job, name)[is_kept] for name in names}), job
+        )
 
     return lie
 
 
 def _work_lie(factor: float) -> MisreportFn:
-    def lie(job: Job) -> Told | None:
+    def lie(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required * factor)
         if required >= bounds.PROGRESS.most:
             return None
-        return Told.of(replace(job, required=required), job)
+        return ReportedJob.of(replace(job, required=required), job)
 
     return lie
 
@@ -343,12 +347,12 @@ def _work_lie(factor: float) -> MisreportFn:
 def _less_work_lie(factor: Fraction) -> MisreportFn:
     """Understate work: the job runs past its plan, and the policy plans the rest again."""
 
-    def lie(job: Job) -> Told | None:
+    def lie(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required * factor)
         if job.bag is not None or required >= job.required:
             return None
         changed = replace(job, required=required)
-        return Told((changed,), required, pace=Fraction(required, job.required))
+        return ReportedJob((changed,), required, pace=Fraction(required, job.required))
 
     return lie
 
@@ -356,7 +360,7 @@ def _less_work_lie(factor: Fraction) -> MisreportFn:
 def _split_lie(parts: int, *, whole: bool) -> MisreportFn:
     """Submit a job in parts of equal work, which may run in parallel as far as the job could."""
 
-    def lie(job: Job) -> Told | None:
+    def lie(job: Job) -> ReportedJob | None:
         required = -(-job.required // parts)
         if job.bag is not None or job.required < parts:
             return None
@@ -368,10 +372,10 @@ def _split_lie(parts: int, *, whole: bool) -> MisreportFn:
             for index in range(parts)
         )
         max_gain = int(max(job.gains.max(), job.internal_gains.max()))
-        return Told(pieces, job.required, max_gain)
+        return ReportedJob(pieces, job.required, max_gain)
 
     return lie
 
 
 def _delay(slots: int) -> MisreportFn:
-    return lambda job: Told.of(replace(job, arrival=job.arrival + slots), job)
+    return lambda job: ReportedJob.of(replace(job, arrival=job.arrival + slots), job)

@@ -16,9 +16,9 @@ from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.run_builder import RunContext, RunInput, build_run
 from shadowprice.results.run_directory import RunData
-from shadowprice.simulator.driver import Incident, RunProgress, Simulation
+from shadowprice.simulator.driver import Incident, ProgressCallback, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
-from shadowprice.simulator.interrupt import StopSign, stop_sign
+from shadowprice.simulator.interrupt import StopRequestObserver, stop_on_signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def run_policy(
     scenario: Scenario,
     choice: PolicyChoice,
     *,
-    stop: StopSign | None = None,
+    stop: StopRequestObserver | None = None,
     at_once: bool = False,
 ) -> RunData:
     """Build a policy, run a scenario under it, and record everything about it; see `record_run`.
@@ -97,8 +97,8 @@ def record_run(
     settings: Mapping[str, Any] | None = None,
     origin: Mapping[str, object] | None = None,
     observers: Sequence[Observer] = (),
-    progress: RunProgress | None = None,
-    stop: StopSign | None = None,
+    progress: ProgressCallback | None = None,
+    stop: StopRequestObserver | None = None,
     at_once: bool = False,
 ) -> RunData:
     """Run a scenario under a freshly built policy, and record everything about it.
@@ -121,7 +121,7 @@ def record_run(
     )
     partial = False
     prepared_before, start = preparing.seconds, working_time()
-    with stop_sign() if stop is None else nullcontext(stop) as sign:
+    with stop_on_signal() if stop is None else nullcontext(stop) as sign:
         try:
             simulation.run((recorder, *observers, sign), progress)
         except KeyboardInterrupt:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowprice.core import bounds
-from shadowprice.core.amounts import parse_duration, parse_span
+from shadowprice.core.amounts import parse_duration, parse_positive_duration
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.wording import closest
+from shadowprice.core.wording import closest_match
 from shadowprice.extensions import FileExtension
 from shadowprice.inputs import read_jobs
 from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
@@ -26,7 +26,7 @@ from shadowprice.results.run_builder import RunInput
 from shadowprice.simulator.scenario import Scenario
 
 if TYPE_CHECKING:
-    from shadowprice.simulator.traced import Traced
+    from shadowprice.simulator.traced import TraceWorkload
     from shadowprice.traces.records import Trace
 
 Document = Mapping[str, Any]
@@ -35,7 +35,7 @@ SIZED_CLUSTER_LABEL = "the cluster sized to the trace"
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ScenarioSource:
     """Files and options that give a scenario."""
 
     cluster: Path | Document | None = None
@@ -56,7 +56,7 @@ class Source:
     """Requested over available GPU-time of that cluster (core-time without GPUs)."""
     skip_invalid: bool = False
     """Leave invalid jobs out."""
-    _traces: dict[str, Traced] = field(default_factory=dict, init=False)
+    _traces: dict[str, TraceWorkload] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if (self.jobs is None) == (self.trace is None):
@@ -154,18 +154,18 @@ class Source:
 
     # ------------------------------------------------------------ traces
 
-    def _traced(self) -> Traced:
+    def _traced(self) -> TraceWorkload:
         # Runs of job files don't need it.
-        from shadowprice.simulator.traced import Traced  # noqa: PLC0415
+        from shadowprice.simulator.traced import TraceWorkload  # noqa: PLC0415
 
         assert self.trace is not None
         if self.trace not in self._traces:
-            self._traces[self.trace] = Traced(self.trace, skip_invalid=self.skip_invalid)
+            self._traces[self.trace] = TraceWorkload(self.trace, skip_invalid=self.skip_invalid)
         return self._traces[self.trace]
 
     def _sized(self, seed: int) -> Document:
         traced = self._traced()
-        length = parse_span(self.slot, "--slot", "20min")
+        length = parse_positive_duration(self.slot, "--slot", "20min")
         return traced.sized(traced.workload(length, seed), self.load)
 
     def _read_trace(
@@ -173,7 +173,7 @@ class Source:
     ) -> tuple[Cluster, list[Job], list[str], Callable[[int], Document]]:
         traced = self._traced()
         place = SIZED_CLUSTER_LABEL if self.cluster is None else self._document()[1]
-        length = parse_span(self.slot, "--slot", "20min")
+        length = parse_positive_duration(self.slot, "--slot", "20min")
         if document is not None:
             length = resolve_cluster(document, place).slot_seconds
         workload = traced.workload(length, seed)
@@ -216,7 +216,7 @@ def with_servers_changed(document: Document, added: Mapping[str, int], place: st
     names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
     for name in added:
         if name not in names:
-            similar = closest(name, [str(candidate) for candidate in names])
+            similar = closest_match(name, [str(candidate) for candidate in names])
             hint = (
                 f"did you mean {similar!r}?" if similar else f"it has {', '.join(map(str, names))}"
             )

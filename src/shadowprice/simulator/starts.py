@@ -30,7 +30,7 @@ class _Stopped(Exception):  # noqa: N818  # it isn't an error
     """Ends a run early."""
 
 
-class Placements(Observer):
+class PlacementObserver(Observer):
     """Records the placements of every slot, and the jobs that complete.
 
     ``stop`` is called after every event, and returns whether to end the run.
@@ -81,7 +81,7 @@ def completed_schedules(
 
     ``stop`` is called after every event, and returns whether to end the run.
     """
-    placements = Placements(stop)
+    placements = PlacementObserver(stop)
     simulation = Simulation(
         cluster=scenario.cluster,
         jobs=scenario.jobs,
@@ -94,7 +94,9 @@ def completed_schedules(
     return placements.schedules()
 
 
-def starts(scenario: Scenario, stop: Callable[[], bool]) -> Iterator[Mapping[str, Schedule]]:
+def iter_warm_starts(
+    scenario: Scenario, stop: Callable[[], bool]
+) -> Iterator[Mapping[str, Schedule]]:
     """Yield schedules of a job set, each from another run.
 
     Servers aren't lost in these runs, and jobs are exactly as fast as declared. If ``stop`` returns

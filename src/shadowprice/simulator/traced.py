@@ -12,7 +12,7 @@ from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthes
 from shadowprice.traces.workload import Workload
 
 
-class Traced:
+class TraceWorkload:
     """A trace, read once for all seeds.
 
     ``trace`` holds its rows, ``path`` is its file, ``format`` its format, ``start`` the time of its

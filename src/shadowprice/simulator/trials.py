@@ -26,13 +26,13 @@ from shadowprice.results.significance import (
     compare_to_reference,
     interval,
 )
-from shadowprice.simulator.driver import RunProgress
-from shadowprice.simulator.interrupt import StopSign
+from shadowprice.simulator.driver import ProgressCallback
+from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario, record_run
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 
-Bar = Callable[[str], AbstractContextManager[RunProgress | None]]
-Measured = tuple[str, int, Mapping[str, Any]]
+ProgressBarFactory = Callable[[str], AbstractContextManager[ProgressCallback | None]]
+SeedRun = tuple[str, int, Mapping[str, Any]]
 """A policy's label, a seed, and the ``run.json`` of its run."""
 
 TIMING_METRICS: Final = frozenset({"decision_p99"})
@@ -40,7 +40,7 @@ TIMING_METRICS: Final = frozenset({"decision_p99"})
 
 
 @dataclass(frozen=True, eq=False)
-class Trials:
+class SeedRuns:
     """Metrics of every policy from every seed."""
 
     frame: pl.DataFrame
@@ -145,7 +145,7 @@ def seeds_from(seed: int, seeds: int) -> range:
     return range(seed, seed + seeds)
 
 
-def trials_of(runs: Sequence[Measured]) -> Trials:
+def collect_seed_runs(runs: Sequence[SeedRun]) -> SeedRuns:
     """Return the metrics of runs, given as (label, seed, ``run.json``).
 
     Times of all jobs are counted up to the latest end of a seed's runs. Counted up to its own end,
@@ -165,15 +165,15 @@ def trials_of(runs: Sequence[Measured]) -> Trials:
     ]
     schema: dict[str, Any] = {"policy": pl.String(), "seed": pl.Int64()}
     schema |= {metric.key: pl.Float64() for metric in OVER_SEEDS}
-    return Trials(pl.DataFrame(rows, schema=schema, orient="row"))
+    return SeedRuns(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
 def run_all(
     scenario: Scenario,
     choices: Sequence[PolicyChoice],
     *,
-    stop: StopSign | None = None,
-    bar: Bar = lambda _: nullcontext(None),
+    stop: StopRequestObserver | None = None,
+    bar: ProgressBarFactory = lambda _: nullcontext(None),
     each: Callable[[RunData], None] = lambda _: None,
 ) -> list[RunData]:
     """Run a scenario under every policy, in order; the list ends with the first partial run.
@@ -204,18 +204,18 @@ def run_all(
 
 
 def further_seeds(
-    source: Source,
+    source: ScenarioSource,
     choices: Sequence[PolicyChoice],
     seeds: Sequence[int],
     *,
-    stop: StopSign | None = None,
-    bar: Bar = lambda _: nullcontext(None),
-) -> tuple[list[Measured], RunData | None]:
+    stop: StopRequestObserver | None = None,
+    bar: ProgressBarFactory = lambda _: nullcontext(None),
+) -> tuple[list[SeedRun], RunData | None]:
     """Run every policy from every seed; return the metrics, and the run that was stopped, if any.
 
     The metrics are (label, seed, ``run.json``) of the seeds from which all policies ran to the end.
     """
-    measured: list[Measured] = []
+    measured: list[SeedRun] = []
     for seed in seeds:
         scenario, _ = source.scenario(seed)
         with bar(f"seed {seed}"):

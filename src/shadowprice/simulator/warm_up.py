@@ -24,7 +24,7 @@ from shadowprice.policies.registry import builtin_policies
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.colocation import colocated_cluster
 from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
 
@@ -159,7 +159,7 @@ def _marker(policy: str) -> Path | None:
 def _scenario(
     cluster: Document, jobs: list[Document], until: str, incidents: list[Document] | None = None
 ) -> Scenario:
-    source = Source(cluster=cluster, jobs=jobs, incidents=incidents, until=until)
+    source = ScenarioSource(cluster=cluster, jobs=jobs, incidents=incidents, until=until)
     return source.scenario()[0]
 
 

@@ -20,20 +20,20 @@ from shadowprice.results.metric_definitions import (
 )
 from shadowprice.results.run_directory import Fields
 from shadowprice.results.significance import ConfidenceInterval, interval
-from shadowprice.simulator.interrupt import StopSign
+from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import run_policy
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ClusterChange:
     """Servers that are added to a cluster, or removed."""
 
     added: tuple[tuple[str, int], ...] = ()
     """Numbers by the name of their entry in the cluster; empty for the cluster as it is."""
 
     @classmethod
-    def parse(cls, text: str, sign: int = 1, place: str = "--add") -> Change:
+    def parse(cls, text: str, sign: int = 1, place: str = "--add") -> ClusterChange:
         """Parse ``gpu:2`` or ``gpu:2,net:1``.
 
         Raises
@@ -61,14 +61,14 @@ class Change:
         return sum(count for _, count in self.added)
 
 
-AS_IT_IS = Change()
+NO_CHANGE = ClusterChange()
 
 
 @dataclass(frozen=True, eq=False)
-class WhatIf:
+class WhatIfResult:
     """Metrics of every changed cluster, policy and seed."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[ClusterChange, ...]
     """The cluster as it is, then the changed ones."""
     frame: pl.DataFrame
     """One row per change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``,
@@ -77,11 +77,11 @@ class WhatIf:
     ``gain_per_cost`` divides it by the additional cost of the cluster (saved, with fewer servers).
     It is null if a run ended so much earlier that more servers cost less, or fewer cost more."""
 
-    def of(self, change: Change, policy: str) -> pl.DataFrame:
+    def of(self, change: ClusterChange, policy: str) -> pl.DataFrame:
         """Return the rows of a change under a policy, seed by seed."""
         return self.frame.filter((pl.col("change") == change.label) & (pl.col("policy") == policy))
 
-    def interval(self, change: Change, policy: str, key: str) -> ConfidenceInterval | None:
+    def interval(self, change: ClusterChange, policy: str, key: str) -> ConfidenceInterval | None:
         """Return the mean of a column over the seeds; None if no run has it."""
         values = self.of(change, policy)[key].drop_nulls().to_list()
         return interval(values) if values else None
@@ -102,14 +102,14 @@ class WhatIf:
 
 
 def whatif(
-    source: Source,
+    source: ScenarioSource,
     choices: Sequence[PolicyChoice],
-    changes: Sequence[Change],
+    changes: Sequence[ClusterChange],
     seeds: Sequence[int] = (0,),
     *,
-    stop: StopSign | None = None,
+    stop: StopRequestObserver | None = None,
     progress: Callable[[str, int], None] | None = None,
-) -> WhatIf:
+) -> WhatIfResult:
     """Run a workload on a cluster as it is, and with servers added or removed.
 
     Each change is tried alone; without any, one more server of every kind. The seeds are the same
@@ -124,8 +124,8 @@ def whatif(
         If it was stopped, because a partial comparison is useless.
     """
     if not changes:
-        changes = [Change(((name, 1),)) for name in source.kinds(seeds[0])]
-    clusters = (AS_IT_IS, *dict.fromkeys(changes))
+        changes = [ClusterChange(((name, 1),)) for name in source.kinds(seeds[0])]
+    clusters = (NO_CHANGE, *dict.fromkeys(changes))
     for change in clusters:
         # A wrong name must not waste the runs before it.
         source.scenario(seeds[0], dict(change.added))
@@ -161,11 +161,11 @@ def whatif(
     }
     schema |= {metric.key: pl.Float64() for metric in OVER_SEEDS}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return WhatIf(clusters, _with_gains(frame))
+    return WhatIfResult(clusters, _with_gains(frame))
 
 
 def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
-    base = frame.filter(pl.col("change") == AS_IT_IS.label).select(
+    base = frame.filter(pl.col("change") == NO_CHANGE.label).select(
         "policy",
         "seed",
         pl.col("total_utility").alias("_utility"),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.traces.arrivals import Burstiness, Pattern, arrival_times
-from shadowprice.traces.workload import NANO, Profile, Workload
+from shadowprice.traces.workload import NANO, JobProfile, Workload
 
 EPOCHS: Final = (50, 150)
 CHUNKS: Final = (5, 20)
@@ -97,7 +97,7 @@ def generate_colocated(
         fewest=np.ones(jobs, dtype=np.int64),
         most=chunks.copy(),
         profiles=[
-            Profile(
+            JobProfile(
                 worker=demand(0, at, int(outside[at])),
                 ps=demand(1, at, int(offered[at])),
                 gradient=int(gradients[at]) * 10**6,

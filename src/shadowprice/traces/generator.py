@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core import bounds
-from shadowprice.core.amounts import LARGEST_AMOUNT, MILLI
+from shadowprice.core.amounts import MAX_AMOUNT, MILLI
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import InputError
 from shadowprice.traces.arrivals import Burstiness, Pattern, arrival_times
 from shadowprice.traces.colocation import generate_colocated
 from shadowprice.traces.synthesis import CLASSES, draw_sigmoids
 from shadowprice.traces.testbed import generate_testbed
-from shadowprice.traces.workload import NANO, Profile, Workload
+from shadowprice.traces.workload import NANO, JobProfile, Workload
 
 Preset = Literal["paper", "chunk", "calibrated", "testbed", "pdors"]
 PRESETS: Final = ("paper", "chunk", "calibrated", "testbed", "pdors")
@@ -173,7 +173,7 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
     )
 
 
-def _profiles(rng: np.random.Generator, count: int) -> list[Profile]:
+def _profiles(rng: np.random.Generator, count: int) -> list[JobProfile]:
     """Draw the demands of section V-A, different for each job."""
 
     def whole(low: int, high: int, unit: int) -> list[int]:
@@ -195,7 +195,7 @@ def _profiles(rng: np.random.Generator, count: int) -> list[Profile]:
 
     rows = zip(gpus, share(), worker_rates, share(), ps_rates, gradients, strict=True)
     return [
-        Profile(
+        JobProfile(
             worker={**({"gpu": gpu} if gpu else {}), **demand(worker, worker_rate)},
             ps=demand(ps, ps_rate),
             gradient=gradient,
@@ -280,7 +280,7 @@ def cluster_for(
         capacity: dict[str, Any] = {"gpu": gpus_per_server}
     else:
         places = min(int(cores / requested.min()), MAX_UNITS_PER_SERVER)
-        memory, capacity = min(places * -(-maximum["memory"] // 2**30), LARGEST_AMOUNT >> 30), {}
+        memory, capacity = min(places * -(-maximum["memory"] // 2**30), MAX_AMOUNT >> 30), {}
     needed = float(np.ceil(max(needed_units, widest) / (capacity.get("gpu") or cores)))
     bounds.SERVERS.check(needed, "the cluster sized to the jobs", "raise the load")
     count = max(1, int(needed))

@@ -7,13 +7,13 @@ from typing import Final
 
 import polars as pl
 
-from shadowprice.traces.text import Table
+from shadowprice.traces.text import CheckedTable
 
 CLOCK_SKEW: Final = 60.0
 """Seconds by which a job may start before its submission: the clocks of two machines differ."""
 
 
-def check_times(table: Table, names: Mapping[str, str]) -> None:
+def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     """Check the times of a log's jobs, and add the column ``_queue``: seconds of waiting.
 
     The table has columns ``_submit``, ``_start``, ``_end``, ``_duration`` (seconds) and ``_status``

@@ -14,10 +14,10 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.extensions import is_file_reference, split_path
-from shadowprice.traces.records import Selection, Trace, select
-from shadowprice.traces.registry import Reading, TraceFormat, format_names, get_format
+from shadowprice.traces.records import Trace, TraceSelection, select
+from shadowprice.traces.registry import ImportContext, TraceFormat, format_names, get_format
 
 ENVIRONMENT: Final = "SHADOWPRICE_TRACES"
 DEFAULT_FOLDER: Final = Path("../shared/traces")
@@ -38,7 +38,7 @@ class TraceSpec:
     """The format."""
     path: Path
     """File or directory."""
-    selection: Selection
+    selection: TraceSelection
     """Jobs to keep."""
     skip_invalid: bool
     """Whether invalid rows are left out."""
@@ -82,7 +82,7 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
     return TraceSpec(
         format=trace_format,
         path=resolve(_at_home(unquote(location))),
-        selection=Selection(
+        selection=TraceSelection(
             tenants=tuple(filter(None, pairs.get("vc", "").split(","))),
             begin=_span(pairs, "from"),
             end=_span(pairs, "to"),
@@ -113,12 +113,12 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
     """
     if isinstance(spec, str):
         spec = parse_spec(spec)
-    reading = Reading(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
+    reading = ImportContext(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
     try:
         return select(spec.format.read(spec.path, reading), spec.selection)
     except (pl.exceptions.PolarsError, OverflowError) as error:
         # A column can't hold a number that was parsed leniently, or a product of numbers.
-        reason = shown(str(error).splitlines()[0])
+        reason = quote_for_display(str(error).splitlines()[0])
         message = f"contains numbers out of range ({reason})"
         raise InputError(Fault(str(spec.path), message, "check its columns")) from error
 
@@ -132,7 +132,7 @@ def _split(text: str) -> tuple[str, str]:
     if name not in format_names() and is_file_reference(text):
         split = split_path(text)
         if split is None:
-            message = f"expected a format and a path, got {shown(text)}"
+            message = f"expected a format and a path, got {quote_for_display(text)}"
             hint = "write FILE.py:NAME:PATH, such as ./lab.py:read_lab:jobs.csv, or format:PATH"
             raise InputError(Fault("trace", message, hint))
         name, rest = split
@@ -169,7 +169,7 @@ def _check_names(
     allowed = [*SELECTION_OPTIONS, *known.options, *synthesis_options]
     for key in pairs:
         if key not in allowed:
-            close = closest(key, allowed)
+            close = closest_match(key, allowed)
             hint = f"did you mean {close!r}? " if close else ""
             raise InputError(f"{text!r}: no option {key!r}; {hint}options: {', '.join(allowed)}")
 
@@ -191,7 +191,7 @@ def _limit(pairs: Mapping[str, str]) -> int | None:
     if text is None:
         return None
     if not (text.isdecimal() and len(text) <= 18 and int(text) > 0):
-        raise InputError(f"limit={shown(text)}: write a whole number above 0")
+        raise InputError(f"limit={quote_for_display(text)}: write a whole number above 0")
     bounds.JOBS.check(int(text), "limit")
     return int(text)
 

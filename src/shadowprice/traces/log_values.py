@@ -17,7 +17,7 @@ import polars as pl
 
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 Value = TypeVar("Value")
 
@@ -113,7 +113,7 @@ def time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        message = f"{shown(name)} is no time zone"
+        message = f"{quote_for_display(name)} is no time zone"
         raise InputError(Fault("timezone", message, "write one such as Europe/Berlin")) from error
     return name
 

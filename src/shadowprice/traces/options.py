@@ -10,7 +10,7 @@ from typing import Final, Literal
 from shadowprice.core.amounts import Dimension, parse_amount
 from shadowprice.core.errors import InputError
 
-MOST_WORKERS: Final = 64
+MAX_WORKERS: Final = 64
 """Maximum number of workers that elasticity gives a job."""
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -63,8 +63,8 @@ class SynthesisOptions:
             raise InputError("insensitive and sensitive are shares of all jobs, at most 1 together")
         if not (math.isfinite(self.stretch) and self.stretch >= 1):
             raise InputError(f"stretch={self.stretch}: write 1 or more")
-        if not (self.elasticity == 0 or 1 <= self.elasticity <= MOST_WORKERS):
-            raise InputError(f"elasticity={self.elasticity}: write 0, or 1 to {MOST_WORKERS}")
+        if not (self.elasticity == 0 or 1 <= self.elasticity <= MAX_WORKERS):
+            raise InputError(f"elasticity={self.elasticity}: write 0, or 1 to {MAX_WORKERS}")
 
     @property
     def worker_bandwidth(self) -> int:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import polars as pl
 
 from shadowprice.core import bounds
-from shadowprice.core.bounds import Bound
+from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
 
 SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
@@ -40,7 +40,7 @@ SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
 )
 """Columns of `Trace.jobs` with their types; all but job, submit and gpus may be null."""
 
-LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
+MAX_VALUES: Final[Mapping[str, InputLimit]] = MappingProxyType(
     {
         "submit": bounds.SECONDS,
         "duration": bounds.SECONDS,
@@ -50,8 +50,8 @@ LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
         "deadline": bounds.SECONDS,
         "gpus": bounds.GPUS,
         "cpus": bounds.GPUS,
-        "workers": bounds.WIDTHS,
-        "ps": bounds.WIDTHS,
+        "workers": bounds.WORKER_COUNTS,
+        "ps": bounds.WORKER_COUNTS,
         "batch_size": bounds.NUMBER,
         "iterations": bounds.NUMBER,
         "memory": bounds.MEMORY,
@@ -61,7 +61,7 @@ LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
 
 REQUIRED: Final = ("job", "submit", "gpus")
 
-ON_THE_CLOCK: Final = frozenset({"submit", "deadline"})
+ABSOLUTE_TIME_COLUMNS: Final = frozenset({"submit", "deadline"})
 """Columns that are points in time; the others are durations and amounts."""
 
 Action = Literal["read", "dropped", "mended", "kept"]
@@ -70,7 +70,7 @@ STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ImportNote:
     """Rows that an importer read in an assumed way, dropped, repaired, or kept though unusual."""
 
     action: Action
@@ -82,7 +82,7 @@ class Note:
 
 
 @dataclass(slots=True)
-class Tally:
+class ImportTally:
     """Counts of rows dropped and repaired, by reason, in order of first occurrence."""
 
     _counts: dict[tuple[Action, str], int] = field(default_factory=dict)
@@ -93,10 +93,10 @@ class Tally:
             key = (action, reason)
             self._counts[key] = self._counts.get(key, 0) + count
 
-    def notes(self) -> tuple[Note, ...]:
+    def notes(self) -> tuple[ImportNote, ...]:
         """Return a note for each reason."""
         return tuple(
-            Note(action, reason, count) for (action, reason), count in self._counts.items()
+            ImportNote(action, reason, count) for (action, reason), count in self._counts.items()
         )
 
 
@@ -110,7 +110,7 @@ class Trace:
     """One row for each job with the columns of `SCHEMA`, by submission, then in file order."""
     source: str
     """File or directory of the trace."""
-    notes: tuple[Note, ...] = ()
+    notes: tuple[ImportNote, ...] = ()
     """Everything dropped or repaired, by reason."""
     start: datetime | None = None
     """Absolute time of the first kept submission, if the trace has it."""
@@ -122,7 +122,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TraceSelection:
     """Jobs of a trace to keep."""
 
     tenants: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def build_trace(
     format_name: str,
     frame: pl.DataFrame,
     source: Path,
-    tally: Tally,
+    tally: ImportTally,
     *,
     absolute: bool,
 ) -> Trace:
@@ -170,7 +170,7 @@ def build_trace(
     return Trace(format_name, jobs, str(source), tally.notes(), start)
 
 
-def select(trace: Trace, selection: Selection) -> Trace:
+def select(trace: Trace, selection: TraceSelection) -> Trace:
     """Keep the selected jobs of a trace; a note counts the others.
 
     Times restart at the first kept job.
@@ -180,7 +180,7 @@ def select(trace: Trace, selection: Selection) -> Trace:
     InputError
         If a tenant is unknown, or no job remains.
     """
-    if selection == Selection():
+    if selection == TraceSelection():
         return trace
     jobs = trace.jobs
     if selection.tenants:
@@ -202,7 +202,7 @@ def select(trace: Trace, selection: Selection) -> Trace:
         raise InputError(Fault(trace.source, "no job is selected", "widen from, to, vc or limit"))
     first = float(jobs.item(0, "submit"))
     omitted = trace.jobs.height - jobs.height
-    notes = (*trace.notes, *([Note("dropped", "not selected", omitted)] if omitted else ()))
+    notes = (*trace.notes, *([ImportNote("dropped", "not selected", omitted)] if omitted else ()))
     return replace(
         trace,
         jobs=jobs.with_columns(pl.col("submit") - first, pl.col("deadline") - first),

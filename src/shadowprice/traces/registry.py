@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest
+from shadowprice.core.wording import closest_match
 from shadowprice.extensions import (
     TRACES,
     Extension,
@@ -22,22 +22,22 @@ from shadowprice.extensions import (
     is_file_reference,
     summary_of,
 )
-from shadowprice.traces.records import Tally, Trace
+from shadowprice.traces.records import ImportTally, Trace
 
 
 @dataclass(slots=True)
-class Reading:
+class ImportContext:
     """Options of an import, and counts of the rows that it dropped or repaired."""
 
     skip_invalid: bool = False
     """Drop invalid rows and count them, instead of refusing the file."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the format, by name."""
-    tally: Tally = field(default_factory=Tally)
+    tally: ImportTally = field(default_factory=ImportTally)
     """Rows dropped and repaired."""
 
 
-Importer = Callable[[Path, Reading], Trace]
+Importer = Callable[[Path, ImportContext], Trace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def get_format(name: str) -> TraceFormat:
     if name in installed_formats():
         return _extension_format(installed_formats()[name])
     known = format_names()
-    close = closest(name, known)
+    close = closest_match(name, known)
     hint = f"did you mean {close!r}? " if close else ""
     raise InputError(f"unknown trace format {name!r}; {hint}known formats: {', '.join(known)}")
 
@@ -172,7 +172,7 @@ def _extension_format(extension: Extension) -> TraceFormat:
 def _checked(read: Importer, location: str) -> Importer:
     """Return an importer that raises an error if the result isn't a `Trace`."""
 
-    def checked(path: Path, reading: Reading) -> Trace:
+    def checked(path: Path, reading: ImportContext) -> Trace:
         trace: object = read(path, reading)
         if not isinstance(trace, Trace):
             message = f"expected a Trace, got a {type(trace).__name__}"

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shadowprice.traces.options import MOST_WORKERS, SynthesisOptions
-from shadowprice.traces.throughput import Curve, Family, at_workers
+from shadowprice.traces.options import MAX_WORKERS, SynthesisOptions
+from shadowprice.traces.throughput import Curve, Family, rate_at
 from shadowprice.traces.workload import NANO
 
 Ints = NDArray[np.int64]
@@ -19,7 +19,7 @@ _CHUNK: Final = 50
 _MANY: Final = 50 * _CHUNK
 
 
-class Speeds:
+class JobSpeeds:
     """Work, step time and worker range of every job; each conserves its GPU-time.
 
     ``frame`` has the columns of `records.SCHEMA`. ``traced`` is the number of workers in the trace,
@@ -44,7 +44,7 @@ class Speeds:
         duration = frame["duration"].fill_null(np.nan).to_numpy().astype(np.float64)
         steps = np.array([family.step_seconds for family in families])
         factor = options.elasticity or 2.0
-        widest = np.clip(np.floor(traced * factor), traced, np.maximum(MOST_WORKERS, traced))
+        widest = np.clip(np.floor(traced * factor), traced, np.maximum(MAX_WORKERS, traced))
         self.most = widest.astype(np.int64)
         self.fewest = traced.copy() if options.elasticity == 1 else np.ones_like(traced)
         self.curves: list[Curve | None] = [None] * frame.height
@@ -101,7 +101,7 @@ class Speeds:
             family, workers = families[index], int(traced[index])
             key = (id(family), workers)
             if key not in cache:
-                rate = at_workers(family.curve, workers)
+                rate = rate_at(family.curve, workers)
                 curve = (
                     None if rate is None else dict(sorted({**family.curve, workers: rate}.items()))
                 )

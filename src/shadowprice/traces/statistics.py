@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from shadowprice.traces.arrivals import HOUR, fano_factor, hourly_counts, interarrival_cv
-from shadowprice.traces.records import Note, Trace
+from shadowprice.traces.records import ImportNote, Trace
 
 PERCENTILES: Final = (10, 50, 90, 99)
 
@@ -60,7 +60,7 @@ class TraceStatistics:
     """Number of jobs with a known model."""
     with_deadline: int
     """Number of jobs with a known deadline."""
-    notes: tuple[Note, ...]
+    notes: tuple[ImportNote, ...]
     """Dropped or repaired rows."""
 
 

@@ -28,9 +28,9 @@ from shadowprice.core.job import Job
 from shadowprice.traces.locate import parse_spec, read_trace
 from shadowprice.traces.options import OPTION_NAMES, SynthesisOptions
 from shadowprice.traces.records import Trace
-from shadowprice.traces.speeds import Speeds
+from shadowprice.traces.speeds import JobSpeeds
 from shadowprice.traces.throughput import Curve, Family, family_table
-from shadowprice.traces.workload import NANO, Profile, Workload
+from shadowprice.traces.workload import NANO, JobProfile, Workload
 
 __all__ = ["CLASSES", "OPTION_NAMES", "SynthesisOptions", "load_jobs", "synthesize"]
 
@@ -87,7 +87,7 @@ def synthesize(
     rng = np.random.default_rng(seed)
     families = _families(frame, options, rng, notes)
     traced, per_worker = _traced_workers(frame)
-    speeds = Speeds(frame, families, traced, options, notes)
+    speeds = JobSpeeds(frame, families, traced, options, notes)
     submit = _nanoseconds(frame["submit"].to_numpy())
     kind, value, decay, target, within, classes = _utilities(
         frame, submit, speeds.duration, slot_seconds, options, rng, notes
@@ -178,7 +178,7 @@ def _profiles(
     traced: Ints,
     per_worker: Floats,
     options: SynthesisOptions,
-) -> list[Profile]:
+) -> list[JobProfile]:
     """Return demands and speed of every job; equal jobs share one object."""
     table = family_table()
     bandwidth = options.worker_bandwidth
@@ -186,7 +186,7 @@ def _profiles(
     # Totals of the trace are divided by the workers and rounded up to the stored unit.
     cores = np.ceil(frame["cpus"].fill_null(0.0).to_numpy() * MILLI / traced - 1e-6)
     memory = np.ceil(frame["memory"].fill_null(0).to_numpy() / traced)
-    cache: dict[tuple[object, ...], Profile] = {}
+    cache: dict[tuple[object, ...], JobProfile] = {}
     profiles = []
     ps = {**table.ps} if options.training == "ps" else None
     if ps is not None:
@@ -206,7 +206,7 @@ def _profiles(
                 BANDWIDTH: bandwidth,
             }
             gradient = family.gradient if curves[index] is None else 0
-            cache[key] = Profile(worker, ps, gradient, curves[index])
+            cache[key] = JobProfile(worker, ps, gradient, curves[index])
         profiles.append(cache[key])
     return profiles
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.traces.synthesis import CLASSES, draw_sigmoids
-from shadowprice.traces.workload import NANO, Profile, Workload
+from shadowprice.traces.workload import NANO, JobProfile, Workload
 
 JOBS: Final = 12
 SLOTS: Final = 10
@@ -93,7 +93,7 @@ def generate_testbed(
     gpus = rng.integers(0, 1, jobs, endpoint=True)
     sides = [_demands(rng, rates) for rates in (worker_mbps, ps_mbps)]
     profiles = [
-        Profile(
+        JobProfile(
             worker={**({"gpu": MILLI} if gpus[at] else {}), **sides[0][at]},
             ps=sides[1][at],
             gradient=int(gradients[at]),

@@ -22,17 +22,17 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import is_text, shown
-from shadowprice.inputs.unpacking import MAGIC, blocks, is_gzip
-from shadowprice.traces.records import LARGEST, ON_THE_CLOCK
-from shadowprice.traces.registry import Reading
+from shadowprice.core.wording import is_valid_utf8, quote_for_display
+from shadowprice.inputs.unpacking import GZIP_MAGIC, is_gzip, read_blocks
+from shadowprice.traces.records import ABSOLUTE_TIME_COLUMNS, MAX_VALUES
+from shadowprice.traces.registry import ImportContext
 
 HEAD_BYTES: Final = 1 << 16
-MOST_FAULTS: Final = 20
-LARGEST_NUMBER: Final = 10**15
+MAX_FAULTS: Final = 20
+MAX_INTEGER: Final = 10**15
 """Maximum number in a table, above any time in microseconds and any memory in bytes."""
 DUPLICATE_NAME_HINT: Final = "job names must be unique within a trace"
-NO_DATE: Final = "is not of the years 1970 to 2128"
+OUT_OF_RANGE_DATE: Final = "is not of the years 1970 to 2128"
 """Message for a time below 0 or above the limit, in seconds since 1970."""
 
 _GZIP: Final = b"\x1f\x8b"
@@ -71,7 +71,7 @@ def read_head(path: Path) -> str:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise InputError(Fault(str(path), f"cannot be read ({error.strerror})")) from error
-    if head.startswith(MAGIC):
+    if head.startswith(GZIP_MAGIC):
         try:
             head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
         except zlib.error as error:
@@ -115,12 +115,12 @@ def read_bytes(path: Path) -> bytes:
     Raises
     ------
     InputError
-        As `inputs.unpacking.blocks`.
+        As `inputs.unpacking.read_blocks`.
     """
-    return b"".join(blocks(path, bounds.TABLE_BYTES, 1 << 24))
+    return b"".join(read_blocks(path, bounds.TABLE_BYTES, 1 << 24))
 
 
-class Table:
+class CheckedTable:
     """Rows of a file with their line numbers, with validation.
 
     ``frame`` contains the rows that are valid so far, with an integer column ``line``. ``place`` is
@@ -128,7 +128,7 @@ class Table:
     """
 
     def __init__(
-        self, path: Path, frame: pl.DataFrame, reading: Reading, place: str = "line {}"
+        self, path: Path, frame: pl.DataFrame, reading: ImportContext, place: str = "line {}"
     ) -> None:
         self.path = path
         self.frame = frame
@@ -164,7 +164,7 @@ class Table:
             self._reading.tally.add("dropped", f"{column} {message}", invalid.height)
         else:
             self._wrong += invalid.height
-            remaining = MOST_FAULTS - len(self._faults)
+            remaining = MAX_FAULTS - len(self._faults)
             for line, value in invalid.select("line", column).head(max(remaining, 0)).iter_rows():
                 value_text = "" if value is None else f" {value!r}"
                 location = f"{self.path}: {self._place.format(line)}"
@@ -185,13 +185,13 @@ class Table:
         self.check(parsed.is_not_null(), column, "is not a time", f"write it as {pattern}")
         # Check now: times later restart at the first job, which must not be an invalid row.
         seconds = parsed.dt.epoch("us") / 1e6
-        self.check(seconds.is_between(0, bounds.SECONDS.most), column, NO_DATE)
+        self.check(seconds.is_between(0, bounds.SECONDS.most), column, OUT_OF_RANGE_DATE)
         self.frame = self.frame.with_columns(seconds.alias(column))
 
     def jobs(self, **columns: pl.Expr | str) -> pl.DataFrame:
         """Return columns of `records.SCHEMA`, given as expressions or names, after common checks.
 
-        Names must be unique, and numbers within `records.LARGEST`.
+        Names must be unique, and numbers within `records.MAX_VALUES`.
 
         Raises
         ------
@@ -207,10 +207,12 @@ class Table:
             DUPLICATE_NAME_HINT,
         )
         # Times are checked last, because they count from the first remaining job.
-        for name in sorted(LARGEST.keys() & columns.keys(), key=ON_THE_CLOCK.__contains__):
-            bound = LARGEST[name]
+        for name in sorted(
+            MAX_VALUES.keys() & columns.keys(), key=ABSOLUTE_TIME_COLUMNS.__contains__
+        ):
+            bound = MAX_VALUES[name]
             value = pl.col(name)
-            limited = value - pl.col("submit").min() if name in ON_THE_CLOCK else value
+            limited = value - pl.col("submit").min() if name in ABSOLUTE_TIME_COLUMNS else value
             self.check(value.is_null() | (limited <= bound.most), name, bound.broken)
         return self.done().drop("line")
 
@@ -234,13 +236,13 @@ class Table:
 def read_table(
     path: Path,
     columns: Mapping[str, pl.DataType],
-    reading: Reading,
+    reading: ImportContext,
     *,
     separator: str = ",",
     header: bool = True,
     optional: Sequence[str] = (),
     quoted: bool = True,
-) -> Table:
+) -> CheckedTable:
     """Read a delimited file, plain or gzip, with every type declared.
 
     ``columns`` are those to read, with their types; without a header, they are all columns of the
@@ -267,7 +269,7 @@ def read_table(
             )
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
-            message = f"the header names {shown(repeated[0])} more than once"
+            message = f"the header names {quote_for_display(repeated[0])} more than once"
             raise InputError(Fault(f"{path}: line 1", message, "give each column once"))
     else:
         _check_width(path, head, len(names), separator)
@@ -292,17 +294,17 @@ def read_table(
     texts = [name for name in present if columns[name] == pl.String()]
     stripped = pl.col(texts).str.strip_chars()
     frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
-    table = Table(path, frame.select("line", *present, *absent), reading)
+    table = CheckedTable(path, frame.select("line", *present, *absent), reading)
     for name, kind in columns.items():
         if kind.is_numeric():
             number = pl.col(name)
-            within = number.is_null() | (number.abs() <= LARGEST_NUMBER)
-            table.check(within, name, "is out of all range", f"write at most {LARGEST_NUMBER:g}")
+            within = number.is_null() | (number.abs() <= MAX_INTEGER)
+            table.check(within, name, "is out of all range", f"write at most {MAX_INTEGER:g}")
     table.drop(pl.all_horizontal(pl.col(name).is_null() for name in present), "blank line")
     return table
 
 
-def read_lines(path: Path, reading: Reading) -> Table:
+def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
     """Read a file as lines, for formats with fields separated by runs of blanks.
 
     The table has one column ``text``, stripped of blanks. Blank lines are dropped and counted.
@@ -321,7 +323,7 @@ def read_lines(path: Path, reading: Reading) -> Table:
             pass  # raises at the line that is not UTF-8
         raise InputError(Fault(str(path), f"cannot be read as lines ({error})")) from error
     lines = frame.with_row_index("line", offset=1)
-    table = Table(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
+    table = CheckedTable(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
     table.drop(pl.col("text").is_null() | (pl.col("text") == ""), "blank line")
     return table
 
@@ -339,7 +341,7 @@ def _parse(
     header: bool,
     quoted: bool,
 ) -> pl.DataFrame:
-    if isinstance(source, Path) and not is_text(str(source)):
+    if isinstance(source, Path) and not is_valid_utf8(str(source)):
         source = source.read_bytes()  # polars accepts only paths that are valid text
     return pl.read_csv(
         source,
@@ -357,7 +359,7 @@ def _parse_leniently(
     lines: Iterator[tuple[int, list[str]]],
     schema: Mapping[str, pl.DataType],
     header: bool,
-    reading: Reading,
+    reading: ImportContext,
     cause: Exception,
 ) -> pl.DataFrame:
     """Read a file that polars can't parse; report its invalid lines, or drop and count them.
@@ -376,7 +378,7 @@ def _parse_leniently(
                 rows[name].append(_value(text, kind))
         else:
             faults.append(fault)
-            if not reading.skip_invalid and len(faults) >= MOST_FAULTS:
+            if not reading.skip_invalid and len(faults) >= MAX_FAULTS:
                 break
     if faults and not reading.skip_invalid:
         raise InputError(faults) from cause
@@ -419,7 +421,7 @@ def _row_fault(
             _value(text, kind)
         except OverflowError:
             message = f"{name} {text!r} is out of all range"
-            return Fault(place, message, f"write at most {LARGEST_NUMBER:g}")
+            return Fault(place, message, f"write at most {MAX_INTEGER:g}")
         except ValueError:
             expected = _NUMBER_WORDS.get(kind, "a value")
             return Fault(place, f"{name} {text!r} is not {expected}", f"write {expected}")
@@ -437,7 +439,7 @@ def _value(text: str, kind: pl.DataType) -> object:
         number = int(
             text.removesuffix(".0")
         )  # pandas writes integers so if a value of the column is missing
-        if abs(number) > LARGEST_NUMBER:
+        if abs(number) > MAX_INTEGER:
             raise OverflowError
         return number
     if kind == pl.Float64():

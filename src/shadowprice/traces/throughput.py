@@ -24,7 +24,7 @@ import polars as pl
 
 from shadowprice.core.amounts import parse_amount
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.traces.registry import Reading
+from shadowprice.traces.registry import ImportContext
 from shadowprice.traces.text import read_bytes, read_head, read_table
 
 Curve = Mapping[int, float]
@@ -107,7 +107,7 @@ def _amounts(entry: Mapping[str, Any]) -> dict[str, int]:
     return {name: parse_amount(value).value for name, value in entry.items()}
 
 
-def at_workers(curve: Curve, workers: int) -> float | None:
+def rate_at(curve: Curve, workers: int) -> float | None:
     """Return a curve's rate at a number of workers.
 
     The rate is interpolated linearly between measured numbers. It is None outside their range.
@@ -137,7 +137,7 @@ def read_elasticflow(path: Path) -> dict[int, Curve]:
     counts = [name for name in header if name.isdecimal()]
     columns: dict[str, pl.DataType] = {"global_batch_size": pl.Int64()}
     columns |= {name: pl.Float64() for name in counts}
-    table = read_table(path, columns, Reading())
+    table = read_table(path, columns, ImportContext())
     for name in counts:
         table.check(pl.col(name).fill_null(0).fill_nan(0) >= 0, name, "is a negative rate")
     return {
@@ -209,7 +209,7 @@ def read_pollux_placements(path: Path) -> pl.DataFrame:
         "step_time": pl.Float64(),
         "sync_time": pl.Float64(),
     }
-    table = read_table(path, columns, Reading())
+    table = read_table(path, columns, ImportContext())
     text = pl.col("placement")
     table.check(text.str.contains(r"^[1-9]+$"), "placement", "is not digits above 0")
     table.check(pl.col("local_bsz") > 0, "local_bsz", "is not above 0")

@@ -25,7 +25,7 @@ from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.utility import Deadline, Reciprocal, Sigmoid, Utility
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.results.output_paths import (
     YAML_MARK,
     atomic_write,
@@ -52,7 +52,7 @@ _DIMENSIONS: Final[Mapping[str, Dimension]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class JobProfile:
     """Properties that jobs of one kind share; each distinct object is resolved once."""
 
     worker: Mapping[str, int]
@@ -89,7 +89,7 @@ class Workload:
     """Minimum number of workers in a slot."""
     most: NDArray[np.int64]
     """Maximum number of workers in a slot."""
-    profiles: Sequence[Profile]
+    profiles: Sequence[JobProfile]
     """Demands and speed of each job."""
     kind: Sequence[Literal["sigmoid", "deadline", "reciprocal"]]
     """Kind of the utility."""
@@ -268,7 +268,7 @@ def check_job_file(path: Path) -> None:
     check_output_file(path, is_job_lines if path.suffix == ".jsonl" else is_marked_yaml)
 
 
-def _fit(profile: Profile, cluster: Cluster, places: bool) -> Profile:
+def _fit(profile: JobProfile, cluster: Cluster, places: bool) -> JobProfile:
     if places:
         worker = {"worker": MILLI}
         ps = None if profile.ps is None else {"ps": MILLI}
@@ -294,8 +294,8 @@ class _Resolver:
         self._cluster = cluster
         self._slot = cluster.slot_seconds
         self._restart = cluster.restart_seconds
-        self._demands: dict[Profile, tuple[Amounts, Amounts | None]] = {}
-        self._shapes: dict[tuple[Profile, int, int], Job] = {}
+        self._demands: dict[JobProfile, tuple[Amounts, Amounts | None]] = {}
+        self._shapes: dict[tuple[JobProfile, int, int], Job] = {}
 
     def job(self, workload: Workload, at: int) -> Job:
         """Build one job; `build_job` computes its shape once for each profile and worker range."""
@@ -350,14 +350,14 @@ class _Resolver:
         )
 
     def _target(self, workload: Workload, at: int, arrival: int) -> float:
-        """Return the papers' ``d``, computed as in `core.clock.slots_allowed`."""
+        """Return the papers' ``d``, computed as in `core.clock.deadline_in_slots`."""
         if workload.within is None or workload.within[at] < 0:
             return float(workload.target[at])
         due = (int(workload.arrival[at]) + int(workload.within[at])) * self._slot.denominator
         whole, rest = divmod(due, self._slot.numerator * NANO)
         return float(whole - arrival - 1) + rest / (self._slot.numerator * NANO)
 
-    def _shape(self, profile: Profile, fewest: int, most: int, minibatch_time: int) -> Job:
+    def _shape(self, profile: JobProfile, fewest: int, most: int, minibatch_time: int) -> Job:
         """Return a template job with everything that doesn't depend on the amount of work.
 
         The mini-batch time only matters to jobs with an internal rate or a restart cost.
@@ -395,7 +395,7 @@ class _Resolver:
 
 def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
     """Refuse a job that arrives too late or takes too long to be simulated in these slots."""
-    location, hint = f"job {shown(name)}", "make slots longer"
+    location, hint = f"job {quote_for_display(name)}", "make slots longer"
     bounds.SLOT.check(arrival, location, hint)
     bounds.PROGRESS.check(required, location, hint)
     bounds.JOB_SLOTS.check(-(-required // max(fastest, 1)), location, hint)

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shadowprice.executors.contract import Ended, Ending, Executor, Progressed, Share
+from shadowprice.executors.contract import Ended, Ending, Executor, Progressed, ServerAllocation
 from tests.contract.harness import LocalHarness, Told, eventually, spec
 
 pytestmark = pytest.mark.train
@@ -45,8 +45,8 @@ def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> No
             job,
             1,
             words,
-            Share("one", 2, 1),
-            Share("two", 1, 1),
+            ServerAllocation("one", 2, 1),
+            ServerAllocation("two", 1, 1),
             env={"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"},
             tolerates_workers=True,
         )

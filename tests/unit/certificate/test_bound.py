@@ -29,7 +29,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.limits import limits_of
-from shadowprice.policies.pricing.posted import PostedPrices, read_posted
+from shadowprice.policies.pricing.posted import PostedPrices, read_posted_prices
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
@@ -384,7 +384,7 @@ def test_prices_are_read_back(tmp_path: Path) -> None:
     on = cluster(1, 0, gpus=4, horizon=10)
     jobs = ten_jobs(on)
     path, prices = written(tmp_path, on, jobs)
-    back = read_posted(path, on)
+    back = read_posted_prices(path, on)
     assert back.prices.any()
     np.testing.assert_array_equal(back.costs(jobs[0], 0, 12), prices.costs(jobs[0], 0, 12))
     assert (back.costs(jobs[0], 0, 12)[10:] == 0).all()
@@ -406,10 +406,10 @@ def test_damaged_prices_are_refused(tmp_path: Path, damage, words: str) -> None:
     path, _ = written(tmp_path, on, ten_jobs(on))
     path.write_text(damage(path.read_text()), encoding="utf-8")
     with pytest.raises(InputError, match=words):
-        read_posted(path, on)
+        read_posted_prices(path, on)
 
 
 def test_prices_of_another_cluster_are_refused(tmp_path: Path) -> None:
     path, _ = written(tmp_path, on := cluster(1, 0, gpus=4, horizon=10), ten_jobs(on))
     with pytest.raises(InputError, match="another cluster"):
-        read_posted(path, cluster(2, 0, gpus=4, horizon=10))
+        read_posted_prices(path, cluster(2, 0, gpus=4, horizon=10))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shadowprice.cloning.api import CloningProblem, Draw, TaskGroup, simulate, solve
+from shadowprice.cloning.api import CloningProblem, SamplingMethod, TaskGroup, simulate, solve
 from shadowprice.cloning.montecarlo import clopper_pearson
 from shadowprice.core.errors import InputError
 from tests.unit.cloning.test_laws import LAWS
@@ -13,9 +13,9 @@ from tests.unit.cloning.test_laws import LAWS
 STEADY = [name for name in LAWS if name != "pareto, order 1.1"]
 
 
-@pytest.mark.parametrize("draw", Draw)
+@pytest.mark.parametrize("draw", SamplingMethod)
 @pytest.mark.parametrize("name", LAWS)
-def test_runs_agree_with_the_formulas(name: str, draw: Draw) -> None:
+def test_runs_agree_with_the_formulas(name: str, draw: SamplingMethod) -> None:
     law = LAWS[name]
     deadline = float(law.inverse_survival(0.04))
     problem = CloningProblem([TaskGroup(6, law), TaskGroup(3, law)], 60, deadline, 0.3)
@@ -33,7 +33,7 @@ def test_both_methods_of_drawing_have_the_same_distribution(name: str) -> None:
     problem = CloningProblem([TaskGroup(5, LAWS[name])], 60, 1e6, 0.3)
     copies = np.array([1, 2, 2, 3, 4])
     first = simulate(problem, copies, trials=4000, seed=1)
-    second = simulate(problem, copies, trials=4000, seed=2, draw=Draw.WINNER)
+    second = simulate(problem, copies, trials=4000, seed=2, draw=SamplingMethod.WINNER)
     for one, other in (
         (first.flowtimes, second.flowtimes),
         (first.machine_times, second.machine_times),

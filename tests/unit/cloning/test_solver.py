@@ -9,19 +9,19 @@ from scipy.optimize import brentq
 
 from shadowprice.cloning.api import (
     CloningProblem,
-    Constraint,
+    DeadlineConstraint,
     Distribution,
     Empirical,
     HyperExponential,
     LogNormal,
-    Method,
     Pareto,
+    SolveMethod,
     TaskGroup,
     Weibull,
     solve,
 )
-from shadowprice.cloning.convexity import Condition, check_convexity
-from shadowprice.cloning.feasible import fewest_machines, smallest_deadline
+from shadowprice.cloning.convexity import ConvexityCondition, check_convexity
+from shadowprice.cloning.feasible import fewest_machines, min_feasible_deadline
 from shadowprice.cloning.solver import _algorithm_1, costs, expected_cost, miss_probability
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.cloning.continuous import answer
@@ -71,7 +71,7 @@ BOTH_LARGE = paretos(6, 30, 36, 90.0, 0.05)
 NEITHER = paretos(6, 8, 11, 60.0, 0.05)
 
 
-@pytest.mark.parametrize("constraint", Constraint)
+@pytest.mark.parametrize("constraint", DeadlineConstraint)
 @pytest.mark.parametrize(
     "problem",
     [
@@ -90,8 +90,10 @@ NEITHER = paretos(6, 8, 11, 60.0, 0.05)
         CloningProblem([TaskGroup(5, Empirical(BODY, None))], 20, 9.0, 0.1),
     ],
 )  # fmt: skip
-def test_integer_copies_are_optimal(problem: CloningProblem, constraint: Constraint) -> None:
-    best, holding = brute_force(problem, constraint is Constraint.RELAXED, 7)
+def test_integer_copies_are_optimal(
+    problem: CloningProblem, constraint: DeadlineConstraint
+) -> None:
+    best, holding = brute_force(problem, constraint is DeadlineConstraint.RELAXED, 7)
     found = solve(problem, constraint=constraint)
     assert holding >= 1
     assert found.proved
@@ -100,7 +102,7 @@ def test_integer_copies_are_optimal(problem: CloningProblem, constraint: Constra
     if found.copies.max() <= 7:
         assert found.expected_cost == pytest.approx(best, rel=1e-9)
     assert found.machines <= problem.machines
-    if constraint is Constraint.EXACT:
+    if constraint is DeadlineConstraint.EXACT:
         assert miss_of(problem, found.copies) <= problem.miss_probability * (1 + 1e-9)
     assert found.miss_probability == pytest.approx(miss_of(problem, found.copies), rel=1e-9)
     laws = [group.duration for group in problem.groups for _ in range(group.count)]
@@ -110,16 +112,16 @@ def test_integer_copies_are_optimal(problem: CloningProblem, constraint: Constra
     assert found.expected_cost == pytest.approx(total, rel=1e-9)
 
 
-@pytest.mark.parametrize("constraint", Constraint)
+@pytest.mark.parametrize("constraint", DeadlineConstraint)
 @pytest.mark.parametrize("method", ["SLSQP", "trust-constr"])
 @pytest.mark.parametrize(
     "problem",
     [DEADLINE, MACHINES, BOTH, NEITHER, mixed(), mixed(9, 60.0, 0.02)],
 )
 def test_continuous_optimum_agrees_with_general_solvers(
-    problem: CloningProblem, method: str, constraint: Constraint
+    problem: CloningProblem, method: str, constraint: DeadlineConstraint
 ) -> None:
-    relaxed = constraint is Constraint.RELAXED
+    relaxed = constraint is DeadlineConstraint.RELAXED
     found = solve(problem, constraint=constraint)
     with np.errstate(all="ignore"):
         import warnings
@@ -138,8 +140,8 @@ def test_continuous_optimum_agrees_with_general_solvers(
 @pytest.mark.parametrize(
     "problem", [DEADLINE, MACHINES, BOTH, BOTH_LARGE, NEITHER, paretos(8, 40, 400, 30.0, 0.01)]
 )
-@pytest.mark.parametrize("constraint", Constraint)
-def test_kkt_conditions_hold(problem: CloningProblem, constraint: Constraint) -> None:
+@pytest.mark.parametrize("constraint", DeadlineConstraint)
+def test_kkt_conditions_hold(problem: CloningProblem, constraint: DeadlineConstraint) -> None:
     """(8)-(11): no direction within the constraints lowers the cost."""
     found = solve(problem, constraint=constraint)
     r, k, l = found.continuous, found.deadline_price, found.machine_price  # noqa: E741
@@ -150,7 +152,7 @@ def test_kkt_conditions_hold(problem: CloningProblem, constraint: Constraint) ->
     ) / (2 * step)  # fmt: skip
     a = problem.arrays.decay[owner]
     h = np.exp(-a * r)
-    pull = a * h if constraint is Constraint.RELAXED else a * h / (1 - h)
+    pull = a * h if constraint is DeadlineConstraint.RELAXED else a * h / (1 - h)
     residual = slope + l - k * pull
     inside = r > 1.0
     assert np.abs(residual[inside]).max() < 1e-5 * np.abs(slope).max()
@@ -223,8 +225,8 @@ def test_machine_limit_and_single_copies_are_active_as_expected() -> None:
 
 def test_theorem_1_is_exact_for_equal_means() -> None:
     problem = CloningProblem([TaskGroup(20, Pareto.of_mean(2.0, 12.0))], 200, 60.0, 0.05)
-    closed = solve(problem, Method.CLOSED_FORM)
-    exact = solve(problem, constraint=Constraint.RELAXED)
+    closed = solve(problem, SolveMethod.CLOSED_FORM)
+    exact = solve(problem, constraint=DeadlineConstraint.RELAXED)
     np.testing.assert_allclose(closed.continuous, exact.continuous, rtol=1e-10)
     # (12), written out
     nu = 2.0 * 60.0 / (1.0 * 12.0)
@@ -239,8 +241,8 @@ def test_theorem_1_costs_more_for_unequal_means() -> None:
     rng = np.random.default_rng(2)
     groups = [TaskGroup(1, Pareto.of_mean(2.0, float(m))) for m in rng.uniform(2.0, 30.0, 20)]
     problem = CloningProblem(groups, 500, 45.0, 0.05)
-    closed = solve(problem, Method.CLOSED_FORM)
-    exact = solve(problem, constraint=Constraint.RELAXED)
+    closed = solve(problem, SolveMethod.CLOSED_FORM)
+    exact = solve(problem, constraint=DeadlineConstraint.RELAXED)
     # Both meet (7) with equality; the closed form spends more on it.
     h = np.exp(-problem.arrays.decay[problem.member] * closed.continuous)
     assert h.sum() == pytest.approx(problem.budget, rel=1e-9)
@@ -254,18 +256,18 @@ def test_rounded_copies_of_the_subgradient_method_meet_the_deadline(ratio: float
     budget = -20.0 * math.log1p(-((law.minimum / 60.0) ** (2.0 * ratio)))
     epsilon = -math.expm1(-budget)
     problem = CloningProblem([TaskGroup(20, law)], 200, 60.0, epsilon)
-    answer = solve(problem, Method.SUBGRADIENT)
+    answer = solve(problem, SolveMethod.SUBGRADIENT)
     assert answer.miss_probability <= epsilon * (1.0 + 1e-9)
 
 
 def test_the_gap_of_a_method_without_a_lower_bound_is_unknown() -> None:
     assert solve(mixed()).gap == 0.0
-    assert solve(mixed(), method=Method.SUBGRADIENT).gap == math.inf
+    assert solve(mixed(), method=SolveMethod.SUBGRADIENT).gap == math.inf
 
 
 def test_relaxed_constraint_misses_slightly_more_often() -> None:
     problem = CloningProblem([TaskGroup(50, Pareto.of_mean(2.0, 12.0))], 1000, 60.0, 0.05)
-    relaxed = solve(problem, constraint=Constraint.RELAXED)
+    relaxed = solve(problem, constraint=DeadlineConstraint.RELAXED)
     assert round(relaxed.continuous_miss, 5) == 0.05003
     assert solve(problem).continuous_miss == pytest.approx(0.05, rel=1e-10)
 
@@ -274,14 +276,14 @@ def test_relaxed_constraint_misses_slightly_more_often() -> None:
     "problem",
     [DEADLINE, MACHINES, BOTH, paretos(8, 40, 400, 30.0, 0.01), mixed()],
 )
-@pytest.mark.parametrize("constraint", Constraint)
+@pytest.mark.parametrize("constraint", DeadlineConstraint)
 def test_subgradient_converges_to_the_optimum(
-    problem: CloningProblem, constraint: Constraint
+    problem: CloningProblem, constraint: DeadlineConstraint
 ) -> None:
     exact = solve(problem, constraint=constraint)
     most = check_convexity(problem).most
     ratios, _, iterations, violation = _algorithm_1(
-        problem, constraint is Constraint.RELAXED, most, 100_000, 1e-7
+        problem, constraint is DeadlineConstraint.RELAXED, most, 100_000, 1e-7
     )
     ratios = ratios[problem.member]
     assert 1 < iterations < 100_000
@@ -324,7 +326,7 @@ def test_large_problem_is_proved() -> None:
 def test_measured_body_needs_the_wider_condition() -> None:
     problem = CloningProblem([TaskGroup(5, Empirical(BODY, None))], 20, 12.0, 0.1)
     found = solve(problem)
-    assert found.condition is Condition.WIDER
+    assert found.condition is ConvexityCondition.WIDER
 
 
 @pytest.mark.parametrize(
@@ -342,7 +344,7 @@ def test_a_distribution_that_meets_no_condition_does_not_limit_others(
     problem = CloningProblem(groups, machines, deadline, 0.9)
     best, _ = brute_force(problem, False, problem.most_copies)
     found = solve(problem)
-    assert found.condition is Condition.CERTIFIED
+    assert found.condition is ConvexityCondition.CERTIFIED
     assert found.proved is proved
     assert found.expected_cost == pytest.approx(best, rel=1e-9)
     assert found.lower_bound <= best * (1 + 1e-9)
@@ -361,7 +363,7 @@ def test_an_infeasible_deadline_is_refused_with_a_feasible_one() -> None:
     groups = [TaskGroup(4, LogNormal(0.3, 3600.0))]
     with pytest.raises(InputError, match="no number of copies helps") as caught:
         solve(CloningProblem(groups, 200, 60.0, 0.05))
-    deadline = smallest_deadline(CloningProblem(groups, 200, 60.0, 0.05))
+    deadline = min_feasible_deadline(CloningProblem(groups, 200, 60.0, 0.05))
     assert f"{deadline:.8g}s" in str(caught.value)
     # Fifty copies of each task, whose least ends by then.
     outlasts = 0.5 * math.erfc(math.log(deadline / 3600.0) / 0.3 / math.sqrt(2.0))
@@ -375,17 +377,17 @@ class TestRefusals:
         with pytest.raises(InputError, match="any one of these would do") as caught:
             solve(self.problem)
         groups = self.problem.groups
-        deadline = smallest_deadline(self.problem)
+        deadline = min_feasible_deadline(self.problem)
         assert f"{deadline:.8g}s" in str(caught.value)
         assert solve(CloningProblem(groups, 12, deadline, 0.002)).machines == 12
         with pytest.raises(InputError):
             solve(CloningProblem(groups, 12, deadline * 0.9999, 0.002))
-        _, machines = fewest_machines(self.problem, Constraint.EXACT, 10_000)
+        _, machines = fewest_machines(self.problem, DeadlineConstraint.EXACT, 10_000)
         assert f"machines: {machines} " in str(caught.value)
         solve(CloningProblem(groups, machines, 22.0, 0.002))
         with pytest.raises(InputError):
             solve(CloningProblem(groups, machines - 1, 22.0, 0.002))
-        late, _ = fewest_machines(self.problem, Constraint.EXACT, 12)
+        late, _ = fewest_machines(self.problem, DeadlineConstraint.EXACT, 12)
         epsilon = -np.expm1(-late)
         assert f"the smallest is {epsilon:.6g}" in str(caught.value)
         solve(CloningProblem(groups, 12, 22.0, epsilon * 1.0001))
@@ -394,7 +396,7 @@ class TestRefusals:
 
     def test_greedy_is_the_least_miss_of_all(self) -> None:
         problem = paretos(6, 4, 11, 20.0, 0.001, (1.6, 3.0))
-        late, used = fewest_machines(problem, Constraint.EXACT, 11)
+        late, used = fewest_machines(problem, DeadlineConstraint.EXACT, 11)
         assert used == 11
         best = min(
             miss_of(problem, copies)

@@ -9,14 +9,14 @@ from scipy.integrate import quad
 from shadowprice.cloning.api import Distribution, LogNormal, Pareto, TaskGroup, Weibull
 from shadowprice.cloning.waves import (
     GRID,
-    Rule,
+    WaveResult,
     WaveRule,
-    Waves,
+    WaveRuleKind,
     break_even_age,
-    run,
-    tabulated,
+    simulate_waves,
+    tabulate_distributions,
 )
-from shadowprice.cloning.workload import WaveJobs, measured_jobs, poisson_jobs
+from shadowprice.cloning.workload import WaveJobs, jobs_from_records, poisson_jobs
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
 from tests.oracles.waves import PlainWaves
@@ -28,15 +28,17 @@ def drawn(load: float, jobs: int = 40, machines: int = 10, seed: int = 1) -> Wav
     return poisson_jobs(HEAVY, machines=machines, load=load, jobs=jobs, seed=seed, spread=2.0)
 
 
-def waves(jobs: WaveJobs, rule: Rule, machines: int = 10, **parameters: float) -> Waves:
-    return run(jobs, machines, WaveRule(rule, **parameters))  # type: ignore[arg-type]
+def waves(
+    jobs: WaveJobs, rule: WaveRuleKind, machines: int = 10, **parameters: float
+) -> WaveResult:
+    return simulate_waves(jobs, machines, WaveRule(rule, **parameters))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("load", [0.2, 0.9, 1.5])
-@pytest.mark.parametrize("rule", [Rule.NONE, Rule.FULL, Rule.DETECT])
+@pytest.mark.parametrize("rule", [WaveRuleKind.NONE, WaveRuleKind.FULL, WaveRuleKind.DETECT])
 @pytest.mark.parametrize("copies", [2, 3])
 def test_the_history_equals_that_of_a_plain_simulation(
-    load: float, rule: Rule, copies: int
+    load: float, rule: WaveRuleKind, copies: int
 ) -> None:
     jobs = drawn(load)
     priority = np.random.default_rng(3).integers(0, 3, jobs.jobs).astype(float)
@@ -45,15 +47,15 @@ def test_the_history_equals_that_of_a_plain_simulation(
     )
     parameters = WaveRule(rule, copies=copies, look=2.5)
     flow, work, copies_begun = PlainWaves(jobs, 10, parameters, 2.5).run()
-    found = run(jobs, 10, parameters)
+    found = simulate_waves(jobs, 10, parameters)
     np.testing.assert_allclose(found.flowtime, flow, rtol=1e-12)
     np.testing.assert_allclose(found.work, work, rtol=1e-12)
     assert found.copies.tolist() == copies_begun
 
 
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("rule", WaveRuleKind)
 @pytest.mark.parametrize("load", [0.3, 1.2])
-def test_machine_time_is_conserved(rule: Rule, load: float) -> None:
+def test_machine_time_is_conserved(rule: WaveRuleKind, load: float) -> None:
     jobs = drawn(load, jobs=80)
     found = waves(jobs, rule)
     assert np.all(found.flowtime > 0)
@@ -62,7 +64,7 @@ def test_machine_time_is_conserved(rule: Rule, load: float) -> None:
     assert found.copies.min() >= 1
     assert found.copies.max() <= 2
     assert 0 <= found.wasted < found.machine_time
-    if rule is Rule.NONE:
+    if rule is WaveRuleKind.NONE:
         assert found.wasted == 0
         assert found.machine_time == pytest.approx(float(jobs.durations[:, 0].sum()))
         assert found.helped == 0
@@ -72,10 +74,10 @@ def test_machine_time_is_conserved(rule: Rule, load: float) -> None:
 
 def test_with_unlimited_machines_every_job_runs_alone() -> None:
     jobs = drawn(0.5)
-    many = run(jobs, 10_000, WaveRule(Rule.NONE))
+    many = simulate_waves(jobs, 10_000, WaveRule(WaveRuleKind.NONE))
     longest = [jobs.durations[begin:end, 0].max() for begin, end in itertools.pairwise(jobs.first)]
     np.testing.assert_allclose(many.flowtime, longest)
-    cloned = run(jobs, 10_000, WaveRule(Rule.FULL))
+    cloned = simulate_waves(jobs, 10_000, WaveRule(WaveRuleKind.FULL))
     least = jobs.durations[:, :2].min(axis=1)
     longest = [least[begin:end].max() for begin, end in itertools.pairwise(jobs.first)]
     np.testing.assert_allclose(cloned.flowtime, longest)
@@ -87,13 +89,13 @@ def test_one_machine_is_a_textbook_queue() -> None:
     jobs = poisson_jobs(
         [TaskGroup(1, Weibull(1.0, 10.0))], machines=1, load=0.6, jobs=40_000, seed=2, most=1
     )
-    found = run(jobs, 1, WaveRule(Rule.NONE))
+    found = simulate_waves(jobs, 1, WaveRule(WaveRuleKind.NONE))
     assert found.mean_flowtime == pytest.approx(25.0, rel=0.05)
 
 
 def test_lindley_recursion_on_one_machine() -> None:
     jobs = poisson_jobs(HEAVY, machines=1, load=0.8, jobs=60, seed=4, most=1)
-    found = run(jobs, 1, WaveRule(Rule.NONE))
+    found = simulate_waves(jobs, 1, WaveRule(WaveRuleKind.NONE))
     work = np.add.reduceat(jobs.durations[:, 0], jobs.first[:-1])
     end = 0.0
     for job in range(60):
@@ -109,7 +111,7 @@ def test_higher_priority_goes_first() -> None:
     urgent = WaveJobs(
         jobs.arrival, priority, jobs.first, jobs.laws, jobs.law, jobs.scale, jobs.durations
     )
-    before, after = waves(jobs, Rule.NONE), waves(urgent, Rule.NONE)
+    before, after = waves(jobs, WaveRuleKind.NONE), waves(urgent, WaveRuleKind.NONE)
     assert after.started[late] < before.started[late]
 
 
@@ -118,11 +120,11 @@ def test_no_copy_is_started_if_it_cannot_pay() -> None:
     groups = [TaskGroup(5, Weibull(1.0, 10.0, 2.0))]
     assert break_even_age(groups[0].duration) == np.inf
     jobs = poisson_jobs(groups, machines=10, load=0.5, jobs=50, seed=1)
-    dear = waves(jobs, Rule.SAVING, machine_price=1e6)
-    none = waves(jobs, Rule.NONE)
+    dear = waves(jobs, WaveRuleKind.SAVING, machine_price=1e6)
+    none = waves(jobs, WaveRuleKind.NONE)
     assert dear.copies.tolist() == none.copies.tolist()
     np.testing.assert_array_equal(dear.flowtime, none.flowtime)
-    free = waves(jobs, Rule.SAVING, machine_price=0.0)
+    free = waves(jobs, WaveRuleKind.SAVING, machine_price=0.0)
     assert free.copies.mean() > 1.3
     assert free.mean_flowtime < none.mean_flowtime
 
@@ -130,8 +132,8 @@ def test_no_copy_is_started_if_it_cannot_pay() -> None:
 @pytest.mark.parametrize("load", [0.2, 0.6, 0.9, 1.2])
 def test_saving_beats_no_copies_and_full_cloning(load: float) -> None:
     jobs = poisson_jobs(HEAVY, machines=20, load=load, jobs=400, seed=5)
-    saving = waves(jobs, Rule.SAVING, 20)
-    none, full = waves(jobs, Rule.NONE, 20), waves(jobs, Rule.FULL, 20)
+    saving = waves(jobs, WaveRuleKind.SAVING, 20)
+    none, full = waves(jobs, WaveRuleKind.NONE, 20), waves(jobs, WaveRuleKind.FULL, 20)
     assert saving.mean_flowtime < none.mean_flowtime
     assert saving.machine_time < full.machine_time
     if load >= 0.9:
@@ -140,8 +142,9 @@ def test_saving_beats_no_copies_and_full_cloning(load: float) -> None:
 
 def test_copies_thin_out_as_load_rises() -> None:
     shares = [
-        waves(poisson_jobs(HEAVY, machines=20, load=load, jobs=300, seed=6), Rule.SAVING, 20)
-        .copies.mean()
+        waves(
+            poisson_jobs(HEAVY, machines=20, load=load, jobs=300, seed=6), WaveRuleKind.SAVING, 20
+        ).copies.mean()
         for load in (0.2, 0.8, 1.3)
     ]  # fmt: skip
     assert shares[0] > shares[1] > shares[2] > 1.0
@@ -210,7 +213,7 @@ def test_savings_follow_their_definition() -> None:
 
     def gains(grid: np.ndarray) -> Gains:
         found = Gains(np.zeros(3), np.zeros(3))
-        assess(0, 3, True, 100.0, tasks, tabulated(laws), grid, found)
+        assess(0, 3, True, 100.0, tasks, tabulate_distributions(laws), grid, found)
         return found
 
     saving, extra = gains(np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 800)]))
@@ -241,11 +244,11 @@ def test_paying_age_minimises_the_machine_time() -> None:
 def test_measured_times_become_jobs() -> None:
     rng = np.random.default_rng(0)
     times = rng.gamma(20.0, 1.0, (30, 5))
-    jobs = measured_jobs(times[15:], times[:15], machines=10, load=0.8, jobs=40, seed=1)
+    jobs = jobs_from_records(times[15:], times[:15], machines=10, load=0.8, jobs=40, seed=1)
     np.testing.assert_array_equal(jobs.durations[:75, 0], times[15:].ravel())
     np.testing.assert_array_equal(jobs.durations[75:80, 0], times[15])
     assert set(jobs.durations.ravel()) <= set(times[15:].ravel())
-    assert waves(jobs, Rule.SAVING).mean_flowtime > 0
+    assert waves(jobs, WaveRuleKind.SAVING).mean_flowtime > 0
 
 
 def test_the_load_is_the_requested_one() -> None:
@@ -260,12 +263,12 @@ def test_the_load_is_the_requested_one() -> None:
         (lambda: drawn(0.0), "load"),
         (lambda: drawn(0.5, jobs=0), "jobs"),
         (lambda: poisson_jobs(HEAVY, machines=1, load=1, jobs=1, spread=0.5), "spread"),
-        (lambda: WaveRule(Rule.FULL, copies=0), "copies"),
-        (lambda: WaveRule(Rule.DETECT, late_factor=0.0), "late_factor"),
-        (lambda: WaveRule(Rule.DETECT, late_share=1.5), "late_share"),
-        (lambda: WaveRule(Rule.SAVING, machine_price=-1.0), "machine_price"),
-        (lambda: waves(drawn(0.5), Rule.FULL, machines=0), "machines"),
-        (lambda: waves(drawn(0.5), Rule.FULL, copies=9), "most=9"),
+        (lambda: WaveRule(WaveRuleKind.FULL, copies=0), "copies"),
+        (lambda: WaveRule(WaveRuleKind.DETECT, late_factor=0.0), "late_factor"),
+        (lambda: WaveRule(WaveRuleKind.DETECT, late_share=1.5), "late_share"),
+        (lambda: WaveRule(WaveRuleKind.SAVING, machine_price=-1.0), "machine_price"),
+        (lambda: waves(drawn(0.5), WaveRuleKind.FULL, machines=0), "machines"),
+        (lambda: waves(drawn(0.5), WaveRuleKind.FULL, copies=9), "most=9"),
     ],
 )
 def test_numbers_out_of_range_are_refused(make: object, word: str) -> None:

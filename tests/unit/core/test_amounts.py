@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.amounts import (
-    LARGEST_AMOUNT,
+    MAX_AMOUNT,
     UNLIMITED,
     Amount,
     Dimension,
@@ -75,7 +75,7 @@ def test_amounts(value: object, amount: Amount) -> None:
     ],
 )
 def test_an_amount_has_a_bound_that_is_told(most: str, above: str, bound: str) -> None:
-    assert parse_amount(most).value <= LARGEST_AMOUNT
+    assert parse_amount(most).value <= MAX_AMOUNT
     with pytest.raises(InputError, match=f"'{above}' is above the bound of {bound} for a server"):
         parse_amount(above)
 

@@ -13,8 +13,8 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_amount, parse_duration
 from shadowprice.core.errors import InputError
 from shadowprice.core.ledger import Ledger
-from shadowprice.core.specs import Bounded, ClusterSpec, JobSpec, validate
-from shadowprice.core.wording import closest, escaped, json_safe, shown
+from shadowprice.core.specs import ClusterSpec, JobSpec, LimitedModel, validate
+from shadowprice.core.wording import closest_match, escape_controls, escape_json, quote_for_display
 
 SERVER = {"name": "s", "capacity": {"gpu": 8}}
 JOB = {
@@ -25,7 +25,7 @@ JOB = {
 }
 
 
-def message_of(model: type[Bounded], document: object) -> str:
+def message_of(model: type[LimitedModel], document: object) -> str:
     spec, faults = validate(model, document, "file")
     if spec is None:
         return "; ".join(map(str, faults))
@@ -67,7 +67,7 @@ def message_of(model: type[Bounded], document: object) -> str:
             bounds.RESOURCES,
         ),
         (JobSpec, {**JOB, "chunks": 10**12}, bounds.CHUNKS),
-        (JobSpec, {**JOB, "chunks": 10**8}, bounds.WIDTHS),
+        (JobSpec, {**JOB, "chunks": 10**8}, bounds.WORKER_COUNTS),
         (JobSpec, {**JOB, "minibatches": 10**12, "chunks": 10}, bounds.JOB_SLOTS),
         (JobSpec, {**JOB, "minibatches": 10**12, "epochs": 10**12}, bounds.PROGRESS),
         (JobSpec, {**JOB, "epochs": 10**15}, bounds.NUMBER),
@@ -79,7 +79,7 @@ def message_of(model: type[Bounded], document: object) -> str:
     ],
 )
 def test_what_is_too_large_is_refused_with_its_bound_before_it_is_built(
-    model: type[Bounded], document: object, bound: bounds.Bound
+    model: type[LimitedModel], document: object, bound: bounds.InputLimit
 ) -> None:
     tracemalloc.start()
     message = message_of(model, document)
@@ -156,24 +156,26 @@ def test_amounts_beyond_what_is_kept(value: float | str) -> None:
 
 def test_nothing_that_a_terminal_obeys_is_shown() -> None:
     hostile = "a\x1b[2J\x07\x9b31m\u202eb\u2028\U000e0041\ud800é\t\n"
-    assert escaped(hostile) == (r"a\x1b[2J\x07\x9b31m\u202eb\u2028\U000e0041\ud800é\t\n")
-    assert escaped("one\ntwo", lines=True) == "one\ntwo"
-    assert shown("x" * 10**6) == repr("x" * 60 + "...")
-    assert json_safe('"\x9b\U000e0041"') == '"\\u009b\\udb40\\udc41"'
+    assert escape_controls(hostile) == (r"a\x1b[2J\x07\x9b31m\u202eb\u2028\U000e0041\ud800é\t\n")
+    assert escape_controls("one\ntwo", lines=True) == "one\ntwo"
+    assert quote_for_display("x" * 10**6) == repr("x" * 60 + "...")
+    assert escape_json('"\x9b\U000e0041"') == '"\\u009b\\udb40\\udc41"'
 
 
 def test_the_search_for_alike_names_is_bounded() -> None:
-    assert closest("orsis", ["oasis", "fifo"]) == "oasis"
+    assert closest_match("orsis", ["oasis", "fifo"]) == "oasis"
     # A part of one name is that name; of several, or of a few letters, it says nothing.
-    assert closest("lost", ["slot", "server_lost", "server_back"]) == "server_lost"
-    assert closest("serv", ["slot", "server_lost", "server_back"]) is None
-    assert closest("ack", ["slot", "server_back"]) is None
-    assert closest("x" * 10**6, ["oasis"]) is None
-    assert closest("zzz", (f"name-{n}" for n in range(10**6))) is None
+    assert closest_match("lost", ["slot", "server_lost", "server_back"]) == "server_lost"
+    assert closest_match("serv", ["slot", "server_lost", "server_back"]) is None
+    assert closest_match("ack", ["slot", "server_back"]) is None
+    assert closest_match("x" * 10**6, ["oasis"]) is None
+    assert closest_match("zzz", (f"name-{n}" for n in range(10**6))) is None
 
 
 def test_the_documentation_states_every_bound() -> None:
     page = Path(__file__).parents[3].joinpath("docs/formats.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_]+)` \| ([\d,.e+]+) \| (.*) \|$", page, re.MULTILINE)
     stated = {name: (most, what) for name, most, what in rows}
-    assert stated == {name: (f"{bound.most:,}", bound.what) for name, bound in bounds.TABLE.items()}
+    assert stated == {
+        name: (f"{bound.most:,}", bound.what) for name, bound in bounds.LIMITS_BY_NAME.items()
+    }

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.amounts import parse_duration
-from shadowprice.core.clock import arrival_of, slots_allowed
+from shadowprice.core.clock import arrival_slot, deadline_in_slots
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
@@ -79,10 +79,10 @@ def test_a_job_of_so_many_slots_keeps_its_deadline_or_not(by: str, slots: int) -
 
 def test_no_time_on_the_clock_is_not_no_slots() -> None:
     slot = Fraction(1200)
-    assert slots_allowed(parse_duration("0 slots"), slot, Fraction(0)) == 0.0
-    assert slots_allowed(parse_duration("0s"), slot, Fraction(0)) == -1.0
-    assert arrival_of(Fraction(5, 2)) == (3, Fraction(1, 2))
-    assert arrival_of(Fraction(3)) == (3, Fraction(0))
+    assert deadline_in_slots(parse_duration("0 slots"), slot, Fraction(0)) == 0.0
+    assert deadline_in_slots(parse_duration("0s"), slot, Fraction(0)) == -1.0
+    assert arrival_slot(Fraction(5, 2)) == (3, Fraction(1, 2))
+    assert arrival_slot(Fraction(3)) == (3, Fraction(0))
 
 
 def test_a_bag_s_deadline_on_the_clock_runs_from_its_submission() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Sigmoid
 from shadowprice.inputs import read_cluster, read_jobs, read_parameters
 from shadowprice.policies.registry import make_policy
@@ -253,7 +253,7 @@ def test_a_job_that_fits_only_where_local_traffic_is_free_is_read_and_judged_by_
         ends[name] = Simulation(on, [one], policy, until=16).run().jobs["a"]
     assert ends["astraea"].status is Status.FINISHED
     assert ends["fifo"].refusal is not None
-    assert ends["fifo"].refusal.reason is Reason.NEVER_FITS
+    assert ends["fifo"].refusal.reason is RefusalReason.NEVER_FITS
 
 
 def test_a_cluster_without_servers_is_told_so(tmp_path: Path) -> None:

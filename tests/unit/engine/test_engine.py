@@ -34,13 +34,13 @@ from shadowprice.core.events import (
     Stop,
 )
 from shadowprice.core.policy import Capabilities, Status, View
-from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.core.schedule import EMPTY, Placement, Schedule
+from shadowprice.core.refusal import Refusal, RefusalReason
+from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.engine import Engine
 from tests.support.workloads import cluster, job
 
 Answer = Callable[[View, PolicyEvent], Iterable[Decision]]
-WHY = Refusal(Reason.POLICY, "because")
+WHY = Refusal(RefusalReason.POLICY, "because")
 
 
 class Scripted:
@@ -170,7 +170,7 @@ def test_a_job_that_can_never_fit_is_refused_before_the_policy_sees_it() -> None
     (decided,) = made.handle(JobsArrived(0, (huge,)))
     assert isinstance(decided, Decided)
     assert isinstance(decided.decision, Reject)
-    assert decided.decision.refusal.reason is Reason.NEVER_FITS
+    assert decided.decision.refusal.reason is RefusalReason.NEVER_FITS
     assert decided.decision.refusal.bottleneck == "gpu of worker servers"
     assert made.policy.events == []  # type: ignore[attr-defined]
 
@@ -317,7 +317,7 @@ def test_the_ledger_rolls_over_its_horizon() -> None:
             made.ledger.stand("job", standing, *pair(on))
     with pytest.raises(ShadowpriceError, match="cannot return"):
         made.ledger.advance(3)
-    assert made.ledger.release("nobody") is EMPTY
+    assert made.ledger.release("nobody") is EMPTY_SCHEDULE
 
 
 def pair(on: Cluster) -> tuple[np.ndarray, np.ndarray | None]:

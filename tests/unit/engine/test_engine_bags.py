@@ -29,7 +29,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Status, View
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine import Engine
 from shadowprice.engine.journal import Header, JournalReader, JournalWriter, replay
@@ -197,7 +197,7 @@ def test_a_policy_without_bags_is_not_asked() -> None:
     record = engine.jobs["bag"]
     assert record.status is Status.REFUSED
     assert record.refusal is not None
-    assert record.refusal.reason is Reason.POLICY
+    assert record.refusal.reason is RefusalReason.POLICY
     assert "shadowprice policies" in record.refusal.message
 
 

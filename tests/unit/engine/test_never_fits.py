@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Role, build_cluster
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.engine.validation import never_fits
 from tests.support.workloads import job
 
@@ -57,5 +57,5 @@ def test_servers_filled_by_hand_agree(
     refusal = never_fits(one, cluster)
     assert (refusal is not None) == bool(short)
     if refusal is not None:
-        assert refusal.reason is Reason.NEVER_FITS
+        assert refusal.reason is RefusalReason.NEVER_FITS
         assert short[0] in refusal.message

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from shadowprice.executors import background as module
-from shadowprice.executors.background import Background, all_of
+from shadowprice.executors.background import BackgroundTasks, run_all
 from tests.support.waiting import wait_until_async
 
 log = logging.getLogger("shadowprice.test")
@@ -16,8 +16,8 @@ log = logging.getLogger("shadowprice.test")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY", 0.01)
-    monkeypatch.setattr(module, "LASTING", 0.1)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "RECOVERED_AFTER_SECONDS", 0.1)
 
 
 def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
@@ -36,7 +36,7 @@ def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
 
     async def play() -> None:
         nonlocal broken
-        background = Background(log, counted.append)
+        background = BackgroundTasks(log, counted.append)
         task = background.again("patrol", step, "looking")
         await wait_until_async(lambda: made > 5)
         assert background.health_error == "looking failed: KeyError: 'a bug'"
@@ -65,7 +65,7 @@ def test_a_step_that_lasts_goes_well(caplog: pytest.LogCaptureFixture) -> None:
         await asyncio.sleep(3600.0)
 
     async def play() -> None:
-        background = Background(log)
+        background = BackgroundTasks(log)
         background.again("watch", step, "following")
         await wait_until_async(lambda: made == 2)
         assert background.health_error is not None
@@ -89,7 +89,7 @@ def test_what_a_step_waits_for_may_be_ended_and_it_goes_on() -> None:
         return True
 
     async def play() -> None:
-        background = Background(log)
+        background = BackgroundTasks(log)
         await background.again("drive", step, "driving")
         assert background.health_error is None
 
@@ -104,7 +104,7 @@ def test_the_death_of_one_that_is_not_made_again_is_told_from_then_on(
         raise KeyError("a bug")
 
     async def play() -> None:
-        background = Background(log)
+        background = BackgroundTasks(log)
         await background.spawn("sweep", dies(), "sweeping", vital=False)
         assert background.health_error is None
         await background.spawn("mark", dies(), "marking the pod")
@@ -132,8 +132,8 @@ def test_all_end_whatever_one_raises() -> None:
         made.append("three")
 
     with pytest.raises(KeyError):
-        asyncio.run(all_of(one, three))
+        asyncio.run(run_all(one, three))
     with pytest.raises(ExceptionGroup) as raised:
-        asyncio.run(all_of(one, two, three))
+        asyncio.run(run_all(one, two, three))
     assert [type(error) for error in raised.value.exceptions] == [KeyError, OSError]
     assert made == ["one", "three", "one", "two", "three"]

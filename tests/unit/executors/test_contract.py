@@ -12,17 +12,22 @@ import pytest
 from shadowprice import jobs
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, Share
-from shadowprice.executors.environment import environment_of, own_environment, processes_of
+from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, ServerAllocation
+from shadowprice.executors.environment import environment_of, inherited_environment, processes_of
 from shadowprice.executors.progress import read_progress
-from shadowprice.executors.registry import EXECUTORS, Entry, MissingExecutorError, create
+from shadowprice.executors.registry import (
+    EXECUTORS,
+    ExecutorInfo,
+    MissingExecutorError,
+    create_executor,
+)
 from tests.contract.conftest import EXECUTORS as TRIED
 
 SPEC = GenerationSpec(
     command=17,
     job="../a job",
     generation=3,
-    placement=(Share("one", 2, 1), Share("two", 1, 1)),
+    placement=(ServerAllocation("one", 2, 1), ServerAllocation("two", 1, 1)),
     program=Program(("python", "train.py"), {"KEY": "secret-key"}, "/srv", retries=2, grace=5.0),
     worker={"gpu": 1000},
     ps={"cpu": 2000},
@@ -121,7 +126,7 @@ def test_devices_are_told_where_there_are_any_to_deal(
 
 def test_a_service_keeps_its_own_variables_from_jobs() -> None:
     service = {"PATH": "/bin", "LC_ALL": "C", "DATABASE_URL": "x", "SHADOWPRICE_TOKEN": "y"}
-    own = own_environment(SPEC, service)
+    own = inherited_environment(SPEC, service)
     assert own == {"PATH": "/bin", "LC_ALL": "C", "KEY": "secret-key"}
 
 
@@ -158,13 +163,13 @@ def test_a_wrong_report_says_what_is_wrong(body: object, message: str) -> None:
 
 def test_an_unknown_executor_names_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'local'") as caught:
-        create("locl", ExecutorOptions("/nowhere"))
+        create_executor("locl", ExecutorOptions("/nowhere"))
     assert caught.value.exit_code == 2
 
 
 def test_a_missing_extra_names_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("moon", "", "nowhere:Nothing", needs="no_such_package", extra="moon")
+    entry = ExecutorInfo("moon", "", "nowhere:Nothing", needs="no_such_package", extra="moon")
     monkeypatch.setitem(EXECUTORS, "moon", entry)  # type: ignore[arg-type]  # a dict
     with pytest.raises(MissingExecutorError, match=r"pip install 'shadowprice\[moon\]'") as caught:
-        create("moon", ExecutorOptions("/nowhere"))
+        create_executor("moon", ExecutorOptions("/nowhere"))
     assert caught.value.exit_code == 2

@@ -6,20 +6,20 @@ import time
 import tracemalloc
 
 from shadowprice.core.amounts import MILLI
-from shadowprice.executors.contract import ServerSlice
-from shadowprice.executors.local.machine import MAX_FAKE_DEVICES, Machine
+from shadowprice.executors.contract import ServerInfo
+from shadowprice.executors.local.machine import MAX_FAKE_DEVICES, MachineAllocator
 
 
-def servers(**gpus: int) -> list[ServerSlice]:
-    return [ServerSlice(name, {"gpu": count * MILLI}) for name, count in gpus.items()]
+def servers(**gpus: int) -> list[ServerInfo]:
+    return [ServerInfo(name, {"gpu": count * MILLI}) for name, count in gpus.items()]
 
 
-def dealt(machine: Machine) -> dict[str, tuple[str, ...]]:
+def dealt(machine: MachineAllocator) -> dict[str, tuple[str, ...]]:
     return {name: devices for name, (_, devices) in machine._slices.items()}
 
 
 def test_numbers_stand_for_devices_and_are_kept() -> None:
-    machine = Machine([0, 1], ())
+    machine = MachineAllocator([0, 1], ())
     machine.configure(servers(one=2, two=3))
     assert dealt(machine) == {"one": ("0", "1"), "two": ("2", "3", "4")}
     machine.configure(servers(two=3, three=3))
@@ -29,7 +29,7 @@ def test_numbers_stand_for_devices_and_are_kept() -> None:
 
 
 def test_devices_that_are_there_are_dealt_once() -> None:
-    machine = Machine([0], ("a", "b", "c"))
+    machine = MachineAllocator([0], ("a", "b", "c"))
     machine.configure(servers(one=2, two=3))
     assert dealt(machine) == {"one": ("a", "b"), "two": ("c",)}
     machine.configure(servers(two=3))
@@ -37,7 +37,7 @@ def test_devices_that_are_there_are_dealt_once() -> None:
 
 
 def test_servers_without_bound_take_neither_memory_nor_time() -> None:
-    machine = Machine([0], ())
+    machine = MachineAllocator([0], ())
     began = time.process_time()
     tracemalloc.start()
     machine.configure(servers(huge=2**31, **{f"small-{at}": 8 for at in range(5_000)}))

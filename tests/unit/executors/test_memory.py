@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.executors.kubernetes.nodes import node_view, server_of
-from shadowprice.executors.memory import counted_memory
+from shadowprice.executors.memory import round_down_memory
 from shadowprice.executors.ray.nodes import nodes_of
 
 
 @given(st.integers(0, 2**52))
 def test_it_is_never_more_and_hardly_less_and_what_counts_stays(found: int) -> None:
-    counted = counted_memory(found)
+    counted = round_down_memory(found)
     assert found - found / 512 <= counted <= found
-    assert counted_memory(counted) == counted
+    assert round_down_memory(counted) == counted
 
 
 @pytest.mark.parametrize("written", [10**9, 100 * 10**9, 250_500 * 10**6, 1 << 20, 2047 << 30])
 def test_what_somebody_wrote_counts_as_it_is(written: int) -> None:
-    assert counted_memory(written) == written
-    assert counted_memory(written + 1) <= written + 1
+    assert round_down_memory(written) == written
+    assert round_down_memory(written + 1) <= written + 1
 
 
 def memories(machines: int) -> list[int]:

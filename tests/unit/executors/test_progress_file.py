@@ -6,13 +6,13 @@ import os
 import resource
 from pathlib import Path
 
-from shadowprice.executors.contract import Misreported
-from shadowprice.executors.generations.entry import Entry
-from shadowprice.executors.generations.generation import Generation
+from shadowprice.executors.contract import InvalidProgress
+from shadowprice.executors.generations.entry import TrackedGeneration
+from shadowprice.executors.generations.generation import GenerationDirectory
 
 
 def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) -> None:
-    entry = Entry("job", 1, Generation(tmp_path))
+    entry = TrackedGeneration("job", 1, GenerationDirectory(tmp_path))
     entry.progress.write_text('{"generation": 1, "minibatches": 7}')
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
@@ -28,9 +28,9 @@ def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) 
 
 
 def test_a_job_is_told_of_a_link_in_the_place_of_its_file(tmp_path: Path) -> None:
-    entry = Entry("job", 1, Generation(tmp_path))
+    entry = TrackedGeneration("job", 1, GenerationDirectory(tmp_path))
     entry.progress.symlink_to(os.devnull)
     assert [entry.new_progress() for _ in range(2)] == [None, None]
     [told] = entry.news()
-    assert isinstance(told, Misreported)
+    assert isinstance(told, InvalidProgress)
     assert "a link" in told.reason

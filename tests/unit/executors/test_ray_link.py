@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from shadowprice.executors.ray.link import Link
+from shadowprice.executors.ray.link import BridgeClient
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 @pytest.fixture
-def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BridgeClient:
     """A bridge that answers with what it was asked: there ``is`` is the answer."""
     begin = asyncio.create_subprocess_exec
 
@@ -22,10 +22,10 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
         return await begin("cat", **more)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", echo)
-    return Link(tmp_path / "log", lambda _: None)
+    return BridgeClient(tmp_path / "log", lambda _: None)
 
 
-def test_one_who_asks_is_cancelled_even_as_the_answer_comes(link: Link) -> None:
+def test_one_who_asks_is_cancelled_even_as_the_answer_comes(link: BridgeClient) -> None:
     async def scenario() -> None:
         await link.open(0)
 

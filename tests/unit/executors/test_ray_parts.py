@@ -14,16 +14,21 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import processes_of
-from shadowprice.executors.generations.generation import ACCEPTED, ENDED, OVER, Generation
-from shadowprice.executors.generations.parts import PartEnd, verdict_of
-from shadowprice.executors.generations.placing import NoPlaceError
-from shadowprice.executors.generations.verdict import verdict
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    ENDED,
+    TERMINAL_PHASES,
+    GenerationDirectory,
+)
+from shadowprice.executors.generations.parts import ProcessExit, outcome_from_exits
+from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.verdict import compute_outcome
 from shadowprice.executors.ray import part
-from shadowprice.executors.ray.nodes import Node, asked_of, check_room, nodes_of
-from shadowprice.executors.ray.planning import part_plan
-from shadowprice.executors.ray.reach import endpoint, reached
+from shadowprice.executors.ray.nodes import RayNode, actor_resources, check_available, nodes_of
+from shadowprice.executors.ray.planning import build_process_plan
+from shadowprice.executors.ray.reach import parse_endpoint, probe
 from shadowprice.executors.ray.settings import read_settings
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -48,9 +53,9 @@ def test_it_is_the_verdict_of_one_machine_where_clocks_agree(
     ends, first = [], min((at for code, at, _, _ in drawn if code), default=99.0)
     for name, (code, at, told, killed) in zip(names, drawn, strict=True):
         was_told = at > first or (ordered and told and at >= first)
-        ends.append(PartEnd(name, code, at, told=was_told, killed=killed and was_told))
+        ends.append(ProcessExit(name, code, at, told=was_told, killed=killed and was_told))
     in_order = sorted(ends, key=lambda end: (end.told, end.at))
-    expected = verdict(
+    expected = compute_outcome(
         [(end.name, end.code) for end in in_order],
         workers,
         stopped=ordered and not any(end.code and not end.told for end in ends),
@@ -58,35 +63,35 @@ def test_it_is_the_verdict_of_one_machine_where_clocks_agree(
         killed={end.name for end in ends if end.killed},
         notes={},
     )
-    assert verdict_of(ends, workers, stop_ordered=ordered) == expected
+    assert outcome_from_exits(ends, workers, stop_ordered=ordered) == expected
 
 
 def test_clocks_that_differ_blame_nobody_who_was_told_to_end() -> None:
     # The node of worker 1 is an hour slow: by its clock it ended first, after it was told to.
     ends = [
-        PartEnd("worker-0", 9, 5000.0),
-        PartEnd("worker-1", 1, 1400.0, told=True),
+        ProcessExit("worker-0", 9, 5000.0),
+        ProcessExit("worker-1", 1, 1400.0, told=True),
     ]
-    known = verdict_of(ends, 2, stop_ordered=False)
+    known = outcome_from_exits(ends, 2, stop_ordered=False)
     assert (known.ending, known.process, known.code) == ("failed", "worker-0", 9)
 
 
 def test_a_lost_process_is_no_fault_of_those_that_failed_of_it() -> None:
-    ends = [PartEnd("worker-0", 1, 5.0), PartEnd("worker-1", -1, 0.0, lost="two left")]
-    known = verdict_of(ends, 2, stop_ordered=False)
+    ends = [ProcessExit("worker-0", 1, 5.0), ProcessExit("worker-1", -1, 0.0, lost="two left")]
+    known = outcome_from_exits(ends, 2, stop_ordered=False)
     assert (known.ending, known.reason) == ("lost", "two left")
 
 
 def test_a_parameter_server_lost_after_all_workers_were_done_changes_nothing() -> None:
-    ends = [PartEnd("worker-0", 0, 5.0), PartEnd("ps-0", -1, 0.0, lost="two left")]
-    assert verdict_of(ends, 1, stop_ordered=False).ending == "done"
+    ends = [ProcessExit("worker-0", 0, 5.0), ProcessExit("ps-0", -1, 0.0, lost="two left")]
+    assert outcome_from_exits(ends, 1, stop_ordered=False).ending == "done"
 
 
 @pytest.mark.parametrize("change", [{"phase": "running"}, {"cut": True}, {"code": None}])
 def test_what_nobody_saw_end_is_lost(change: dict[str, Any]) -> None:
     state = {"phase": "ended", "code": 0, "at": 1.0, "exited": 1.0, "ending": "done"}
-    assert PartEnd.of("worker-0", state, "gone").lost == ""
-    assert PartEnd.of("worker-0", {**state, **change}, "gone").lost == "gone"
+    assert ProcessExit.of("worker-0", state, "gone").lost == ""
+    assert ProcessExit.of("worker-0", {**state, **change}, "gone").lost == "gone"
 
 
 # ------------------------------------------------------------------ nodes
@@ -128,13 +133,13 @@ def test_what_can_carry_nothing_is_no_server() -> None:
 
 
 @pytest.fixture
-def node() -> Node:
+def node() -> RayNode:
     return nodes_of([record("a", "1", CPU=2, GPU=2, memory=1000, disk=3)], {})["a"]
 
 
-def test_what_is_asked_of_ray(node: Node) -> None:
+def test_what_is_asked_of_ray(node: RayNode) -> None:
     wanted = {"cpu": 1500, "gpu/A100": 500, "memory": 300, "disk": 1000, "bandwidth": 5}
-    assert asked_of(wanted, node) == {
+    assert actor_resources(wanted, node) == {
         "num_cpus": 1.5,
         "num_gpus": 0.5,
         "memory": 300,
@@ -154,15 +159,15 @@ def test_what_is_asked_of_ray(node: Node) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_before_ray_would_wait(
-    node: Node, new: list[dict[str, int]], old: list[dict[str, int]], why: str
+    node: RayNode, new: list[dict[str, int]], old: list[dict[str, int]], why: str
 ) -> None:
-    with pytest.raises(NoPlaceError, match=why):
-        check_room(node, new, old)
+    with pytest.raises(PlacementError, match=why):
+        check_available(node, new, old)
 
 
-def test_what_fits_is_not_refused(node: Node) -> None:
-    check_room(node, [{"gpu": 500, "cpu": 1000}] * 2, [{"gpu": 1000, "memory": 1000}])
-    check_room(node, [{"bandwidth": 10**12}], [])
+def test_what_fits_is_not_refused(node: RayNode) -> None:
+    check_available(node, [{"gpu": 500, "cpu": 1000}] * 2, [{"gpu": 1000, "memory": 1000}])
+    check_available(node, [{"bandwidth": 10**12}], [])
 
 
 # ------------------------------------------------------------------ settings, addresses
@@ -185,12 +190,12 @@ def test_wrong_settings_are_refused(given_: dict[str, str], says: str) -> None:
 
 
 def test_addresses() -> None:
-    assert endpoint("ray://head:10001") == ("head", 10001)
-    assert endpoint("[::1]:6379") == ("::1", 6379)
-    assert endpoint("auto") is endpoint("head") is endpoint("ray://:1") is None
-    assert endpoint("head:99999") is None
-    assert reached("auto") == ""
-    assert reached("ray://127.0.0.1:1") != ""
+    assert parse_endpoint("ray://head:10001") == ("head", 10001)
+    assert parse_endpoint("[::1]:6379") == ("::1", 6379)
+    assert parse_endpoint("auto") is parse_endpoint("head") is parse_endpoint("ray://:1") is None
+    assert parse_endpoint("head:99999") is None
+    assert probe("auto") == ""
+    assert probe("ray://127.0.0.1:1") != ""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's process control")
@@ -200,7 +205,7 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         command=1,
         job="job",
         generation=1,
-        placement=(Share("one", 1),),
+        placement=(ServerAllocation("one", 1),),
         program=program,
         worker={"cpu": 1000},
         ps=None,
@@ -209,7 +214,7 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         slot_end=0.0,
     )
     [process] = processes_of(spec)
-    plan = part_plan(
+    plan = build_process_plan(
         spec,
         process,
         actor="actor",
@@ -222,12 +227,12 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         limit_memory=False,
     )
     state = {"phase": ACCEPTED, "command": 0, "agent": os.getpid(), "accepted": 0.0, "at": 0.0}
-    made = Generation.create(tmp_path / "part", plan, state)
+    made = GenerationDirectory.create(tmp_path / "part", plan, state)
     reading, writing = os.pipe()
     words = [sys.executable, "-I", "-S", str(PART), str(tmp_path / "part"), str(reading)]
     try:
         subprocess.run(words, pass_fds=[reading], timeout=WAIT_LIMIT_SECONDS, check=True)
-        wait_until(lambda: made.state()["phase"] in OVER)
+        wait_until(lambda: made.state()["phase"] in TERMINAL_PHASES)
     finally:
         os.close(reading)
         os.close(writing)

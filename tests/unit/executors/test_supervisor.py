@@ -42,7 +42,7 @@ def test_what_a_process_begins_as_it_is_told_to_end_is_not_told_by_itself(
     monkeypatch.setattr(children, "group_of", groups.__getitem__)
     monkeypatch.setattr(children, "signal_group", lambda one, _: told.append(("group", one)))
     monkeypatch.setattr(children, "signal_process", lambda one, _: told.append(("process", one)))
-    monkeypatch.setattr(cgroups, "members", lambda _: [leader.pid, saving])
+    monkeypatch.setattr(cgroups, "list_processes", lambda _: [leader.pid, saving])
     own: Any = Supervisor.__new__(Supervisor)
     own._children = {"worker-0": SimpleNamespace(process=leader, code=None)}
     own._cgroup = Path("/sys/fs/cgroup/any")

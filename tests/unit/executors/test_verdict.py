@@ -6,15 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.executors.generations.verdict import Verdict, decided, verdict
+from shadowprice.executors.generations.verdict import (
+    GenerationOutcome,
+    compute_outcome,
+    has_outcome,
+)
 
 Exits = list[tuple[str, int]]
 W0, W1, PS = "worker-0", "worker-1", "ps-0"
 
 
-def judged(exits: Exits, workers: int = 2, *, tolerant: bool = True, **more: bool) -> Verdict:
+def judged(
+    exits: Exits, workers: int = 2, *, tolerant: bool = True, **more: bool
+) -> GenerationOutcome:
     told = {"stopped": False, "from_outside": False} | more
-    return verdict(exits, workers, tolerant=tolerant, killed=frozenset(), notes={}, **told)
+    return compute_outcome(exits, workers, tolerant=tolerant, killed=frozenset(), notes={}, **told)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +39,7 @@ def judged(exits: Exits, workers: int = 2, *, tolerant: bool = True, **more: boo
 def test_workers_that_are_tolerated_end_nothing_while_another_lives(
     exits: Exits, over: bool, ending: str | None, process: str | None
 ) -> None:
-    assert decided(exits, 2, tolerant=True) is over
+    assert has_outcome(exits, 2, tolerant=True) is over
     if over:
         found = judged(exits)
         assert (found.ending, found.process) == (ending, process)
@@ -47,7 +53,7 @@ def test_the_reason_of_what_is_done_names_what_was_left_running() -> None:
     notes = {W0: "it left much", W1: "it needed more memory", PS: "it is none of a job's workers"}
     more = {"stopped": False, "from_outside": False, "killed": frozenset(), "notes": notes}
     exits = [(W1, 9), (W0, 0), (PS, 0)]
-    found = verdict(exits, 2, tolerant=True, **more)  # type: ignore[arg-type]  # by name
+    found = compute_outcome(exits, 2, tolerant=True, **more)  # type: ignore[arg-type]  # by name
     assert found.reason == (
         "the workers that lived exited 0; on the way worker-1 exited 9; worker-0: it left much"
     )
@@ -70,7 +76,7 @@ def test_without_tolerance_the_first_that_exits_otherwise_decides(
         seen = dict(exits[:count])
         well = [name for name in (W0, W1) if seen.get(name) == 0]
         bad = [name for name, code in exits[:count] if code]
-        assert decided(exits[:count], 2, tolerant=False) is (len(well) == 2 or bool(bad))
+        assert has_outcome(exits[:count], 2, tolerant=False) is (len(well) == 2 or bool(bad))
     found = judged(exits, tolerant=False)
     if len(well) == 2:
         assert (found.ending, found.process) == ("done", W0)

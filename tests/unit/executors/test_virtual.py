@@ -13,16 +13,16 @@ from shadowprice.executors.contract import (
     Ended,
     Ending,
     Executor,
-    Fresh,
     GenerationSpec,
+    PollsProgress,
     Receipt,
-    Refused,
     Report,
+    ServerAllocation,
     ServerGone,
+    ServerInfo,
     ServerSeen,
-    ServerSlice,
-    Share,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.virtual import (
     StalledError,
@@ -33,12 +33,12 @@ from shadowprice.executors.virtual import (
 )
 from shadowprice.executors.virtual.loop import ORIGIN, SECOND
 
-SERVERS = [ServerSlice("g-0", {"gpu": 2}), ServerSlice("g-1", {"gpu": 2})]
+SERVERS = [ServerInfo("g-0", {"gpu": 2}), ServerInfo("g-1", {"gpu": 2})]
 
 
 def _spec(job: str = "a", generation: int = 1, server: str = "g-0", **more: Any) -> GenerationSpec:
     program = Program(("train",), grace=5.0)
-    shares = (Share(server, 1),)
+    shares = (ServerAllocation(server, 1),)
     return GenerationSpec(generation, job, generation, shares, program, {"gpu": 1}, **more)
 
 
@@ -121,7 +121,7 @@ def test_it_is_an_executor() -> None:
     async def main(clock: VirtualClock) -> None:
         executor = VirtualExecutor(clock, {})
         assert isinstance(executor, Executor)
-        assert isinstance(executor, Fresh)
+        assert isinstance(executor, PollsProgress)
 
     run_virtual(main)
 
@@ -184,7 +184,7 @@ def test_commands_are_fenced() -> None:
 
     world = _play({"a": _job(), "b": _job()}, script)
     assert [one.key for one in world.executor.generations] == [("a", 3)]
-    [(_, refused)] = world.told(Refused)
+    [(_, refused)] = world.told(StartRefused)
     assert refused.job == "b"
 
 
@@ -195,7 +195,7 @@ def test_a_placement_that_is_not_free_is_refused() -> None:
         await asyncio.sleep(1.0)
 
     world = _play(dict.fromkeys("abc", _job()), script)
-    [(_, refused)] = world.told(Refused)
+    [(_, refused)] = world.told(StartRefused)
     assert (refused.job, refused.reason) == ("c", "gpu of g-0: 2 of 2 are in use")
 
 
@@ -215,7 +215,7 @@ def test_a_lost_server_takes_what_runs_there_along() -> None:
     world = _play({"a": _job(save_every=20.0), "b": _job(), "c": _job()}, script)
     ends = [(at, end.job, end.ending) for at, end in world.told(Ended)]
     assert ends == [(30.0, "a", Ending.LOST), (100.0, "b", Ending.DONE), (211.0, "a", Ending.DONE)]
-    assert [end.job for _, end in world.told(Refused)] == ["c"]
+    assert [end.job for _, end in world.told(StartRefused)] == ["c"]
     assert [at for at, _ in world.told(ServerGone)] == [30.0]
     assert [(at, one.server.name) for at, one in world.told(ServerSeen)][-1] == (31.0, "g-0")
 

@@ -11,7 +11,7 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
 from shadowprice.experiments import framework
-from shadowprice.experiments.framework import Experiment, Settings, UnavailableError
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, UnavailableError
 
 pytest.importorskip("matplotlib")
 
@@ -33,7 +33,7 @@ def made(name: str, folder: Path, first: int, error: Exception | None = None) ->
             raise KeyboardInterrupt
         return str(number)
 
-    def measure(settings: Settings) -> dict[str, pl.DataFrame]:
+    def measure(settings: ExperimentSettings) -> dict[str, pl.DataFrame]:
         cases = [(str(folder), number) for number in range(first, first + 3)]
         if error is not None and not (folder / "mended").exists():
             raise error

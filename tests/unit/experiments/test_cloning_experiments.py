@@ -10,10 +10,10 @@ import pytest
 from shadowprice.core.errors import InputError, MissingExtraError
 from shadowprice.experiments import framework
 from shadowprice.experiments.cloning import busy
-from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
 from shadowprice.traces.locate import ENVIRONMENT, traces_folder
 
-QUICK = Settings(quick=True)
+QUICK = ExperimentSettings(quick=True)
 
 
 def tables(name: str, folder: Path) -> dict[str, pl.DataFrame]:

@@ -19,8 +19,8 @@ from shadowprice.experiments import live as really
 from shadowprice.experiments.beside import measured_progress, predicted_progress
 from shadowprice.experiments.elastic import measure
 from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
-from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
-from shadowprice.experiments.live import Lived, live
+from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
+from shadowprice.experiments.live import LiveJobResult, run_live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 from tests.support.ideal_service import run_declared
@@ -59,7 +59,7 @@ def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> 
 
 def _simulated(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
     asked = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
-    lived = {job["name"]: Lived({"name": job["name"]}, after, ()) for after, job in asked}
+    lived = {job["name"]: LiveJobResult({"name": job["name"]}, after, ()) for after, job in asked}
     run = measure._simulated(who, SLOT, asked, lived)
     return run, {job["name"]: job for _, job in asked}
 
@@ -104,17 +104,17 @@ def test_policies_are_set_as_where_jobs_really_run() -> None:
 
 def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:
     curve = [(0.4 * SLOT, 3.0), (0.9 * SLOT, 5.0), (1.5 * SLOT, 4.0), (2.5 * SLOT, 9.0)]
-    lived = Lived({}, 0.0, curve)
+    lived = LiveJobResult({}, 0.0, curve)
     assert measured_progress(lived, 5, SLOT, 3, 12.0) == [5.0, 5.0, 9.0, 12.0, 12.0]
-    assert measured_progress(Lived({}, 0.0, []), 2, SLOT, None, 12.0) == [0.0, 0.0]
+    assert measured_progress(LiveJobResult({}, 0.0, []), 2, SLOT, None, 12.0) == [0.0, 0.0]
 
 
 def test_a_first_start_takes_what_its_steps_do_not() -> None:
     curve = [(13.0, 6.0), (14.0, 20.0)]
-    assert Lived({}, 0.0, curve, began=10.0, workers=4).start(SPEEDS) == 2.5
-    assert Lived({}, 0.0, curve, began=12.9, workers=1).start(SPEEDS) == 0.0
-    assert Lived({}, 0.0, [], began=10.0, workers=1).start(SPEEDS) is None
-    assert Lived({}, 0.0, []).start(SPEEDS) is None
+    assert LiveJobResult({}, 0.0, curve, began=10.0, workers=4).start(SPEEDS) == 2.5
+    assert LiveJobResult({}, 0.0, curve, began=12.9, workers=1).start(SPEEDS) == 0.0
+    assert LiveJobResult({}, 0.0, [], began=10.0, workers=1).start(SPEEDS) is None
+    assert LiveJobResult({}, 0.0, []).start(SPEEDS) is None
 
 
 def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:
@@ -139,7 +139,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tuple(
-        measure.Asked(name, tenant, after, 40, {"kind": "constant", "value": 5})
+        measure.WorkloadJob(name, tenant, after, 40, {"kind": "constant", "value": 5})
         for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
     )
     monkeypatch.setattr(measure, "WORKLOAD", small)
@@ -150,7 +150,7 @@ def test_real_jobs_are_set_beside_the_simulator(
 
     def noted(*given: Any, **more: Any) -> Any:
         ran.append(given[3].name)
-        return live(*given, **more)
+        return run_live(*given, **more)
 
     def cut_off(done: int, total: int, label: str) -> None:
         if (done, total, label) == (1, 2, "really running under fifo"):
@@ -162,13 +162,13 @@ def test_real_jobs_are_set_beside_the_simulator(
         def run(self, *_: Any) -> None:
             raise AssertionError("spread")
 
-    monkeypatch.setattr(really, "live", noted)
+    monkeypatch.setattr(really, "run_live", noted)
     chosen = find_experiment("elastic-training")
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(chosen, tmp_path / "out", Settings(quick=True, progress=cut_off))
+        run_experiment(chosen, tmp_path / "out", ExperimentSettings(quick=True, progress=cut_off))
     # A start and a move are measured, and then the first of two policies.
     assert ran == ["fifo", "drf", "fifo"]
-    settings = Settings(quick=True, spread=Elsewhere())
+    settings = ExperimentSettings(quick=True, spread=Elsewhere())
     figure = run_experiment(chosen, tmp_path / "out", settings)
     assert ran == ["fifo", "drf", "fifo", "rolling"]  # what was done is kept, and no more made
     assert figure.stat().st_size > 10_000

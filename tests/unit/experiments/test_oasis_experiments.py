@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 
 from shadowprice.cli.main import main
 from shadowprice.core.utility import Sigmoid
-from shadowprice.experiments.framework import Settings, Tables, experiments
+from shadowprice.experiments.framework import ExperimentSettings, Tables, experiments
 from shadowprice.experiments.oasis import ratio, setting, testbed, timeliness, utility
 from shadowprice.experiments.style import STYLE
 from shadowprice.inputs.files import read_cluster, read_jobs
 from shadowprice.traces.testbed import FAMILIES
 
-QUICK = Settings(quick=True)
+QUICK = ExperimentSettings(quick=True)
 FEW = (setting.CLEARING, setting.THEORY)
 
 
@@ -140,7 +140,7 @@ def test_only_the_driver_of_the_testbed_differs() -> None:
 
     def drive(scheme: Any, on: Any, jobs: Any, slots: int, seed: int) -> Any:
         asked.append((scheme.key, on.servers, len(jobs), slots, seed))
-        return [setting.Outcome(job, job.arrival) for job in jobs]
+        return [setting.JobResult(job, job.arrival) for job in jobs]
 
     tables = testbed.measure(QUICK, drive)
     assert asked == [(one.key, 9, 12, 10, seed) for seed in range(3) for one in FEW]

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
 from shadowprice.experiments.pdors import rounding, utility
 
 
@@ -15,7 +15,9 @@ def test_co_location_earns_more_the_faster_the_links_inside(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(utility, "RATIOS", (1, 40))
-    figure = run_experiment(find_experiment("pdors-fig3.12"), tmp_path, Settings(quick=True))
+    figure = run_experiment(
+        find_experiment("pdors-fig3.12"), tmp_path, ExperimentSettings(quick=True)
+    )
     assert figure.stat().st_size > 10_000
     table = pl.read_csv(tmp_path / "utility.csv")
     earned = {
@@ -36,7 +38,7 @@ def test_pdors_earns_more_than_oasis_on_the_same_machines(
 ) -> None:
     monkeypatch.setattr(utility, "JOBS", (10, 15))
     monkeypatch.setattr(utility, "SLOT_SECONDS", (60, 1200))
-    run_experiment(find_experiment("pdors-fig3.11"), tmp_path, Settings(quick=True))
+    run_experiment(find_experiment("pdors-fig3.11"), tmp_path, ExperimentSettings(quick=True))
     table = pl.read_csv(tmp_path / "utility.csv")
     earned = dict(table.group_by("policy").agg(pl.col("utility").sum()).iter_rows())
     assert earned["pdors"] > 5 * earned["oasis"]
@@ -49,7 +51,7 @@ def test_rounding_succeeds_more_rarely_at_large_gains_and_never_beats_the_optimu
     for name, value in (("MACHINES", 10), ("SLOTS", 40), ("JOBS", 40), ("SURPLUS", (1e-6, 4.4))):
         monkeypatch.setattr(rounding, name, value)
     for name in ("pdors-fig3.13", "pdors-fig3.14"):
-        run_experiment(find_experiment(name), tmp_path / name, Settings(quick=True))
+        run_experiment(find_experiment(name), tmp_path / name, ExperimentSettings(quick=True))
     table = pl.read_csv(tmp_path / "pdors-fig3.13" / "rounding.csv")
     assert table.equals(pl.read_csv(tmp_path / "pdors-fig3.14" / "rounding.csv"))
     small, large = table.sort("surplus").iter_rows(named=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from shadowprice.core.schedule import Placement
-from shadowprice.experiments.framework import Settings, experiments
+from shadowprice.experiments.framework import ExperimentSettings, experiments
 from shadowprice.experiments.rolling import gap, parts, setting, traces
 from tests.support.workloads import cluster, job
 
-QUICK = Settings(quick=True)
+QUICK = ExperimentSettings(quick=True)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,10 @@ def test_every_experiment_is_declared() -> None:
 
 def test_every_policy_earns_a_part_of_the_value_on_offer() -> None:
     tables = traces.measure(QUICK)
-    assert tables["shares"].columns == ["workload", *(scheme.label for scheme in setting.SCHEMES)]
+    assert tables["shares"].columns == [
+        "workload",
+        *(scheme.label for scheme in setting.POLICY_VARIANTS),
+    ]
     assert tables["runs"]["share"].is_between(0, 1).all()
     assert (tables["runs"]["jobs"] == 16).all()
 

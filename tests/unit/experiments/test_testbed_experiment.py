@@ -19,21 +19,21 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.experiments.beside import predicted_progress
-from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
-from shadowprice.experiments.live import Lived, Where
+from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
+from shadowprice.experiments.live import ExecutorTarget, LiveJobResult
 from shadowprice.experiments.oasis.testbed import declared
 from shadowprice.experiments.testbed import measure, paced, starts, virtual
-from shadowprice.experiments.testbed.files import Files, runnable, scaled
+from shadowprice.experiments.testbed.files import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.scenario import record_run
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
 from tests.support import ideal_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 
-def _resolved(files: Files) -> tuple[Any, list[Any]]:
+def _resolved(files: InputFiles) -> tuple[Any, list[Any]]:
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     return on, [JobSpec.model_validate(one).resolve(on) for one in files.jobs]
 
@@ -63,7 +63,12 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
 ) -> None:
     files = measure._files(measure.FULL, 0, 3.0)
     asked = [
-        ((2 + files.arrival(str(job["name"]))) * files.seconds - measure.AHEAD + 0.02 * at, job)
+        (
+            (2 + files.arrival(str(job["name"]))) * files.seconds
+            - measure.SUBMIT_LEAD_SECONDS
+            + 0.02 * at,
+            job,
+        )
         for at, job in enumerate(files.jobs)
     ]
     asked.sort(key=lambda one: one[0])
@@ -76,7 +81,7 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
 def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
     options = GeneratorOptions(preset="testbed", jobs=JOBS, slots=SLOTS, slot_seconds=SLOT)
     records: Any = list(generate(options, seed=0).to_records())
-    scenario, _ = Source(cluster=oasis_testbed_cluster(), jobs=records).scenario()
+    scenario, _ = ScenarioSource(cluster=oasis_testbed_cluster(), jobs=records).scenario()
     policy = PolicyChoice(who.name, dict(who.settings)).build(scenario.context())
     stated = record_run(scenario, who.name, policy, settings=dict(who.settings))
     ours = measure.simulated(scaled(45, seed=0), who)
@@ -124,7 +129,9 @@ def test_promises_are_kept_where_starts_are_counted() -> None:
 
 
 def test_starts_are_simulated_for_every_policy(tmp_path: Path) -> None:
-    figure = run_experiment(find_experiment("testbed-starts"), tmp_path, Settings(quick=True))
+    figure = run_experiment(
+        find_experiment("testbed-starts"), tmp_path, ExperimentSettings(quick=True)
+    )
     assert figure.stat().st_size > 10_000
     summary, runs = (pl.read_csv(tmp_path / f"{name}.csv") for name in ("summary", "runs"))
     assert set(summary["policy"]) == {"fifo", "drf", "rrh", "oasis", "rolling", "oasis, as printed"}
@@ -135,7 +142,7 @@ def test_starts_are_simulated_for_every_policy(tmp_path: Path) -> None:
 def test_a_job_is_submitted_with_what_it_runs() -> None:
     files = scaled(45, seed=1, restart=5.0)
     job = files.jobs[0]
-    told = runnable(files, job, 7)
+    told = to_submission(files, job, 7)
     assert "arrival" not in told
     words = told["run"]["command"]
     given = dict(zip(words[2::2], words[3::2], strict=True))
@@ -168,7 +175,7 @@ def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
             "reason": None,
         }
         curve = [(10.0 * base + 35.0, work / 2)]
-        lived[name] = Lived(record, submitted, curve, 10.0 * (base + 3), 1, base)
+        lived[name] = LiveJobResult(record, submitted, curve, 10.0 * (base + 3), 1, base)
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     measure._compare(files, measure.POLICIES[0], lived, rows, curves)
@@ -195,7 +202,7 @@ def test_fifo_is_predicted_with_the_workers_that_it_really_drew() -> None:
     for mark in ("ab", "cd"):
         names = {str(job["name"]): f"{job['name']}-{mark}" for job in files.jobs}
         lived = {
-            name: Lived({"name": own}, 40.0 * (files.arrival(name) + 2) - 3.0, [], base=2)
+            name: LiveJobResult({"name": own}, 40.0 * (files.arrival(name) + 2) - 3.0, [], base=2)
             for name, own in names.items()
         }
         run = measure.simulated(files, measure.POLICIES[0], lived)
@@ -263,10 +270,10 @@ def test_real_jobs_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    small = measure.Size(seconds=20, slots=2, jobs=2, policies=(PolicyChoice("fifo"),))
+    small = measure.ExperimentScale(seconds=20, slots=2, jobs=2, policies=(PolicyChoice("fifo"),))
     monkeypatch.setattr(measure, "QUICK", small)
-    monkeypatch.setattr(measure, "PROBED", 2)  # of three the third would tell no more here
-    settings = Settings(quick=True, where=Where())
+    monkeypatch.setattr(measure, "PROBE_JOBS", 2)  # of three the third would tell no more here
+    settings = ExperimentSettings(quick=True, where=ExecutorTarget())
     figure = run_experiment(find_experiment("testbed"), tmp_path, settings)
     assert figure.stat().st_size > 10_000
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
@@ -283,7 +290,7 @@ def test_live_in_virtual_time_earns_what_the_simulator_says(
     few = tuple(one for one in virtual.VARIANTS if one.label in {"oasis", "fifo", "drf"})
     monkeypatch.setattr(virtual, "VARIANTS", few)
     figure = run_experiment(
-        find_experiment("testbed-virtual"), tmp_path / "v", Settings(quick=True)
+        find_experiment("testbed-virtual"), tmp_path / "v", ExperimentSettings(quick=True)
     )
     assert figure.exists()
     summary = pl.read_csv(tmp_path / "v" / "summary.csv")

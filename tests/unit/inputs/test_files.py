@@ -8,7 +8,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec
-from shadowprice.inputs.files import MOST_FAULTS, read_jobs
+from shadowprice.inputs.files import MAX_FAULTS, read_jobs
 
 CLUSTER = ClusterSpec.model_validate(
     {
@@ -68,9 +68,9 @@ def test_a_duplicate_name_is_reported_with_the_other_problems(tmp_path, name, ki
 
 
 def test_skip_invalid_drops_only_invalid_jobs(tmp_path):
-    wrong = [job(f"w{at}", tenant="audio") for at in range(3 * MOST_FAULTS)]
+    wrong = [job(f"w{at}", tenant="audio") for at in range(3 * MAX_FAULTS)]
     path = written(tmp_path / "jobs.yaml", [job("first"), *wrong, job("last")])
     assert [one.name for one in read_jobs(path, CLUSTER, skip_invalid=True)] == ["first", "last"]
     told = faults(path)
-    assert len(told) == MOST_FAULTS + 1
+    assert len(told) == MAX_FAULTS + 1
     assert told[-1].endswith("and more; these come first")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.core import bounds
-from shadowprice.core.bounds import Bound
+from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.inputs import read_jobs, read_parameters
@@ -115,7 +115,7 @@ def test_more_lines_than_any_file_has_are_refused_before_they_are_read(
             file.write(b"\n" * 1_000_000)
     with pytest.raises(InputError, match="above the bound of 20,000,000 lines of a file"):
         read_bytes(path)
-    monkeypatch.setattr(bounds, "LINES", Bound("lines", 100_000, "lines of a file"))
+    monkeypatch.setattr(bounds, "LINES", InputLimit("lines", 100_000, "lines of a file"))
     with pytest.raises(InputError, match="above the bound of 100,000 lines of a file"):
         deque(read_lines(path), 0)
 

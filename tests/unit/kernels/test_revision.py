@@ -20,7 +20,7 @@ from shadowprice.kernels.replanning.timeline import (
     tenant_headroom,
     total_fit,
 )
-from shadowprice.policies.milp import Program
+from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.rolling.open_jobs import upper_hull
 from tests.oracles.standing import put_on
 
@@ -152,7 +152,7 @@ def test_what_a_tenant_may_hold_is_its_share_and_what_nobody_owns() -> None:
 
 def dual_value(value: np.ndarray, use: np.ndarray, weight: np.ndarray, budget: np.ndarray) -> float:
     """Return the optimum of the linear program whose dual is priced."""
-    program = Program()
+    program = LinearProgram()
     for worth, often in zip(value, weight, strict=True):
         program.column(cost=float(worth * often), upper=1.0, integer=False)
     for r, room in enumerate(budget):

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 
 
 class Scripted:
@@ -90,7 +90,7 @@ class Scripted:
 
 
 @asynccontextmanager
-async def served(scripted: Scripted, folder: Path) -> AsyncIterator[Connection]:
+async def served(scripted: Scripted, folder: Path) -> AsyncIterator[ApiClient]:
     """Serve it, and connect to it by a kubeconfig."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -115,7 +115,7 @@ async def served(scripted: Scripted, folder: Path) -> AsyncIterator[Connection]:
     }
     path = folder / "kubeconfig"
     path.write_text(json.dumps(config))
-    connection = await Connection.open(str(path))
+    connection = await ApiClient.open(str(path))
     try:
         yield connection
     finally:

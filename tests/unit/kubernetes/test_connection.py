@@ -17,8 +17,13 @@ pytest.importorskip("kubernetes_asyncio")
 from aiohttp import web
 
 from shadowprice.kubernetes import informer as informers
-from shadowprice.kubernetes.connection import Connection
-from shadowprice.kubernetes.errors import ApiError, ConnectError, DeposedError, UnreachableError
+from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.kubernetes.errors import (
+    ApiError,
+    ApiUnreachableError,
+    ConfigError,
+    LeadershipLostError,
+)
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.lease import Lease
 from tests.unit.kubernetes.apiserver import Scripted, served
@@ -26,7 +31,7 @@ from tests.unit.kubernetes.apiserver import Scripted, served
 LIST = "/api/v1/things"
 
 
-def run(folder: Path, scenario: Callable[[Scripted, Connection], Awaitable[None]]) -> None:
+def run(folder: Path, scenario: Callable[[Scripted, ApiClient], Awaitable[None]]) -> None:
     async def whole() -> None:
         scripted = Scripted()
         async with served(scripted, folder) as connection:
@@ -36,7 +41,7 @@ def run(folder: Path, scenario: Callable[[Scripted, Connection], Awaitable[None]
 
 
 def test_a_request_that_is_put_off_is_sent_again_when_it_may(tmp_path: Path) -> None:
-    async def scenario(server: Scripted, connection: Connection) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
         server.faults = [
             web.Response(status=429, headers={"Retry-After": "1"}),
             web.Response(status=429, headers={"Retry-After": "0"}),
@@ -51,7 +56,7 @@ def test_a_request_that_is_put_off_is_sent_again_when_it_may(tmp_path: Path) -> 
 
 
 def test_what_a_server_refuses_is_told_in_its_words(tmp_path: Path) -> None:
-    async def scenario(server: Scripted, connection: Connection) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
         told = {"reason": "AlreadyExists", "message": 'pods "a" already exists', "code": 409}
         server.faults = [web.json_response(told, status=409), web.Response(status=503, text="no")]
         with pytest.raises(ApiError, match='pods "a" already exists') as caught:
@@ -66,18 +71,18 @@ def test_what_a_server_refuses_is_told_in_its_words(tmp_path: Path) -> None:
 
 
 def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: Path) -> None:
-    async def scenario(server: Scripted, connection: Connection) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
         leads = True
         connection.may_write = lambda: leads
         server.faults = [web.Response(status=429, headers={"Retry-After": "1"})]
         put_off = asyncio.create_task(connection.post(LIST, {}))
         await wait_until_async(lambda: len(server.asked) == 1)
         leads = False  # it is asked before each try, not when the request was made
-        with pytest.raises(DeposedError) as caught:
+        with pytest.raises(LeadershipLostError) as caught:
             await put_off
         assert caught.value.passing
         for method in ("POST", "PUT", "PATCH", "DELETE"):
-            with pytest.raises(DeposedError):
+            with pytest.raises(LeadershipLostError):
                 await connection.request(method, LIST, body={})
         await connection.get(LIST)
         await connection.request("PUT", LIST, body={}, urgent=True)
@@ -93,7 +98,7 @@ def assert_between(time_of_server: float | None, minimum: float, *, since: float
 
 
 def test_the_time_is_that_of_the_server_whatever_it_is_here(tmp_path: Path) -> None:
-    async def scenario(server: Scripted, connection: Connection) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
         assert connection.time() is None
         server.faults = [
             web.json_response({}, headers={"Date": "Tue, 24 Nov 2026 05:30:00 GMT"}),
@@ -116,11 +121,11 @@ def test_the_time_is_that_of_the_server_whatever_it_is_here(tmp_path: Path) -> N
 
 
 def test_nobody_there_is_not_known_to_be_done_or_not(tmp_path: Path) -> None:
-    async def scenario(_: Scripted, connection: Connection) -> None:
+    async def scenario(_: Scripted, connection: ApiClient) -> None:
         text = (tmp_path / "kubeconfig").read_text().replace(connection.host, "http://127.0.0.1:9")
         (tmp_path / "nowhere").write_text(text)
-        other = await Connection.open(str(tmp_path / "nowhere"))
-        with pytest.raises(UnreachableError, match="127") as caught:
+        other = await ApiClient.open(str(tmp_path / "nowhere"))
+        with pytest.raises(ApiUnreachableError, match="127") as caught:
             await other.delete(LIST)
         assert caught.value.passing
         await other.close()
@@ -133,8 +138,8 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, content: str | None)
     path = tmp_path / "config"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConnectError, match=r"config.*leads to no cluster") as caught:
-        asyncio.run(Connection.open(str(path)))
+    with pytest.raises(ConfigError, match=r"config.*leads to no cluster") as caught:
+        asyncio.run(ApiClient.open(str(path)))
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
 
@@ -142,9 +147,9 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, content: str | None)
 def test_an_informer_knows_what_is_there_through_every_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(informers, "LONGEST", 0.3)
+    monkeypatch.setattr(informers, "MAX_BACKOFF_SECONDS", 0.3)
 
-    async def scenario(server: Scripted, connection: Connection) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
         told: list[tuple[str, Any, Any]] = []
         for name in "abcde":
             server.put(name, 1)
@@ -218,11 +223,11 @@ class Leases:
 def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowprice.kubernetes.lease.DURATION", 1)
-    monkeypatch.setattr("shadowprice.kubernetes.lease.RENEW", 0.1)
-    monkeypatch.setattr("shadowprice.kubernetes.lease.LOOK", 0.02)
+    monkeypatch.setattr("shadowprice.kubernetes.lease.LEASE_DURATION_SECONDS", 1)
+    monkeypatch.setattr("shadowprice.kubernetes.lease.RENEW_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("shadowprice.kubernetes.lease.INITIAL_POLL_SECONDS", 0.02)
 
-    async def scenario(server: Scripted, connection: Connection) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
         leases = Leases()
         server.answer = leases.answer  # type: ignore[method-assign]
         one, two = (Lease(connection, "n", "lease", name) for name in ("one", "two"))
@@ -244,7 +249,7 @@ def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
 
 
 def test_a_lease_is_taken_at_once_from_whom_is_known_to_do_nothing_by_it(tmp_path: Path) -> None:
-    async def scenario(server: Scripted, connection: Connection) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
         server.answer = Leases().answer  # type: ignore[method-assign]
         one, two = (Lease(connection, "n", "lease", name) for name in ("one", "two"))
         assert await one.take()

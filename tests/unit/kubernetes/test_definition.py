@@ -14,8 +14,14 @@ from tools.kubernetes_manifests import main
 
 from shadowprice.core.specs import JobSpec
 from shadowprice.kubernetes import descriptions
-from shadowprice.kubernetes.definition import EXCLUDED_KEYS, LASTING, RULES, definition, knows_rules
-from shadowprice.kubernetes.structural import SchemaError, structural
+from shadowprice.kubernetes.definition import (
+    CEL_RULES,
+    EXCLUDED_KEYS,
+    IMMUTABLE_KEYS,
+    build_crd,
+    supports_cel_rules,
+)
+from shadowprice.kubernetes.structural import SchemaError, to_structural_schema
 from shadowprice.service.state.submission import REVISABLE
 
 RECORDED = """
@@ -32,9 +38,9 @@ KNOWN = frozenset(RECORDED.split())
 NEWER = KNOWN | {"x-kubernetes-validations"}
 """The same of Kubernetes 1.25 to 1.36."""
 
-SPEC: Mapping[str, Any] = definition(rules=True)["spec"]["versions"][0]["schema"][
-    "openAPIV3Schema"
-]["properties"]["spec"]
+SPEC: Mapping[str, Any] = build_crd(rules=True)["spec"]["versions"][0]["schema"]["openAPIV3Schema"][
+    "properties"
+]["spec"]
 
 
 def test_what_is_committed_is_current() -> None:
@@ -75,7 +81,7 @@ def test_every_key_of_a_job_is_there_and_explained() -> None:
 
 
 def test_rules_are_there_only_where_they_are_known() -> None:
-    plain, ruled = (json.dumps(definition(rules=rules)) for rules in (False, True))
+    plain, ruled = (json.dumps(build_crd(rules=rules)) for rules in (False, True))
     assert "x-kubernetes-validations" not in plain
     assert "x-kubernetes-validations" in ruled
 
@@ -86,14 +92,14 @@ def test_rules_are_found_by_what_a_server_publishes(
 ) -> None:
     name = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
     definitions = {name: {"properties": {key: {} for key in properties}}}
-    assert knows_rules({"definitions": definitions}) is known
-    assert knows_rules({"components": {"schemas": definitions}}) is known
-    assert not knows_rules({"definitions": {}})
+    assert supports_cel_rules({"definitions": definitions}) is known
+    assert supports_cel_rules({"components": {"schemas": definitions}}) is known
+    assert not supports_cel_rules({"definitions": {}})
 
 
 def test_what_cannot_be_revised_is_what_lasts() -> None:
     left = JobSpec.model_fields.keys() - EXCLUDED_KEYS - set(REVISABLE) - {"run", "restart"}
-    assert set(LASTING) == left
+    assert set(IMMUTABLE_KEYS) == left
 
 
 COUNT = st.integers(1, 6)
@@ -126,7 +132,7 @@ def rules() -> Programs:
     celpy = pytest.importorskip("celpy")
     environment = celpy.Environment()
     return [
-        (environment.program(environment.compile(one["rule"])), one["message"]) for one in RULES
+        (environment.program(environment.compile(one["rule"])), one["message"]) for one in CEL_RULES
     ]
 
 
@@ -188,7 +194,7 @@ def test_every_rule_refuses_something_that_the_models_refuse(
         JobSpec.model_validate({**spec, "name": "a"})
 
 
-@pytest.mark.parametrize("key", LASTING)
+@pytest.mark.parametrize("key", IMMUTABLE_KEYS)
 def test_lasting_keys_cannot_be_added_changed_or_removed(rules: Programs, key: str) -> None:
     base: dict[str, Any] = {
         "worker": {"gpu": 1},
@@ -217,4 +223,4 @@ def test_unions_that_structural_schemas_cannot_say_are_refused() -> None:
         "properties": {"a": TypeAdapter(int | list[int]).json_schema()},
     }
     with pytest.raises(SchemaError, match="a may be of types"):
-        structural(schema, {})
+        to_structural_schema(schema, {})

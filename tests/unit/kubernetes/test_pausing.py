@@ -22,7 +22,7 @@ from shadowprice.kubernetes import connection as connections
 from shadowprice.kubernetes import informer as informers
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.informer import Informer
-from shadowprice.kubernetes.pausing import SPREAD, Pauses
+from shadowprice.kubernetes.pausing import JITTER, Backoff
 from tests.unit.kubernetes.apiserver import Scripted, served
 
 
@@ -31,21 +31,21 @@ def test_no_more_tries_fit_into_a_time_than_is_said(
     first: float, factor: float, span: float
 ) -> None:
     longest = first * factor
-    pauses, at, count = Pauses(first, longest), 0.0, 0
+    pauses, at, count = Backoff(first, longest), 0.0, 0
     while at <= span and count < 10_000:
         count += 1
         pause = pauses.failed()
-        assert (1 - SPREAD) * first <= pause <= longest
+        assert (1 - JITTER) * first <= pause <= longest
         at += pause
     if count < 10_000:
-        assert count <= Pauses.most(first, longest, span)
+        assert count <= Backoff.most(first, longest, span)
 
 
 def test_pauses_double_to_their_bound_and_begin_anew() -> None:
-    pauses = Pauses(1.0, 8.0)
+    pauses = Backoff(1.0, 8.0)
     assert pauses.over
     for bound in (1.0, 2.0, 4.0, 8.0, 8.0):
-        assert (1 - SPREAD) * bound <= pauses.failed() <= bound
+        assert (1 - JITTER) * bound <= pauses.failed() <= bound
     assert not pauses.over
     pauses.succeeded()
     assert pauses.over
@@ -73,7 +73,7 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
         assert 3 <= refused == len(server.asked)
         assert (
             refused
-            <= Pauses.most(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            <= Backoff.most(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
             < spent / 0.3 / 2
         )
 
@@ -97,7 +97,7 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
         assert (
             3
             <= len(server.asked)
-            <= Pauses.most(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            <= Backoff.most(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
         )
 
     asyncio.run(whole())
@@ -107,7 +107,7 @@ def test_watches_that_end_as_they_begin_are_begun_ever_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands between may cut everything off at once, with nothing wrong in its answer."""
-    monkeypatch.setattr(informers, "SHORTEST", 0.1)
+    monkeypatch.setattr(informers, "INITIAL_BACKOFF_SECONDS", 0.1)
 
     async def whole() -> None:
         server = Scripted()
@@ -122,7 +122,7 @@ def test_watches_that_end_as_they_begin_are_begun_ever_less(
             watches = informer.watches
             spent = time.monotonic() - began
             await informer.close()
-        assert watches <= 2 + Pauses.most(0.1, informers.LONGEST, spent)
+        assert watches <= 2 + Backoff.most(0.1, informers.MAX_BACKOFF_SECONDS, spent)
 
     asyncio.run(whole())
 
@@ -152,13 +152,13 @@ def test_a_server_has_so_many_requests_at_a_time_and_urgent_ones_do_not_wait(
         async with served(server, tmp_path) as connection:
             crowd = [
                 asyncio.create_task(connection.get("/api/v1/things"))
-                for _ in range(4 * connections.IN_FLIGHT)
+                for _ in range(4 * connections.MAX_INFLIGHT_REQUESTS)
             ]
-            await wait_until_async(lambda: server.waiting == connections.IN_FLIGHT)
+            await wait_until_async(lambda: server.waiting == connections.MAX_INFLIGHT_REQUESTS)
             urgent = asyncio.create_task(connection.request("GET", "/api/v1/things", urgent=True))
-            await wait_until_async(lambda: server.waiting == connections.IN_FLIGHT + 1)
+            await wait_until_async(lambda: server.waiting == connections.MAX_INFLIGHT_REQUESTS + 1)
             server.go.set()
             await asyncio.gather(urgent, *crowd)
-            assert server.most == connections.IN_FLIGHT + 1
+            assert server.most == connections.MAX_INFLIGHT_REQUESTS + 1
 
     asyncio.run(whole())

@@ -12,14 +12,14 @@ import pytest
 from tools import kubernetes_manifests, kubernetes_objects
 
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import processes_of
 from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.pods import Place, pod_of, secret_of, service_of
 from shadowprice.executors.kubernetes.settings import read_settings
-from shadowprice.kubernetes.definition import definition, knows_rules
+from shadowprice.kubernetes.definition import build_crd, supports_cel_rules
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "schemas.json").read_text())
 VERSIONS = [str(one) for one in RECORDED["versions"]]
@@ -82,7 +82,7 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
         "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}],
     }  # fmt: skip
     spec = GenerationSpec(
-        command=1, job="a job", generation=3, placement=(Share("one", 1, 1),),
+        command=1, job="a job", generation=3, placement=(ServerAllocation("one", 1, 1),),
         program=Program(("train",), {"A": "b"}, image="i", pod=pod),
         worker={"cpu": 1500, "gpu": 1000}, tenant="t",
     )  # fmt: skip
@@ -101,7 +101,7 @@ def test_what_a_version_has_is_found_by_its_own_description(version: str) -> Non
     assert schema_has_scheduling_gates(described(version)) == (
         minor >= VERSIONS.index(OLDEST_WITH_GATES)
     )
-    assert knows_rules(described(version)) == (minor >= VERSIONS.index(OLDEST_WITH_RULES))
+    assert supports_cel_rules(described(version)) == (minor >= VERSIONS.index(OLDEST_WITH_RULES))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -113,7 +113,7 @@ def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
         *sent(gated=schema_has_scheduling_gates(document)),
         *kubernetes_manifests.plain(),
         kubernetes_objects.budget(values, budget),
-        definition(rules=knows_rules(document)),
+        build_crd(rules=supports_cel_rules(document)),
     ]
     faults = []
     for one in documents:
@@ -128,6 +128,6 @@ def test_what_is_sent_to_newer_ones_would_be_unknown_to_older_ones() -> None:
     """The walk finds what it has to find."""
     pod = sent(gated=True)[-1]
     assert list(unknown(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]
-    faults = list(unknown(definition(rules=True), "V1CustomResourceDefinition", "1.20", "crd"))
+    faults = list(unknown(build_crd(rules=True), "V1CustomResourceDefinition", "1.20", "crd"))
     assert faults
     assert all(one.endswith("x-kubernetes-validations") for one in faults)

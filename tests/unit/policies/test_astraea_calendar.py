@@ -7,18 +7,18 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext, guaranteed
+from shadowprice.core.policy import PolicyContext, as_guaranteed_policy
 from shadowprice.core.utility import Linear, utility_value
-from shadowprice.policies.astraea.calendar import Calendar, Round
+from shadowprice.policies.astraea.calendar import Round, RoundCalendar
 from shadowprice.policies.astraea.guarantees import performance, sigma_of
-from shadowprice.policies.astraea.prices import price_table, rounds_of_lemma
+from shadowprice.policies.astraea.prices import lemma_1_rounds, price_table
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.astraea_cases import shared_cluster, shared_job
 
 
 def first(rounds: int, longest: int, count: int) -> list[Round]:
-    return list(itertools.islice(Calendar(rounds, longest), count))
+    return list(itertools.islice(RoundCalendar(rounds, longest), count))
 
 
 def test_the_example_s_batch() -> None:
@@ -59,13 +59,13 @@ def test_the_price_function_passes_through_the_example() -> None:
 
 def test_lemma_1_s_rounds() -> None:
     # sigma = 2 (ln 16 + ln 16) = 11.09; ln(420 / 50) / -ln(1 - 1 / sigma) = 22.52: 22 + 1.
-    assert rounds_of_lemma(420, 50, 16, 16) == 23
+    assert lemma_1_rounds(420, 50, 16, 16) == 23
     assert sigma_of(16, 16) == pytest.approx(4 * math.log(16))
     assert sigma_of(1.2, 1.2) == 1.0
-    assert rounds_of_lemma(50, 50, 16, 16) == 1
-    assert rounds_of_lemma(400, 50, 1.2, 1.2) == 1
+    assert lemma_1_rounds(50, 50, 16, 16) == 1
+    assert lemma_1_rounds(400, 50, 1.2, 1.2) == 1
     with pytest.raises(InputError, match="least utility"):
-        rounds_of_lemma(400, 0, 16, 16)
+        lemma_1_rounds(400, 0, 16, 16)
 
 
 def test_theorem_1_s_bound_by_hand() -> None:
@@ -110,7 +110,7 @@ def test_theorem_1_bounds_the_loss_of_a_job_that_runs_alone(slots: int) -> None:
     stated = shared_job(on, "j", None, chunks=1, epochs=slots, minibatches=1, ps=None)
     only = replace(stated, utility=Linear(1000.0, -1.0))
     policy = make_policy("astraea", PolicyContext(on, known_jobs=[only]), {"lambda": "lemma"})
-    proved = guaranteed(policy)
+    proved = as_guaranteed_policy(policy)
     assert proved is not None
     completion = Simulation(on, [only], policy).run([]).jobs["j"].completion
     assert completion is not None
@@ -133,7 +133,9 @@ def test_a_theta_that_lemma_3_does_not_allow_breaks_the_premises(theta: Any, *, 
     on = shared_cluster(horizon=64)
     jobs = [shared_job(on, f"j{at}", None, at) for at in range(3)]
     context = PolicyContext(on, known_jobs=jobs)
-    proved = guaranteed(make_policy("astraea", context, {"lambda": "lemma", "theta": theta}))
+    proved = as_guaranteed_policy(
+        make_policy("astraea", context, {"lambda": "lemma", "theta": theta})
+    )
     assert proved is not None
     assert proved.guarantee(jobs)["premises_held"] is held
 
@@ -144,7 +146,7 @@ def test_a_run_says_whether_the_theorem_speaks_of_it() -> None:
     for rounds, held in ((1, False), ("lemma", True)):
         context = PolicyContext(on, known_jobs=jobs)
         policy = make_policy("astraea", context, {"lambda": rounds})
-        proved = guaranteed(policy)
+        proved = as_guaranteed_policy(policy)
         assert proved is not None
         told = proved.guarantee(jobs)
         assert told["premises_held"] is held

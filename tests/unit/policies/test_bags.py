@@ -15,12 +15,12 @@ from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.events import ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.policies.bags import planner
-from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, Plan
+from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, CopyPlan
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.bags import places as places_by_definition
@@ -30,7 +30,7 @@ from tests.support.bag_cases import build_bag, exponential, pareto, place_cluste
 PRICES = {"prices": "given", "worker": {"L": 0.01, "U": {"gpu": 100.0}}}
 
 
-def best(seed: int, factor: float | None = None, slot: int = 0) -> Plan | None:
+def best(seed: int, factor: float | None = None, slot: int = 0) -> CopyPlan | None:
     made, cost, worth = random_bag_market(seed)
     if factor is not None:
         cost = cost.copy()
@@ -159,7 +159,7 @@ def test_the_loss_of_copies_that_are_not_proved_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without the listing, against all starts, promises and copies of tiny bags."""
-    monkeypatch.setattr(planner, "MOST_LISTED", 0)
+    monkeypatch.setattr(planner, "MAX_LISTED", 0)
     found = lost = 0
     for seed in range(140):
         made, cost, worth = random_bag_market(seed, most_tasks=2)
@@ -262,7 +262,7 @@ def test_promises_are_broken_as_rarely_as_promised() -> None:
             record = engine.jobs[job.name]
             assert job.bag is not None
             if record.refusal is not None:
-                assert record.refusal.reason is Reason.DEADLINE
+                assert record.refusal.reason is RefusalReason.DEADLINE
             broken += record.plans > 1 or record.status is Status.DROPPED
             kept += record.plans == 1 and record.status is Status.FINISHED
         first = simulated(on, jobs[:1], seed).jobs["bag-0"]
@@ -335,7 +335,7 @@ def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str
             if one.bag is not None:
                 refusal = engine.jobs[one.name].refusal
                 assert refusal is not None
-                assert refusal.reason is Reason.POLICY
+                assert refusal.reason is RefusalReason.POLICY
         return [engine.jobs[one.name].completion for one in trainers]
 
     assert completions([build_bag(on), *trainers]) == completions(trainers)
@@ -384,7 +384,7 @@ def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:
     tight = build_bag(on, pareto(4, 2.0, 0.9), deadline=1.5, miss_probability=0.01)
     refusal = simulated(on, [tight]).jobs["bag"].refusal
     assert refusal is not None
-    assert refusal.reason is Reason.DEADLINE
+    assert refusal.reason is RefusalReason.DEADLINE
     assert "on 4 places" in refusal.message
     enough = float(refusal.numbers["smallest_deadline_s"]) / 60.0
     later = build_bag(on, pareto(4, 2.0, 0.9), deadline=enough * 1.001, miss_probability=0.01)
@@ -397,7 +397,7 @@ def test_a_bag_worth_less_than_its_places_is_told_the_price() -> None:
     on = place_cluster()
     refusal = simulated(on, [build_bag(on, utility=Constant(1e-6))]).jobs["bag"].refusal
     assert refusal is not None
-    assert refusal.reason is Reason.PRICE
+    assert refusal.reason is RefusalReason.PRICE
     assert refusal.value == 1e-6
     assert refusal.cost is not None
     assert refusal.cost > refusal.value
@@ -411,7 +411,7 @@ def test_a_full_cluster_says_how_many_places_are_missing() -> None:
     assert engine.jobs["first"].plans >= 1
     refusal = engine.jobs["second"].refusal
     assert refusal is not None
-    assert refusal.reason is Reason.NO_ROOM
+    assert refusal.reason is RefusalReason.NO_ROOM
     assert refusal.numbers["places_needed"] == 8
 
 
@@ -437,5 +437,5 @@ def test_a_bag_that_misses_its_deadline_is_given_up() -> None:
             break
     assert dropped is not None
     assert dropped.refusal is not None
-    assert dropped.refusal.reason is Reason.DEADLINE
+    assert dropped.refusal.reason is RefusalReason.DEADLINE
     assert dropped.refusal.numbers["tasks_unfinished"] == 6 - dropped.progress

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shadowprice.kernels.reactive.risk_reward import Candidates, admission, appraise
 from shadowprice.kernels.reactive.worth import TOLD, Worths
-from shadowprice.policies.baselines.crowd import Crowd
+from shadowprice.policies.baselines.crowd import OpenJobAppraisal
 
 
 def candidates(rng: np.random.Generator, jobs: int) -> Candidates:
@@ -36,7 +36,7 @@ def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
     table, slot = candidates(rng, jobs), 5
     rows = rng.permutation(jobs)
     begin = int(rng.integers(0, jobs))
-    crowd = Crowd(slot, table, rows[:begin])
+    crowd = OpenJobAppraisal(slot, table, rows[:begin])
     there = rows[:begin].tolist()
     for row in rows[begin:].tolist():
         crowd.join(row, table)

@@ -12,9 +12,9 @@ from shadowprice.core.policy import (
     Policy,
     PolicyContext,
     Status,
-    guaranteed,
-    priced,
-    quoting,
+    as_guaranteed_policy,
+    as_priced_policy,
+    as_quoting_policy,
 )
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
@@ -65,9 +65,9 @@ def test_what_a_policy_says_that_it_offers_it_has(name: str) -> None:
     on, jobs, _ = build_world(name, 1)
     made = build_policy(name, on, jobs, 1)
     for told, offered, method in (
-        (made.capabilities.prices, priced, "slot_prices"),
-        (made.capabilities.quotes, quoting, "quote"),
-        (made.capabilities.guarantees, guaranteed, "guarantee"),
+        (made.capabilities.prices, as_priced_policy, "slot_prices"),
+        (made.capabilities.quotes, as_quoting_policy, "quote"),
+        (made.capabilities.guarantees, as_guaranteed_policy, "guarantee"),
     ):
         for asked in (made, Wrapped(made)):
             assert offered(asked) is (made if told else None)  # type: ignore[arg-type]  # a part

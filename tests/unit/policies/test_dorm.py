@@ -18,7 +18,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
-from shadowprice.policies.dorm.model import Instance, Item, solve
+from shadowprice.policies.dorm.model import DormInstance, JobItem, solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support.policy_runs import SlotObserver, run_policy
@@ -32,7 +32,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 # ------------------------------------------------------------------ the program
 
 
-def layouts(item: Item, groups: int) -> Iterator[tuple[Layout | None, float, float, bool]]:
+def layouts(item: JobItem, groups: int) -> Iterator[tuple[Layout | None, float, float, bool]]:
     """Yield all that may become of a job: places, gain, loss, and whether that is a change."""
     yield None, item.standing_gain, item.standing_loss, False
     for at, (workers, ps) in enumerate(zip(item.counts, item.ps_counts, strict=True)):
@@ -45,7 +45,7 @@ def layouts(item: Item, groups: int) -> Iterator[tuple[Layout | None, float, flo
                     yield (on, beside), float(item.gain[at]), float(item.loss[at]), changed
 
 
-def brute_force(instance: Instance) -> float:
+def brute_force(instance: DormInstance) -> float:
     """Return the largest utilisation by trying everything."""
     groups, resources = instance.free.shape
     best = -np.inf
@@ -65,7 +65,7 @@ def brute_force(instance: Instance) -> float:
     return best
 
 
-def random_instance(rng: np.random.Generator) -> Instance:
+def random_instance(rng: np.random.Generator) -> DormInstance:
     groups, resources = int(rng.integers(1, 3)), 2
     free = rng.integers(2, 9, (groups, resources))
     room = free.copy()
@@ -91,7 +91,7 @@ def random_instance(rng: np.random.Generator) -> Instance:
             gain, loss = float(shares[at].sum()), abs(float(shares[at].max()) - fair)
         fairness += loss
         items.append(
-            Item(
+            JobItem(
                 counts,
                 ps_counts,
                 worker,
@@ -104,7 +104,7 @@ def random_instance(rng: np.random.Generator) -> Instance:
             )
         )
     many = np.full((len(items), groups), 9)
-    return Instance(
+    return DormInstance(
         items=items,
         free=free,
         limited=np.ones_like(free, dtype=np.bool_),

@@ -17,10 +17,10 @@ from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, Deadline, Sigmoid, utility_value
-from shadowprice.policies.oasis.policy import pools
+from shadowprice.policies.oasis.policy import server_pools
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
-from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.job_history_text import guarantee_text
 from shadowprice.simulator.driver import Simulation
@@ -55,8 +55,8 @@ def test_alone_is_when_oasis_completes_a_job_that_costs_nothing(seed: int) -> No
     on, (one,) = random_world(seed, 1)
     # Completing a slot later costs something, however late it is.
     one = replace(one, utility=Sigmoid(1e6, 0.01, 0.0))
-    members = pools(on, halved=False)
-    slots = Alone(on, *members).slots(one)
+    members = server_pools(on, halved=False)
+    slots = StandaloneValue(on, *members).slots(one)
     _, done = ran("oasis", on, [one], None, **FREE)
     if slots is None or slots > on.horizon:
         assert done.get(one.name) is None
@@ -71,7 +71,7 @@ def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
     on = random_pool(rng)
     one = random_two_rate_job(on, rng, "job", latest=2)
     one = replace(one, utility=Sigmoid(1e6, 0.01, 0.0))
-    slots = Alone(on, on.hosts_workers, on.hosts_ps).slots(one)
+    slots = StandaloneValue(on, on.hosts_workers, on.hosts_ps).slots(one)
     free = {"prices": "given", "L": 1e-12, "U": dict.fromkeys(on.resources, 1e-12)}
     _, done = ran("pdors", on, [one], None, placement="exact", **free)
     if slots is not None and slots <= on.horizon:

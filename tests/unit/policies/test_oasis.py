@@ -26,11 +26,11 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext, Status, View
-from shadowprice.core.quote import Answer
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.quote import QuoteAnswer
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Constant, Deadline, Sigmoid, Utility
 from shadowprice.engine import Engine
-from shadowprice.policies.oasis.policy import OasisPolicy, pools
+from shadowprice.policies.oasis.policy import OasisPolicy, server_pools
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.oasis import Side, milp_payoff
@@ -105,7 +105,7 @@ class Examiner:
         sides = []
         on = view.cluster
         parts = (GIVEN["worker"], GIVEN["ps"])
-        for members, part in zip(pools(on, halved=True), parts, strict=True):
+        for members, part in zip(server_pools(on, halved=True), parts, strict=True):
             high = [part["U"].get(name, part["L"]) for name in on.resources]
             sides.append(
                 Side.of(
@@ -149,7 +149,7 @@ def test_a_worked_example_of_price_and_payoff() -> None:
             assert record.completion == 1
             assert record.plan.rows() == [[0, 0, 4, 0], [0, 1, 0, 1], [1, 0, 4, 0], [1, 1, 0, 1]]
     refusal = refusal_of(engine)
-    assert refusal.reason is Reason.PRICE
+    assert refusal.reason is RefusalReason.PRICE
     assert refusal.cost == pytest.approx(cost)
 
 
@@ -192,7 +192,7 @@ def test_cost_over_value_is_the_least_factor_that_would_have_been_admitted() -> 
         engine = run(on, crowd, GIVEN, until=10)
         for at, one in enumerate(crowd):
             refusal = engine.jobs[one.name].refusal
-            if refusal is None or refusal.reason is not Reason.PRICE:
+            if refusal is None or refusal.reason is not RefusalReason.PRICE:
                 continue
             tried += 1
             assert refusal.value is not None
@@ -215,7 +215,7 @@ def test_the_bottleneck_of_a_price_is_the_resource_that_costs_most() -> None:
     crowd = replace(crowd, worker=np.array([500, 3000, GIB, GBPS]))
     late = replace(job(on, utility=Constant(0.5)), worker=np.array([500, 1000, GIB, GBPS]))
     refusal = refusal_of(run(on, [crowd, late], settings))
-    assert refusal.reason is Reason.PRICE
+    assert refusal.reason is RefusalReason.PRICE
     assert refusal.bottleneck is not None
     assert refusal.bottleneck.startswith("cpu of worker servers, 100% of the cost over slots 0 to")
     # The same, where the servers of the parameter servers are what is dear.
@@ -228,11 +228,11 @@ def test_a_job_too_long_for_the_window_is_told_by_how_much() -> None:
     on = cluster(2, 1, horizon=5)
     long = job(on, epochs=20)  # 80 worker-slots, 20 slots at full width
     refusal = refusal_of(run(on, [long], {}))
-    assert refusal.reason is Reason.TOO_LATE
+    assert refusal.reason is RefusalReason.TOO_LATE
     assert "needs 20 slots at full width, 5 are left in the planning horizon" in refusal.message
     assert refusal.numbers == {"slots_needed": 20, "slots_left": 5}
     refusal = refusal_of(run(on, [job(on, epochs=3, arrival=2)], {}, until=4))
-    assert refusal.reason is Reason.TOO_LATE
+    assert refusal.reason is RefusalReason.TOO_LATE
     assert "timespan" in refusal.message
 
 
@@ -242,21 +242,21 @@ def test_a_full_cluster_names_the_resource_that_is_short() -> None:
     late = job(on, utility=Constant(1e6))
     settings = {**FLAT, "worker": {"L": 1e-3, "U": dict.fromkeys(on.resources, 1e-3)}}
     refusal = refusal_of(run(on, [crowd, late], settings))
-    assert refusal.reason is Reason.NO_ROOM
+    assert refusal.reason is RefusalReason.NO_ROOM
     assert refusal.bottleneck == "gpu of worker servers"
     # Parameter servers that take all of theirs.
     hog = {"cpu": 16_000, "memory": GIB, "bandwidth": 4 * GBPS}
     crowd = job(on, "crowd", utility=Constant(1e6), worker_range=(1, 1), epochs=1, ps_amounts=hog)
     crowd = replace(crowd, required=4)
     refusal = refusal_of(run(on, [crowd, late], settings))
-    assert refusal.reason is Reason.NO_ROOM
+    assert refusal.reason is RefusalReason.NO_ROOM
     assert refusal.bottleneck == "cpu of parameter-server servers"
 
 
 def test_a_job_past_its_deadline_has_no_value_left() -> None:
     on = cluster(1, 1, horizon=6)
     refusal = refusal_of(run(on, [job(on, utility=Deadline(5.0, 0.0))], {}))
-    assert refusal.reason is Reason.NO_VALUE
+    assert refusal.reason is RefusalReason.NO_VALUE
     assert refusal.value == 0.0
     assert refusal.completion == 1
     assert "needs 2 slots at full width" in refusal.message
@@ -266,7 +266,7 @@ def test_a_job_that_others_keep_past_its_deadline_finds_no_room() -> None:
     on = cluster(1, 1, horizon=6)
     first = job(on, "first", utility=Constant(1e3))
     refusal = refusal_of(run(on, [first, job(on, utility=Deadline(5.0, 1.0))], {}))
-    assert refusal.reason is Reason.NO_ROOM
+    assert refusal.reason is RefusalReason.NO_ROOM
     assert "no room to complete by slot 1" in refusal.message
     assert refusal.completion == 3
 
@@ -274,7 +274,7 @@ def test_a_job_that_others_keep_past_its_deadline_finds_no_room() -> None:
 def test_a_job_that_no_server_can_hold_never_reaches_the_prices() -> None:
     on = cluster(1, 1, gpus=1)
     big = {"gpu": 2000, "cpu": 1000, "memory": GIB, "bandwidth": GBPS}
-    assert refusal_of(run(on, [job(on, worker_amounts=big)], {})).reason is Reason.NEVER_FITS
+    assert refusal_of(run(on, [job(on, worker_amounts=big)], {})).reason is RefusalReason.NEVER_FITS
 
 
 # ---------------------------------------------------------------------------- servers lost
@@ -326,7 +326,7 @@ def test_a_job_that_nothing_is_left_for_is_dropped_with_the_reason() -> None:
     record = engine.jobs["job"]
     assert record.status is Status.DROPPED
     refusal = refusal_of(engine)
-    assert refusal.reason is Reason.SERVER_LOST
+    assert refusal.reason is RefusalReason.SERVER_LOST
     assert refusal.message.startswith("gpu-0 was lost, and the rest of the job does not fit")
     assert not engine.ledger.used.any()
 
@@ -336,7 +336,7 @@ def test_a_lost_server_is_used_again_once_it_is_back() -> None:
     incidents: list[Incident] = [ServerLost(1, on.names[0]), ServerBack(4, on.names[0])]
     jobs = [job(on, "early", arrival=2), job(on, "late", arrival=4)]
     engine = run(on, jobs, {}, incidents=incidents)
-    assert refusal_of(engine, "early").reason is Reason.NO_ROOM
+    assert refusal_of(engine, "early").reason is RefusalReason.NO_ROOM
     assert engine.jobs["late"].status is Status.FINISHED
 
 
@@ -345,10 +345,10 @@ def test_a_lost_server_is_used_again_once_it_is_back() -> None:
 
 def test_servers_for_both_are_split_in_halves_of_each_kind() -> None:
     on = cluster(1, 1, both=3)
-    workers, servers = pools(on, halved=True)
+    workers, servers = server_pools(on, halved=True)
     assert workers.tolist() == [True, False, True, True, False]
     assert servers.tolist() == [False, True, False, False, True]
-    workers, servers = pools(on, halved=False)
+    workers, servers = server_pools(on, halved=False)
     assert workers.sum() == 4
     assert servers.tolist() == [False, True, False, False, False]
 
@@ -365,7 +365,7 @@ def test_of_kinds_of_one_server_each_half_are_for_parameter_servers() -> None:
             servers=[(name, Role.ANY, amounts) for name, amounts in alone[:kinds]],
             dimensions=DIMENSIONS,
         )
-        workers, servers = pools(on, halved=True)
+        workers, servers = server_pools(on, halved=True)
         return workers.tolist(), servers.tolist()
 
     assert split(2) == ([True, False], [False, True])
@@ -374,7 +374,7 @@ def test_of_kinds_of_one_server_each_half_are_for_parameter_servers() -> None:
     assert split(4) == ([True, False, True, False], [False, True, False, True])
     assert split(5) == ([True, False, True, True, False], [False, True, False, False, True])
     # Beside servers for workers only, one for both is for parameter servers.
-    workers, servers = pools(cluster(2, 0, both=1), halved=True)
+    workers, servers = server_pools(cluster(2, 0, both=1), halved=True)
     assert servers.tolist() == [False, False, True]
     assert workers.tolist() == [True, True, False]
 
@@ -382,7 +382,7 @@ def test_of_kinds_of_one_server_each_half_are_for_parameter_servers() -> None:
 def test_one_machine_for_both_carries_workers_only_so_parameter_servers_find_no_room() -> None:
     on = cluster(0, 0, both=1)
     engine = run(on, [job(on), job(on, "allreduce", ps=None, arrival=1)], {})
-    assert refusal_of(engine).reason is Reason.NO_ROOM
+    assert refusal_of(engine).reason is RefusalReason.NO_ROOM
     assert engine.jobs["allreduce"].status is Status.FINISHED
 
 
@@ -412,7 +412,7 @@ def test_without_known_jobs_servers_are_halved_when_the_first_parameter_server_c
     assert set(plan.servers.tolist()) == {0, 1, 2, 3}
     # A quote divides nothing.
     quoted = policy.quote(engine.view, job(on, "with-ps", utility=Constant(50.0)))
-    assert quoted.answer is Answer.ADMITTED
+    assert quoted.answer is QuoteAnswer.ADMITTED
     assert len(policy._planner.boards[0].servers) == 4
     engine.handle(JobsArrived(0, (job(on, "with-ps", utility=Constant(50.0)),)))
     plan = engine.jobs["with-ps"].plan
@@ -618,9 +618,9 @@ def test_a_utility_that_has_all_but_vanished_is_refused_in_plain_numbers(decay: 
     quote = Engine(on, make_policy("oasis", PolicyContext(on), FLAT | dear)).quote(
         late, explained=True
     )
-    assert quote.answer is Answer.REFUSED
+    assert quote.answer is QuoteAnswer.REFUSED
     assert quote.refusal is not None
-    assert quote.refusal.reason in {Reason.PRICE, Reason.NO_VALUE}
+    assert quote.refusal.reason in {RefusalReason.PRICE, RefusalReason.NO_VALUE}
 
 
 @pytest.mark.parametrize("short", ["worker", "ps"])

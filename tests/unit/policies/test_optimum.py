@@ -24,11 +24,11 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant, Linear, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
-from shadowprice.policies.offline.packing import Items, Machines, pack
+from shadowprice.policies.offline.packing import EqualItems, SlotServers, pack
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.registry import make_policy
@@ -121,9 +121,9 @@ def test_packing_is_exact(seed: int) -> None:
     servers = int(rng.integers(1, 4))
     free = rng.integers(0, 8, (servers, 2))
     workers, ps = np.array([True] * servers), rng.random(servers) < 0.6
-    machines = Machines(free, workers, ps)
+    machines = SlotServers(free, workers, ps)
     items = [
-        Items(at, bool(rng.random() < 0.6), int(rng.integers(1, 4)), rng.integers(1, 5, 2))
+        EqualItems(at, bool(rng.random() < 0.6), int(rng.integers(1, 4)), rng.integers(1, 5, 2))
         for at in range(int(rng.integers(1, 4)))
     ]
     given_ = pack(machines, items)
@@ -216,7 +216,7 @@ def test_a_plan_that_falls_short_in_the_last_slot_is_given_up_with_a_reason(
     assert record.status is status
     if status is Status.DROPPED:
         assert record.refusal is not None
-        assert record.refusal.reason is Reason.TOO_LATE
+        assert record.refusal.reason is RefusalReason.TOO_LATE
 
 
 @settings(deadline=None, derandomize=True, max_examples=8)

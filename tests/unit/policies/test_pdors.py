@@ -26,15 +26,15 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.utility import Constant, Deadline, Reciprocal
 from shadowprice.engine import Engine
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.policy import Pdors
-from shadowprice.policies.pdors.quotes import PdorsQuote
-from shadowprice.policies.pricing.constants import ConstantsLearner, Pool
-from shadowprice.policies.pricing.offers import Outpriced
+from shadowprice.policies.pdors.quotes import PdorsPricedJob
+from shadowprice.policies.pricing.constants import ConstantsLearner, PricePool
+from shadowprice.policies.pricing.offers import TooExpensiveProof
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.pdors_schedule import best_payoff
@@ -57,7 +57,7 @@ def found_payoff(decision: Decision) -> float:
     if isinstance(decision, Commit):
         return decision.payoff
     assert isinstance(decision, Reject)
-    if decision.refusal.reason is Reason.PRICE:
+    if decision.refusal.reason is RefusalReason.PRICE:
         return decision.refusal.numbers["payoff"]
     return -math.inf
 
@@ -104,7 +104,7 @@ def test_exact_placement_is_the_optimum_of_find_sch(roles: bool) -> None:
             job = random_two_rate_job(arena.on, rng, f"job-{at}")
             best = exact_payoff(arena, job)
             decision = arena.arrive(job)
-            if isinstance(decision, Reject) and decision.refusal.reason is Reason.NEVER_FITS:
+            if isinstance(decision, Reject) and decision.refusal.reason is RefusalReason.NEVER_FITS:
                 assert best == -math.inf
                 continue
             assert found_payoff(decision) == pytest.approx(best, rel=1e-6, abs=1e-9)
@@ -135,7 +135,7 @@ def test_exact_placement_is_the_optimum_by_the_letter_of_3_4() -> None:
             )
             decision_before = exact_payoff(arena, job, literal=True)
             decision = arena.arrive(job)
-            if isinstance(decision, Reject) and decision.refusal.reason is Reason.NEVER_FITS:
+            if isinstance(decision, Reject) and decision.refusal.reason is RefusalReason.NEVER_FITS:
                 continue
             assert found_payoff(decision) == pytest.approx(decision_before, rel=1e-6, abs=1e-9)
             compared += decision_before > 0
@@ -269,7 +269,7 @@ def test_one_role_only() -> None:
     # Without a known job set each such job is refused, with the reason.
     refused = PdorsEngine.of(on).arrive(served[0])
     assert isinstance(refused, Reject)
-    assert refused.refusal.reason is Reason.NEVER_FITS
+    assert refused.refusal.reason is RefusalReason.NEVER_FITS
     with pytest.raises(InputError, match="no server of the cluster carries workers"):
         make_policy("pdors", PolicyContext(build_pool([(4, 8, 8)], roles=[Role.PS]), []), {})
 
@@ -329,7 +329,7 @@ def test_internal_bandwidth_below_the_external_one_is_refused() -> None:
 def test_constants_of_one_pool() -> None:
     on = build_pool([(4, 8, 8), (2, 4, 8)])
     job = build_two_rate_job(on, most=4, work=60, speed=(100, 50), utility=Reciprocal(12.0))
-    learner = ConstantsLearner(Pool.of(on, np.ones(2, dtype=bool)), "both", on.horizon, 10)
+    learner = ConstantsLearner(PricePool.of(on, np.ones(2, dtype=bool)), "both", on.horizon, 10)
     learner.learn([job])
     constants = learner.constants()
     share = (job.worker + job.ps) / np.array([4000, 8000, 8000])  # type: ignore[operator]
@@ -396,7 +396,7 @@ def test_cost_over_value_is_the_least_factor_that_admits() -> None:
     before.arrive(build_two_rate_job(on, "first", work=60))
     refused = arena.arrive(build_two_rate_job(on, "second", utility=Reciprocal(0.01)))
     assert isinstance(refused, Reject)
-    assert refused.refusal.reason is Reason.PRICE
+    assert refused.refusal.reason is RefusalReason.PRICE
     refusal = refused.refusal
     assert refusal.bottleneck is not None
     assert "of the cost over slots" in refusal.bottleneck
@@ -413,7 +413,7 @@ def test_other_refusals_say_why() -> None:
     on = build_pool([(4, 8, 8), (2, 4, 8)])
     late = PdorsEngine.of(on).arrive(build_two_rate_job(on, work=1000))
     assert isinstance(late, Reject)
-    assert late.refusal.reason is Reason.TOO_LATE
+    assert late.refusal.reason is RefusalReason.TOO_LATE
     # 4 workers inside do 4 * 8 mini-batches a slot.
     assert late.refusal.numbers["slots_needed"] == math.ceil(1000 / 32)
     arena = PdorsEngine.of(on)
@@ -422,13 +422,13 @@ def test_other_refusals_say_why() -> None:
     )
     full = arena.arrive(build_two_rate_job(on, "next", most=4, work=100))
     assert isinstance(full, Reject)
-    assert full.refusal.reason is Reason.NO_ROOM
+    assert full.refusal.reason is RefusalReason.NO_ROOM
     assert full.refusal.bottleneck in {f"{name} of servers" for name in on.resources}
     nothing = PdorsEngine.of(on).arrive(
         build_two_rate_job(on, work=100, utility=Deadline(1.0, 0.0))
     )
     assert isinstance(nothing, Reject)
-    assert nothing.refusal.reason is Reason.NO_VALUE
+    assert nothing.refusal.reason is RefusalReason.NO_VALUE
 
 
 def test_a_lost_server_moves_what_stood_on_it() -> None:
@@ -445,7 +445,7 @@ def test_a_lost_server_moves_what_stood_on_it() -> None:
     assert plan[0][0] == 1
     lost = single_decision(engine.handle(ServerLost(1, engine.cluster.names[1 - home])))
     assert isinstance(lost, Drop)
-    assert lost.refusal.reason is Reason.SERVER_LOST
+    assert lost.refusal.reason is RefusalReason.SERVER_LOST
     assert not engine.ledger.used.any()
 
 
@@ -523,9 +523,9 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
     bandwidth: str, roles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[bool] = []
-    real = PdorsQuote.outpriced
+    real = PdorsPricedJob.outpriced
 
-    def watched(quote: PdorsQuote) -> Outpriced | None:
+    def watched(quote: PdorsPricedJob) -> TooExpensiveProof | None:
         proof = real(quote)
         settled.append(proof is not None)
         if proof is not None:
@@ -533,7 +533,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
             assert offer is None or offer.payoff <= proof.bound + 1e-9 * offer.cost <= 0
         return proof
 
-    monkeypatch.setattr(PdorsQuote, "outpriced", watched)
+    monkeypatch.setattr(PdorsPricedJob, "outpriced", watched)
     rng = np.random.default_rng(17)
     refused = 0
     for seed in range(8):
@@ -553,7 +553,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
                 assert first.schedule.rows() == second.schedule.rows()
                 continue
             assert isinstance(second, Reject)
-            refused += second.refusal.reason is not Reason.NEVER_FITS
+            refused += second.refusal.reason is not RefusalReason.NEVER_FITS
     # It is worth asking, even where machines of a few units make rounding dear.
     assert refused > 5
     assert sum(settled) > refused / 4

@@ -12,17 +12,17 @@ import pytest
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
-from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.constants import (
     Carries,
     ConstantsLearner,
-    Floor,
     Lower,
-    Pool,
+    LowerConstant,
+    PricePool,
     given_constants,
     worker_slots,
 )
-from shadowprice.policies.pricing.measures import Remembered, remembered
+from shadowprice.policies.pricing.measures import ContributionCache, use_cache
 from tests.oracles.oasis import constants_as_printed
 from tests.support.workloads import GBPS, GIB, cluster, job
 
@@ -67,7 +67,7 @@ def test_the_constants_are_those_printed_where_floats_suffice(carries: Carries) 
     for seed in range(40):
         on, jobs = linear_jobs(seed)
         members = on.hosts_workers if carries == "workers" else on.hosts_ps  # type: ignore[attr-defined]
-        learner = ConstantsLearner(Pool.of(on, members), carries, timespan, timespan)  # type: ignore[arg-type]
+        learner = ConstantsLearner(PricePool.of(on, members), carries, timespan, timespan)  # type: ignore[arg-type]
         learner.learn(jobs)
         found = learner.constants()
 
@@ -97,7 +97,7 @@ def test_a_utility_that_underflows_still_has_a_price() -> None:
     """Decay 5 over 300 slots: f(T - a) is 1e-640, and U / L about e^1480 (reading 3)."""
     on = cluster(2, 2, horizon=300)
     one = job(on, utility=Sigmoid(50.0, 5.0, 3.0))
-    learner = ConstantsLearner(Pool.of(on, on.hosts_workers), "workers", 300, 300)
+    learner = ConstantsLearner(PricePool.of(on, on.hosts_workers), "workers", 300, 300)
     learner.learn([one])
     constants = learner.constants()
     assert math.exp(constants.ln_lower) == 0.0  # what a plain float would have made of L
@@ -117,7 +117,7 @@ def test_a_job_that_is_worth_nothing_does_not_make_every_price_zero() -> None:
     on = cluster(2, 2)
     useful = job(on, utility=Constant(10.0))
     late = job(on, "late", utility=Deadline(5.0, 2.0))  # 0 in most slots: its last worth counts
-    learner = ConstantsLearner(Pool.of(on, on.hosts_workers), "workers", 30, 30)
+    learner = ConstantsLearner(PricePool.of(on, on.hosts_workers), "workers", 30, 30)
     learner.learn([useful, late])
     lower = learner.constants().ln_lower
     assert math.isfinite(lower)
@@ -127,10 +127,11 @@ def test_a_job_that_is_worth_nothing_does_not_make_every_price_zero() -> None:
 
 def test_the_clearing_price_only_ever_raises_the_lower_price() -> None:
     on = cluster(1, 1)
-    pool = Pool.of(on, on.hosts_workers)
+    pool = PricePool.of(on, on.hosts_workers)
     steep = [job(on, f"job-{at}", utility=Sigmoid(50.0, 5.0, 3.0)) for at in range(40)]
     theory, clearing = (
-        ConstantsLearner(pool, "workers", 30, 30, Floor(kind)) for kind in ("theory", "clearing")
+        ConstantsLearner(pool, "workers", 30, 30, LowerConstant(kind))
+        for kind in ("theory", "clearing")
     )
     for learner in (theory, clearing):
         learner.learn(steep[:1])  # room for one: there is nothing to clear
@@ -146,7 +147,7 @@ def test_the_clearing_price_only_ever_raises_the_lower_price() -> None:
 def test_the_window_bounds_what_is_learnt() -> None:
     """Without a timespan T is the horizon; a job that arrives after T teaches nothing."""
     on = cluster(2, 2)
-    pool = Pool.of(on, on.hosts_workers)
+    pool = PricePool.of(on, on.hosts_workers)
     one = job(on, utility=Reciprocal(10.0))
     open_ended = ConstantsLearner(pool, "workers", 30, None)
     bounded = ConstantsLearner(pool, "workers", 300, 30)
@@ -181,7 +182,7 @@ def test_units_do_not_matter() -> None:
         on = replace(on, capacity=on.capacity * np.array([1, 1, unit, 1]))
         one = job(on)
         one = replace(one, worker=one.worker * np.array([1, 1, unit, 1]))
-        learner = ConstantsLearner(Pool.of(on, on.hosts_workers), "workers", 30, 30)
+        learner = ConstantsLearner(PricePool.of(on, on.hosts_workers), "workers", 30, 30)
         learner.learn([one])
         found.append(learner.constants())
     assert found[0].ln_lower == pytest.approx(found[1].ln_lower, rel=1e-9)
@@ -207,8 +208,8 @@ def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
 ) -> None:
     on = cluster(1, 1)
     rng = np.random.default_rng(seed)
-    pool = Pool.of(on, on.hosts_workers)
-    learner = ConstantsLearner(pool, "workers", 12, None, Floor(floor), known)  # type: ignore[arg-type]
+    pool = PricePool.of(on, on.hosts_workers)
+    learner = ConstantsLearner(pool, "workers", 12, None, LowerConstant(floor), known)  # type: ignore[arg-type]
     changes = 0
     for at in range(60):
         utility = Constant(float(rng.uniform(1, 100)))
@@ -238,19 +239,21 @@ def test_what_is_remembered_of_the_other_jobs_gives_the_constants_of_all(
     assert isinstance(on, Cluster)
     assert len(jobs) > 3
     members = on.hosts_workers, on.hosts_ps
-    pool = Pool.of(on, members[carries == "ps"])
+    pool = PricePool.of(on, members[carries == "ps"])
     told = set()
     for at in range(len(jobs)):
-        others = Remembered(at)
+        others = ContributionCache(at)
         for factor in (1.0, 0.5, 30.0, 1e4):
             worth = Constant(float(factor) * 20.0)
             changed = [*jobs[:at], replace(jobs[at], utility=worth), *jobs[at + 1 :]]
             plain, quick = (
-                ConstantsLearner(pool, carries, 12, None, Floor(floor, Alone(on, *members)))
+                ConstantsLearner(
+                    pool, carries, 12, None, LowerConstant(floor, StandaloneValue(on, *members))
+                )
                 for _ in range(2)
             )
             plain.learn(changed)
-            with remembered(others):
+            with use_cache(others):
                 quick.learn_all(changed)
             one, other = plain.constants(), quick.constants()
             assert one.ln_lower == other.ln_lower
@@ -289,9 +292,9 @@ def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_the
             factors = rng.integers(0, 4, (len(members), len(on.resources)))
             sizes.append(on.capacity * factors // 2)
         here, there, elsewhere = (
-            Pool.of(replace(on, capacity=capacity), members) for capacity in sizes
+            PricePool.of(replace(on, capacity=capacity), members) for capacity in sizes
         )
-        learner = ConstantsLearner(here, carries, 12, None, Floor(floor), known=False)
+        learner = ConstantsLearner(here, carries, 12, None, LowerConstant(floor), known=False)
         learner.learn(jobs[:-2])
         steps = learner.moved(there), learner.moved(there).moved(elsewhere).moved(here)
         other = learner.moved(elsewhere)
@@ -301,7 +304,7 @@ def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_the
             (here, steps[1], jobs[:-2], jobs[-2]),
             (there, other.moved(there), jobs[:-1], jobs[-1]),
         ):
-            twin = ConstantsLearner(pool, carries, 12, None, Floor(floor), known=False)
+            twin = ConstantsLearner(pool, carries, 12, None, LowerConstant(floor), known=False)
             twin.learn(before)
             for one in (twin, moved):  # no job sets the clearing price that it meets itself
                 one.learn([last])
@@ -318,7 +321,12 @@ def test_what_is_kept_for_servers_of_other_sizes_stays_small() -> None:
     rng = np.random.default_rng(7)
     units = np.array([1000, 1000, GIB, GBPS])
     learner = ConstantsLearner(
-        Pool.of(on, on.hosts_workers), "workers", 12, None, Floor("theory"), known=False
+        PricePool.of(on, on.hosts_workers),
+        "workers",
+        12,
+        None,
+        LowerConstant("theory"),
+        known=False,
     )
     for at in range(3000):
         worker = dict(zip(on.resources, (units * rng.uniform(1, 9, 4)).tolist(), strict=True))

@@ -28,12 +28,12 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
-from shadowprice.policies.milp import Program
+from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
 from shadowprice.policies.rolling.prices import ServerPools
@@ -403,7 +403,7 @@ def test_without_standby_the_same_is_a_refusal_by_its_price() -> None:
     poor = training(on, "poor", utility=Constant(1.0))
     (made,) = decide(on, [poor], prices="given", price=10.0, standby=False)
     assert isinstance(made, Reject)
-    assert made.refusal.reason is Reason.PRICE
+    assert made.refusal.reason is RefusalReason.PRICE
     assert (made.refusal.value, made.refusal.cost) == (1.0, pytest.approx(20.0))
 
 
@@ -416,7 +416,7 @@ def test_who_would_break_a_promise_is_told_whose_and_what_would_do() -> None:
     first, second = decide(on, jobs, standby=False)
     assert isinstance(first, Promise)
     assert isinstance(second, Reject)
-    assert second.refusal.reason is Reason.NO_ROOM
+    assert second.refusal.reason is RefusalReason.NO_ROOM
     assert "it could complete by slot 7" in second.refusal.message
     late = replace(jobs[1], utility=Deadline(10.0, 7.0))
     assert all(isinstance(made, Promise) for made in decide(on, [jobs[0], late], standby=False))
@@ -426,7 +426,7 @@ def test_a_job_that_is_worth_nothing_by_the_time_it_could_complete_is_refused() 
     on = gpus(1, 2)
     (made,) = decide(on, [training(on, "late", utility=Deadline(10.0, 1.0))])
     assert isinstance(made, Reject)
-    assert made.refusal.reason is Reason.TOO_LATE
+    assert made.refusal.reason is RefusalReason.TOO_LATE
 
 
 def test_jobs_that_arrive_together_choose_by_what_they_earn_by_their_share() -> None:
@@ -564,7 +564,7 @@ def test_prices_are_posted_server_by_server() -> None:
 
 def joint(on: int, jobs: Sequence[Job]) -> bool:
     """Whether all jobs can meet their deadlines on so many GPUs, as an integer program."""
-    program = Program()
+    program = LinearProgram()
     end = max(int(one.utility.by) for one in jobs) + 1  # type: ignore[attr-defined]
     used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
     for one in jobs:
@@ -678,9 +678,11 @@ def test_it_never_looks_at_the_jobs_that_are_known() -> None:
     assert told[0] == told[1] == told[2]
 
 
-@pytest.mark.parametrize(("until", "reason"), [(None, Reason.NO_VALUE), (7, Reason.TOO_LATE)])
+@pytest.mark.parametrize(
+    ("until", "reason"), [(None, RefusalReason.NO_VALUE), (7, RefusalReason.TOO_LATE)]
+)
 def test_an_abandoned_job_is_told_the_slot_in_which_its_remaining_work_would_end(
-    until: int | None, reason: Reason
+    until: int | None, reason: RefusalReason
 ) -> None:
     on = cluster(1, 0, gpus=1)
     lasting = job(on, "lasting", epochs=4, chunks=1, ps_amounts=None)

@@ -15,7 +15,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
-from shadowprice.policies.bags.planner import Plan
+from shadowprice.policies.bags.planner import CopyPlan
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.policies.rolling.state import PinnedPlan
@@ -213,12 +213,12 @@ def test_copies_are_planned_where_nobody_stays(server: int) -> None:
     policy._state.plan.pinned = {
         row: PinnedPlan(0, 9, np.array([server]), one, np.zeros(1, np.int64))
     }
-    wanted = Plan(3, 4, (), np.ones(2, np.int64), 0.0)
+    wanted = CopyPlan(3, 4, (), np.ones(2, np.int64), 0.0)
     later = build_bag(on, exponential(1, 0.3, 0.2), deadline=10.0)
     found = policy._bag_scheduler._assign_servers(policy._state, 0, later, wanted)
     assert found is not None
     assert found.servers.tolist() == [1 - server]
-    both = Plan(3, 4, (), np.full(2, 2), 0.0)
+    both = CopyPlan(3, 4, (), np.full(2, 2), 0.0)
     assert policy._bag_scheduler._assign_servers(policy._state, 0, later, both) is None
-    after = Plan(10, 11, (), np.full(2, 2), 0.0)
+    after = CopyPlan(10, 11, (), np.full(2, 2), 0.0)
     assert policy._bag_scheduler._assign_servers(policy._state, 0, later, after) is not None

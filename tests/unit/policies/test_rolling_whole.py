@@ -15,7 +15,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, Deadline, Reciprocal
 from shadowprice.engine import Engine
-from shadowprice.policies.milp import Program
+from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.open_jobs import ColocationFit
 from shadowprice.simulator.driver import Simulation
@@ -124,7 +124,7 @@ def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
 
     Workers are a GPU each, so that spread ones fit wherever any are left.
     """
-    program = Program()
+    program = LinearProgram()
     end = max(int(one.utility.by) for one in jobs) + 1  # type: ignore[attr-defined]
     used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
     on_server: dict[tuple[int, int], tuple[list[int], list[float]]] = {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.refusal import Reason
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import (
     Constant,
     Deadline,
@@ -24,7 +24,7 @@ from shadowprice.core.utility import (
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.risk_reward import Candidates, appraise
 from shadowprice.kernels.reactive.worth import TOLD, Worths, worth
-from shadowprice.policies.reactive.worths import WorthTable
+from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.policy_runs import SlotObserver, run_policy
@@ -34,7 +34,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def told(utilities: list[Utility]) -> Worths:
-    table = WorthTable()
+    table = UtilityTable()
     for row, one in enumerate(utilities):
         table.enter(row, one)
     return table.columns
@@ -113,7 +113,7 @@ def test_the_threshold_is_value_less_the_cost_of_delay() -> None:
         assert engine.jobs["new"].status is status
     refusal = engine.jobs["new"].refusal
     assert refusal is not None
-    assert refusal.reason is Reason.POLICY
+    assert refusal.reason is RefusalReason.POLICY
     assert refusal.value == pytest.approx(50.0)
     assert refusal.cost == pytest.approx(6.0)
     assert refusal.completion == 1
@@ -129,7 +129,7 @@ def test_what_is_worth_nothing_by_then_is_refused() -> None:
     engine = Simulation(on, [late], make_policy("rrh", PolicyContext(on), {})).run()
     refusal = engine.jobs["late"].refusal
     assert refusal is not None
-    assert refusal.reason is Reason.NO_VALUE
+    assert refusal.reason is RefusalReason.NO_VALUE
 
 
 def test_the_more_rewarding_runs_and_the_other_pauses() -> None:

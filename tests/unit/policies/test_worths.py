@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.utility import Linear, Sigmoid, Utility, _Family, utility_value
 from shadowprice.kernels.reactive.worth import TOLD, worth
-from shadowprice.policies.reactive.worths import LAST_KNOT, MOST_KNOTS, WorthTable, knots
+from shadowprice.policies.reactive.worths import LAST_KNOT, MOST_KNOTS, UtilityTable, knots
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Wrapped(_Family):
 def test_steps_are_told_to_the_slot(ends: list[int], values: list[float]) -> None:
     ends.sort()
     stairs = Stairs(tuple(ends), tuple(sorted(values, reverse=True)[: len(ends)]))
-    table = WorthTable()
+    table = UtilityTable()
     table.enter(3, Linear(5.0, -1.0))
     table.enter(1, stairs)
     assert table.columns.family[1] == TOLD
@@ -81,7 +81,7 @@ def test_lines_are_told_exactly_and_curves_nearly(utility: Utility, miss: float)
     told = np.interp(durations, at, values)
     best = utility_value(utility, 0)
     assert np.abs(told - utility.values(durations)).max() <= miss * best
-    table = WorthTable()
+    table = UtilityTable()
     table.enter(0, Wrapped(utility))
     for duration in (0.0, 3.0, 17.5, 999.0, 1e9, float(LAST_KNOT), 2.0 * LAST_KNOT):
         expected = np.interp(duration, at, values)

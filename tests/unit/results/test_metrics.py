@@ -21,7 +21,7 @@ from shadowprice.results.comparison import rows_of
 from shadowprice.results.metrics import common_completion, restricted_mean
 from shadowprice.results.run_directory import RunData, read_run
 from shadowprice.simulator.scenario import Scenario, record_run
-from shadowprice.simulator.trials import trials_of
+from shadowprice.simulator.trials import collect_seed_runs
 
 SLOT = 600
 SEEDS = st.integers(0, 10_000)
@@ -194,7 +194,7 @@ def test_over_seeds_times_of_all_jobs_go_up_to_the_latest_end_of_each() -> None:
             flattered += short
         runs += [(run.policy, seed, run) for run in both]
     assert flattered, "none ended early with jobs left"
-    trials = trials_of([(label, seed, run.info) for label, seed, run in runs])
+    trials = collect_seed_runs([(label, seed, run.info) for label, seed, run in runs])
     for policy in ("fifo", "rrh"):
         wanted = []
         for seed in range(6):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
-from shadowprice.core.bounds import Bound
+from shadowprice.core.bounds import InputLimit
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import Commit, Completed, Decided, DriverEvent, Reject, SlotEnded
@@ -175,7 +175,7 @@ def test_rows_of_what_ran_are_bounded_while_it_runs(monkeypatch: pytest.MonkeyPa
     rows = recorded(5, "wanderer")[3].allocations.height
     assert rows > 10
     for most in (rows, rows - 1):
-        monkeypatch.setattr(bounds, "ROWS", Bound("rows", most, "rows of what ran"))
+        monkeypatch.setattr(bounds, "ROWS", InputLimit("rows", most, "rows of what ran"))
         if most == rows:
             assert recorded(5, "wanderer")[3].allocations.height == rows
         else:

@@ -31,7 +31,7 @@ from shadowprice.results.report.tables import TableColumn, data_table
 from shadowprice.results.run_builder import RunInput
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
-from shadowprice.simulator.trials import Trials, trials_of
+from shadowprice.simulator.trials import SeedRuns, collect_seed_runs
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
@@ -179,7 +179,7 @@ def test_comparison_shows_every_policy() -> None:
     assert apart
 
 
-def trials() -> Trials:
+def trials() -> SeedRuns:
     """Two policies from six seeds, one of which draws."""
     on = cluster(3, 2)
     work = [job(on, f"job-{at}", arrival=at, utility=Sigmoid(5.0, 0.5, 2.0)) for at in range(6)]
@@ -191,7 +191,7 @@ def trials() -> Trials:
         ):
             run = record_run(Scenario(on, work, until=30, seed=seed), name, policy)
             measured.append((name, seed, run.info))
-    return trials_of(measured)
+    return collect_seed_runs(measured)
 
 
 def test_a_comparison_shows_what_seeds_say() -> None:

@@ -14,8 +14,8 @@ from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import ServerState
 from shadowprice.core.job import MICRO
-from shadowprice.core.policy import unwrapped
-from shadowprice.executors.contract import Ended, Ending, Progressed, Refused, Started
+from shadowprice.core.policy import unwrap_policy
+from shadowprice.executors.contract import Ended, Ending, Progressed, Started, StartRefused
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
@@ -64,7 +64,7 @@ class Stumble:
     ) -> None:
         self.at, self.times = at, times
         self.armed, self.asked = False, 0
-        kind: Any = type(unwrapped(policy))
+        kind: Any = type(unwrap_policy(policy))
         decide, resume = kind.decide, getattr(kind, "resume", None)
 
         def falls() -> bool:
@@ -186,7 +186,7 @@ OPERATIONS: dict[str, Callable[[Bench], Any]] = {
     "failed": lambda bench: RecordReports([_ended(bench, "one", Ending.FAILED)]),
     "lost": lambda bench: RecordReports([_ended(bench, "one", Ending.LOST)]),
     "refused": lambda bench: RecordReports(
-        [Refused(1, "one", bench.truth.orders["one"].generation, 0.0, "no such image")]
+        [StartRefused(1, "one", bench.truth.orders["one"].generation, 0.0, "no such image")]
     ),
     "started": lambda bench: RecordReports(
         [Started(2, "two", bench.truth.orders["two"].generation, bench.clock.wall() / SECOND)]

@@ -17,7 +17,7 @@ from sqlalchemy import delete, select, update
 
 from shadowprice.core.errors import InputError, PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
-from shadowprice.core.policy import unwrapped
+from shadowprice.core.policy import unwrap_policy
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.rolling.policy import RollingPolicy
@@ -851,7 +851,7 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     promises = {name: view.promise for name, view in views.items() if view.promise is not None}
     assert 4 <= len(promises) < len(views)
     digest = bench.truth.engine.state_digest()
-    policy: Any = unwrapped(bench.truth.engine.policy)
+    policy: Any = unwrap_policy(bench.truth.engine.policy)
     del policy._state.is_estimate, policy._state.jobs.expected_remaining
     bench.truth.engine.session._saved = None
     if snapshot == "at its end":

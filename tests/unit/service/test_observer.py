@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from shadowprice.executors.contract import Observed, Share
+from shadowprice.executors.contract import ObservedJob, ServerAllocation
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.execution.observer import RecordObservation
@@ -39,7 +39,7 @@ class Watched(Bench):
     def now(self) -> float:
         return self.clock.wall() / SECOND
 
-    def look(self, *jobs: Observed) -> None:
+    def look(self, *jobs: ObservedJob) -> None:
         self.do(RecordObservation(jobs))
 
     def rows(self, job: str) -> list[tuple[int, int | None, str]]:
@@ -83,17 +83,17 @@ def bench(tmp_path: Path):
     made.store.close()
 
 
-def on(*servers: str) -> tuple[Share, ...]:
-    return tuple(Share(server, 1) for server in servers)
+def on(*servers: str) -> tuple[ServerAllocation, ...]:
+    return tuple(ServerAllocation(server, 1) for server in servers)
 
 
 def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None:
     bench.submit("a")
     bench.slot()
     began = bench.now
-    bench.look(Observed("a", on("gpu-1"), began))
+    bench.look(ObservedJob("a", on("gpu-1"), began))
     bench.slot(3)
-    bench.look(Observed("a", on("gpu-1"), began))
+    bench.look(ObservedJob("a", on("gpu-1"), began))
     ended = bench.now
     bench.slot(20)
     bench.look()
@@ -121,7 +121,7 @@ def test_what_nobody_submitted_has_no_known_worth(bench: Watched) -> None:
     bench.submit("a")
     began = bench.now
     for _ in range(2):
-        bench.look(Observed("stranger", on("gpu-1"), began, "red"))
+        bench.look(ObservedJob("stranger", on("gpu-1"), began, "red"))
         bench.slot()
     bench.look()
     told = bench.compared()
@@ -140,11 +140,11 @@ def test_a_job_that_is_known_to_have_failed_earned_nothing(bench: Watched) -> No
     bench.submit("a")
     bench.submit("b")
     began = bench.now
-    bench.look(Observed("a", on("gpu-1"), began), Observed("b", on("gpu-2"), began))
+    bench.look(ObservedJob("a", on("gpu-1"), began), ObservedJob("b", on("gpu-2"), began))
     bench.slot()
     ended = bench.now - 1
-    over = Observed("a", on("gpu-1"), began, ended=ended, done=False)
-    well = Observed("b", on("gpu-2"), began, ended=ended, done=True)
+    over = ObservedJob("a", on("gpu-1"), began, ended=ended, done=False)
+    well = ObservedJob("b", on("gpu-2"), began, ended=ended, done=True)
     for _ in range(3):  # it may be told again and again
         bench.look(over, well)
         bench.slot()
@@ -170,7 +170,7 @@ def test_a_job_between_two_looks_is_known_where_its_end_is_told(bench: Watched) 
     bench.submit("a")
     bench.look()
     bench.slot()
-    over = Observed("a", on("gpu-1"), bench.now - 30, ended=bench.now - 10, done=True)
+    over = ObservedJob("a", on("gpu-1"), bench.now - 30, ended=bench.now - 10, done=True)
     bench.look(over)
     bench.look(over)
     assert len(bench.rows("a")) == 1
@@ -181,16 +181,16 @@ def test_a_job_between_two_looks_is_known_where_its_end_is_told(bench: Watched) 
 def test_what_moves_and_begins_again_is_told_apart(bench: Watched) -> None:
     bench.submit("a")
     began = bench.now
-    bench.look(Observed("a", on("gpu-1"), began))
+    bench.look(ObservedJob("a", on("gpu-1"), began))
     bench.slot()
-    bench.look(Observed("a", on("gpu-2"), began))  # moved
+    bench.look(ObservedJob("a", on("gpu-2"), began))  # moved
     moved = bench.now
     bench.slot()
-    bench.look(Observed("a", on("gpu-2"), began))
+    bench.look(ObservedJob("a", on("gpu-2"), began))
     last = bench.now
     bench.slot()
     anew = bench.now - 5
-    bench.look(Observed("a", on("gpu-2"), anew))  # ended, and began again
+    bench.look(ObservedJob("a", on("gpu-2"), anew))  # ended, and began again
     assert [(since / SECOND, ended and ended / SECOND) for since, ended, _ in bench.rows("a")] == [
         (began, moved),
         (moved, last),
@@ -204,9 +204,9 @@ def test_what_ended_while_the_service_was_away_ended_when_it_was_last_seen(
 ) -> None:
     bench.submit("a")
     began = bench.now
-    bench.look(Observed("a", on("gpu-1"), began))
+    bench.look(ObservedJob("a", on("gpu-1"), began))
     bench.slot()
-    bench.look(Observed("a", on("gpu-1"), began))
+    bench.look(ObservedJob("a", on("gpu-1"), began))
     last = bench.now
     bench.clock.advance(100 * SLOT)
     bench.read()  # a restart
@@ -216,7 +216,7 @@ def test_what_ended_while_the_service_was_away_ended_when_it_was_last_seen(
 
 def test_a_withdrawn_job_counts_on_neither_side(bench: Watched) -> None:
     bench.submit("a")
-    bench.look(Observed("a", on("gpu-1"), bench.now))
+    bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.do(CancelJob("a"))
     bench.look()
     told = bench.compared()
@@ -224,23 +224,23 @@ def test_a_withdrawn_job_counts_on_neither_side(bench: Watched) -> None:
 
 
 def test_what_was_over_before_the_job_was_submitted_is_another_one(bench: Watched) -> None:
-    bench.look(Observed("a", on("gpu-1"), bench.now))
+    bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.slot()
     bench.look()
     bench.slot()
     bench.submit("a")
     assert bench.pair("a")["observed"]["state"] == "not seen"
     began = bench.now
-    bench.look(Observed("a", on("gpu-1"), began))
+    bench.look(ObservedJob("a", on("gpu-1"), began))
     assert bench.pair("a")["observed"]["started"] == told_time(began)
 
 
 def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
     for name in "abcd":
         bench.submit(name)
-    bench.look(*(Observed(name, on("gpu-1"), bench.now) for name in "abc"))
+    bench.look(*(ObservedJob(name, on("gpu-1"), bench.now) for name in "abc"))
     bench.slot(4)
-    bench.look(Observed("c", on("gpu-1"), bench.now))
+    bench.look(ObservedJob("c", on("gpu-1"), bench.now))
     bench.slot(30)
     with bench.store.reading() as connection:
         found = compare_jobs(connection, bench.published())
@@ -308,7 +308,7 @@ def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
         bench.clock.advance(10)
         moments.append(bench.clock.wall())
         told = [
-            Observed(job, on(server), (began + (first * 10 + 7) * SECOND) / SECOND)
+            ObservedJob(job, on(server), (began + (first * 10 + 7) * SECOND) / SECOND)
             for job, (first, server) in look.items()
         ]
         with contextlib.suppress(Crash):  # then the look is not known to be taken
@@ -342,9 +342,9 @@ def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
 
 
 def test_bars_of_what_was_seen_end_at_the_last_look(bench: Watched) -> None:
-    bench.look(Observed("a", on("gpu-1"), bench.now))
+    bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.slot()
-    bench.look(Observed("a", on("gpu-1"), bench.now - SLOT))
+    bench.look(ObservedJob("a", on("gpu-1"), bench.now - SLOT))
     last = bench.clock.wall()
     bench.slot(5)
     with bench.store.reading() as connection:
@@ -358,7 +358,10 @@ def test_open_jobs_beyond_the_limit_of_a_poll_do_not_end(
 ) -> None:
     monkeypatch.setattr("shadowprice.service.execution.observer.MAX_JOBS_PER_OBSERVATION", 3)
     watched = Watched(tmp_path)
-    jobs = [Observed(f"job-{number}", (Share("box-0", 1, 0),), watched.now) for number in range(5)]
+    jobs = [
+        ObservedJob(f"job-{number}", (ServerAllocation("box-0", 1, 0),), watched.now)
+        for number in range(5)
+    ]
     watched.look(*jobs[:3])
     watched.look(*reversed(jobs))  # the open jobs come last
     open_jobs = [job.job for job in jobs if [row[1] for row in watched.rows(job.job)] == [None]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.policy import unwrapped
+from shadowprice.core.policy import unwrap_policy
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.whatif import WhatIfParameters, parse_request
 from tests.unit.service.test_durable_engine import CLUSTER, Bench
@@ -34,7 +34,7 @@ class _Bench(Bench):
 
     @property
     def policy(self) -> Any:
-        return unwrapped(self.truth.engine.policy)
+        return unwrap_policy(self.truth.engine.policy)
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import pytest
 from shadowprice.core.events import Start
 from shadowprice.core.schedule import Placement
 from shadowprice.executors.contract import (
-    UNASKED,
+    UNCOMMANDED_STOP,
     Ended,
     Ending,
-    Held,
-    Phase,
-    Refused,
-    Share,
+    GenerationPhase,
+    GenerationStatus,
+    ServerAllocation,
     Started,
+    StartRefused,
 )
 from shadowprice.service.execution.reconciler import (
     INITIAL_BACKOFF_NS,
@@ -33,8 +33,10 @@ def _start(job: str, number: int, server: str, generation: int = 1) -> Start:
     return Start(3, job, placement, id=number, generation=generation, servers=(server,))
 
 
-def _held(job: str, server: str, phase: Phase = Phase.RUNNING) -> Held:
-    return Held(job, 1, phase, (Share(server, 1),), ("worker-0",))
+def _held(
+    job: str, server: str, phase: GenerationPhase = GenerationPhase.RUNNING
+) -> GenerationStatus:
+    return GenerationStatus(job, 1, phase, (ServerAllocation(server, 1),), ("worker-0",))
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def outbox() -> Reconciler:
 def test_what_is_foreign_is_stopped_though_its_number_is_wanted(outbox: Reconciler) -> None:
     running = {"theirs": _start("theirs", 5, "two"), "ours": _start("ours", 6, "two")}
     unacknowledged = dict(enumerate(running.values(), 5))
-    assert outbox.actions(running, unacknowledged, 0) == [StopAction(UNASKED, "theirs", 1)]
+    assert outbox.actions(running, unacknowledged, 0) == [StopAction(UNCOMMANDED_STOP, "theirs", 1)]
     outbox.stopping("theirs", 1, 0)
     assert outbox.actions(running, unacknowledged, 0) == []
     assert outbox.acknowledged(running, unacknowledged) == [6]
@@ -58,7 +60,7 @@ def test_its_servers_are_withheld_until_it_has_ended(outbox: Reconciler) -> None
         outbox.stopping(job, 1, 0)
     running = {"next": _start("next", 5, "one"), "beside": _start("beside", 6, "two")}
     assert outbox.actions(running, {}, 0) == [StartAction(running["beside"])]
-    ended = Ended(UNASKED, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
+    ended = Ended(UNCOMMANDED_STOP, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
     outbox.heard(ended, 0)
     outbox.recorded("theirs", 1)
     assert outbox.actions(running, {}, 0) == [StartAction(order) for order in running.values()]
@@ -76,7 +78,7 @@ def test_what_it_reports_says_nothing_even_when_it_comes_again(outbox: Reconcile
 
 
 def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
-    refused = Refused(5, "other", 1, 0.0, "")
+    refused = StartRefused(5, "other", 1, 0.0, "")
     outbox.mark_number_used("other", 1)
     assert not outbox.is_orphan_report(refused)
     outbox.heard(refused, 0)

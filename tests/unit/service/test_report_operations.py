@@ -15,8 +15,8 @@ from shadowprice.executors.contract import (
     Ending,
     Report,
     ServerGone,
+    ServerInfo,
     ServerSeen,
-    ServerSlice,
     Started,
 )
 from shadowprice.service.execution.reconciler import Reconciler
@@ -201,7 +201,7 @@ def test_what_could_not_be_recorded_of_a_server_is_overtaken_by_what_is_newer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ServerDiscovery.take
-    seen = ServerSeen(ServerSlice("g-1", {"gpu": 4000, "cpu": 16000}), 0.0)
+    seen = ServerSeen(ServerInfo("g-1", {"gpu": 4000, "cpu": 16000}), 0.0)
 
     async def failing(self: ServerDiscovery, report: ServerSeen | ServerGone) -> None:
         if report is seen:

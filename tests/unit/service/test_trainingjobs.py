@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.owner import Owner
-from shadowprice.core.refusal import Reason as Refusal
+from shadowprice.core.refusal import RefusalReason as Refusal
 from shadowprice.executors.virtual.loop import run_virtual
 from shadowprice.kubernetes.conditions import Condition, Reason
-from shadowprice.kubernetes.connection import Connection
-from shadowprice.kubernetes.definition import EXCLUDED_KEYS, definition
+from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.kubernetes.definition import EXCLUDED_KEYS, build_crd
 from shadowprice.kubernetes.names import FINALIZER
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.submission import REVISABLE, merge_changes
@@ -43,7 +43,7 @@ from shadowprice.service.trainingjobs.workqueue import WorkQueue
 from tests.support.services import job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
-SCHEMA = definition(rules=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
+SCHEMA = build_crd(rules=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
     "status"
 ]
 VALID = jsonschema.Draft4Validator(SCHEMA)
@@ -176,7 +176,7 @@ def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Pat
         service, driver = live.service, live.service.writing
 
         async def scenario() -> None:
-            controller = Controller(service, Connection(None, "default"), identity="s")
+            controller = Controller(service, ApiClient(None, "default"), identity="s")
             spec = {key: value for key, value in job("a").items() if key != "name"}
             first = replace(resource(), spec=spec)
             view, edited = await controller._job_for(first, "vision")

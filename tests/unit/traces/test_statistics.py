@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from shadowprice.traces.arrivals import fano_factor, hourly_counts
-from shadowprice.traces.records import Tally, Trace, build_trace
+from shadowprice.traces.records import ImportTally, Trace, build_trace
 from shadowprice.traces.statistics import describe
 
 
@@ -17,7 +17,7 @@ def held(gpus: Sequence[float], duration: Sequence[float | None]) -> Trace:
     count = len(gpus)
     columns = {"job": [f"j{at}" for at in range(count)], "submit": [0.0] * count, "gpus": gpus}
     frame = pl.DataFrame(columns | {"duration": duration})
-    return build_trace("test", frame, Path("test"), Tally(), absolute=False)
+    return build_trace("test", frame, Path("test"), ImportTally(), absolute=False)
 
 
 def submitted(hours: Sequence[float], *, absolute: bool = False) -> Trace:
@@ -30,7 +30,7 @@ def submitted(hours: Sequence[float], *, absolute: bool = False) -> Trace:
             "gpus": [1.0] * count,
         }
     )
-    return build_trace("test", frame, Path("test"), Tally(), absolute=absolute)
+    return build_trace("test", frame, Path("test"), ImportTally(), absolute=absolute)
 
 
 def test_only_hours_between_the_first_and_the_last_submission_are_counted():

@@ -16,9 +16,9 @@ from shadowprice.core.specs import ClusterSpec, validate
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.inputs.files import read_jobs
 from shadowprice.traces.generator import cluster_for, worker_seconds
-from shadowprice.traces.records import SCHEMA, Tally, Trace, build_trace
+from shadowprice.traces.records import SCHEMA, ImportTally, Trace, build_trace
 from shadowprice.traces.synthesis import SynthesisOptions, load_jobs, synthesize
-from shadowprice.traces.throughput import at_workers, family_table
+from shadowprice.traces.throughput import family_table, rate_at
 from shadowprice.traces.workload import NANO, Workload
 
 SLOT = Fraction(1200)
@@ -53,7 +53,7 @@ def trace(**columns: list[object]) -> Trace:
     columns.setdefault("job", [f"j{at}" for at in range(count)])
     columns.setdefault("submit", [float(at) for at in range(count)])
     frame = pl.DataFrame(columns, schema_overrides={k: SCHEMA[k] for k in columns})
-    return build_trace("test", frame, Path("test"), Tally(), absolute=False)
+    return build_trace("test", frame, Path("test"), ImportTally(), absolute=False)
 
 
 def family_of(workload: Workload, at: int) -> tuple[str, int]:
@@ -137,7 +137,7 @@ def test_traced_iterations_are_kept_to_the_last(iterations, model, gpus):
     family = family_table().find(*model)
     for at, profile in enumerate(workload.profiles):
         assert profile.curve is not None
-        assert profile.curve[int(gpus)] == at_workers(family.curve, int(gpus))
+        assert profile.curve[int(gpus)] == rate_at(family.curve, int(gpus))
         assert workload.labels[at]["family"] == family.name
         assert workload.most[at] == min(max(profile.curve), workload.chunks[at])
 

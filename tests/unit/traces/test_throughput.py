@@ -11,9 +11,9 @@ import pytest
 from shadowprice.core.errors import InputError
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.throughput import (
-    at_workers,
     family_table,
     pollux_curve,
+    rate_at,
     read_chronus,
     read_elasticflow,
     read_gavel,
@@ -79,11 +79,11 @@ def test_chronus_leaves_out_the_warm_up(tmp_path):
 
 def test_curves_are_interpolated_but_never_extrapolated():
     curve = {2: 10.0, 4: 14.0, 8: 12.0}
-    assert at_workers(curve, 4) == 14.0
-    assert at_workers(curve, 3) == 12.0
-    assert at_workers(curve, 6) == 13.0
-    assert at_workers(curve, 1) is None
-    assert at_workers(curve, 9) is None
+    assert rate_at(curve, 4) == 14.0
+    assert rate_at(curve, 3) == 12.0
+    assert rate_at(curve, 6) == 13.0
+    assert rate_at(curve, 1) is None
+    assert rate_at(curve, 9) is None
 
 
 def test_families_are_complete():

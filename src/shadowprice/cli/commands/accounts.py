@@ -12,7 +12,7 @@ import typer
 from shadowprice.cli.console import Listing, Output, print_json, stderr, stdout
 from shadowprice.cli.live import ServerOption, connected, facts, show, when
 from shadowprice.cli.options import OutputOption
-from shadowprice.core.budget import parse_moment
+from shadowprice.core.budget import parse_timestamp
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def moment_of(text: str | None, option: str) -> datetime | None:
         duration = parse_duration(text)
     except InputError:
         try:
-            return parse_moment(text)
+            return parse_timestamp(text)
         except InputError as error:
             hint = "write 7d, or 2026-11-23T00:00:00Z"
             raise InputError(Fault(option, "expected a time or a duration", hint)) from error

@@ -81,7 +81,7 @@ def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
 
 def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     """Read the inputs of a run again, and check that their digests haven't changed."""
-    from shadowprice.simulator.source import Source
+    from shadowprice.simulator.source import ScenarioSource
 
     inputs = {entry["kind"]: entry for entry in info["inputs"]}
     options = info["options"]
@@ -96,7 +96,7 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     paths = {kind: _found(folder, entry["name"]) for kind, entry in files.items()}
     if "jobs" not in paths and trace is None:
         raise InputError(Fault(str(folder), "has no job file", "advice needs a job file to change"))
-    source = Source(
+    source = ScenarioSource(
         cluster=paths.get("cluster"),
         jobs=paths.get("jobs"),
         trace=trace,

@@ -87,19 +87,19 @@ def bound(
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --set prices=fixed:prices.json
     """
-    from shadowprice.core.amounts import parse_span
-    from shadowprice.simulator.interrupt import stop_sign
+    from shadowprice.core.amounts import parse_positive_duration
+    from shadowprice.simulator.interrupt import stop_on_signal
 
-    distance, seconds = _distance(gap), float(parse_span(time_, "--time", "10min"))
+    distance, seconds = _distance(gap), float(parse_positive_duration(time_, "--time", "10min"))
     if prices is not None:
         check_output_path(prices)
     scenario = workload.scenario(seed, quiet=quiet)
     # Loads the compiler: first report problems in the input.
     from shadowprice.certificate.certify import certify
-    from shadowprice.simulator.starts import starts
+    from shadowprice.simulator.starts import iter_warm_starts
 
     mention_compiling(quiet)
-    with stop_sign() as stop, bound_progress(quiet) as report:
+    with stop_on_signal() as stop, bound_progress(quiet) as report:
         certificate = certify(
             scenario.cluster,
             scenario.jobs,
@@ -107,7 +107,7 @@ def bound(
             gap=distance,
             seconds=seconds,
             clock=clock,
-            starts=lambda ended: starts(scenario, ended),
+            starts=lambda ended: iter_warm_starts(scenario, ended),
             stop=lambda: stop.asked is not None,
             report=report,
             seed=seed,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shadowprice.cloning.api import CloningProblem, Measured, Solution
-    from shadowprice.cloning.waves import Rule, Waves
+    from shadowprice.cloning.api import CloningProblem, CloningSolution, MonteCarloResult
+    from shadowprice.cloning.waves import WaveResult, WaveRuleKind
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -164,7 +164,7 @@ def waves(
     that has run 1.5 medians of its job. saving: copy a task if the saved flowtime exceeds the delay
     that the copy causes to waiting tasks.
     """
-    from shadowprice.cloning.waves import WaveRule, run
+    from shadowprice.cloning.waves import WaveRule, simulate_waves
     from shadowprice.cloning.workload import poisson_jobs
     from shadowprice.inputs.cloning import read_cloning
 
@@ -176,7 +176,7 @@ def waves(
         spread=spread, most=copies,
     )  # fmt: skip
     results = {
-        item.value: run(
+        item.value: simulate_waves(
             drawn, content.machines, WaveRule(item, copies=copies, machine_price=machine_price)
         )
         for item in rules
@@ -194,23 +194,23 @@ def waves(
     _print_waves(records, content.deadline)
 
 
-def _rules(text: str) -> list[Rule]:
-    from shadowprice.cloning.waves import Rule
+def _rules(text: str) -> list[WaveRuleKind]:
+    from shadowprice.cloning.waves import WaveRuleKind
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.core.wording import closest
+    from shadowprice.core.wording import closest_match
 
-    choices = [rule.value for rule in Rule]
+    choices = [rule.value for rule in WaveRuleKind]
     rules = []
     for name in dict.fromkeys(part.strip() for part in text.split(",")):
         if name not in choices:
-            close = closest(name, choices)
+            close = closest_match(name, choices)
             hint = f"did you mean {close!r}?" if close else f"write one of {', '.join(choices)}"
             raise InputError(Fault("--rule", f"unknown rule {name!r}", hint))
-        rules.append(Rule(name))
+        rules.append(WaveRuleKind(name))
     return rules
 
 
-def _waves_record(name: str, found: Waves, deadline: float, machines: int) -> dict[str, Any]:
+def _waves_record(name: str, found: WaveResult, deadline: float, machines: int) -> dict[str, Any]:
     import numpy as np
 
     count = len(found.flowtime)
@@ -261,12 +261,12 @@ def _read(file: Path, output: Output) -> CloningProblem:
 
 def _solved(
     file: Path, method: MethodName, constraint: ConstraintName, output: Output
-) -> tuple[CloningProblem, Solution]:
-    from shadowprice.cloning.api import Constraint, Method
+) -> tuple[CloningProblem, CloningSolution]:
+    from shadowprice.cloning.api import DeadlineConstraint, SolveMethod
     from shadowprice.cloning.api import solve as find
 
     problem = _read(file, output)
-    solution = find(problem, Method(method), Constraint(constraint))
+    solution = find(problem, SolveMethod(method), DeadlineConstraint(constraint))
     if method is MethodName.CLOSED_FORM and constraint is ConstraintName.EXACT:
         stderr().print("note: Theorem 1 is about the relaxed constraint (7)", soft_wrap=True)
     if method is MethodName.SUBGRADIENT and solution.violation > 1e-5:
@@ -278,7 +278,7 @@ def _solved(
     return problem, solution
 
 
-def _solution_record(problem: CloningProblem, solution: Solution) -> dict[str, object]:
+def _solution_record(problem: CloningProblem, solution: CloningSolution) -> dict[str, object]:
     record: dict[str, object] = {
         "copies": solution.copies.tolist(),
         "continuous": solution.continuous.tolist(),
@@ -326,7 +326,7 @@ def _tails(problem: CloningProblem) -> list[dict[str, object]]:
     ]
 
 
-def _print_solution(problem: CloningProblem, solution: Solution) -> None:
+def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
     from rich.table import Table
 
     from shadowprice.core.amounts import format_seconds
@@ -388,7 +388,7 @@ def _levels(copies: list[int]) -> str:
 
 
 def _measured_record(
-    problem: CloningProblem, measured: Measured, copies: Any, seed: int
+    problem: CloningProblem, measured: MonteCarloResult, copies: Any, seed: int
 ) -> dict[str, object]:
     return {
         "trials": measured.trials,
@@ -413,14 +413,14 @@ def _finite(value: float) -> float | None:
     return value if value == value else None  # noqa: PLR0124 - only nan differs from itself
 
 
-def _percentiles(measured: Measured) -> dict[str, float]:
+def _percentiles(measured: MonteCarloResult) -> dict[str, float]:
     import numpy as np
 
     values = np.quantile(measured.flowtimes, (0.5, 0.9, 0.99))
     return {f"p{p}": float(v) for p, v in zip((50, 90, 99), values, strict=True)}
 
 
-def _print_measured(problem: CloningProblem, measured: Measured) -> None:
+def _print_measured(problem: CloningProblem, measured: MonteCarloResult) -> None:
     from rich.table import Table
 
     low, high = measured.interval

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.results.run_directory import RunData
-    from shadowprice.simulator.driver import RunProgress
-    from shadowprice.simulator.interrupt import StopSign
+    from shadowprice.simulator.driver import ProgressCallback
+    from shadowprice.simulator.interrupt import StopRequestObserver
     from shadowprice.simulator.scenario import Scenario
-    from shadowprice.simulator.source import Source
-    from shadowprice.simulator.trials import Measured, Trials
+    from shadowprice.simulator.source import ScenarioSource
+    from shadowprice.simulator.trials import SeedRun, SeedRuns
 
 
 @takes_workload()
@@ -119,7 +119,7 @@ def compare(
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
     """
     from shadowprice.cli.commands.simulate import leave_if_partial, told_anyway
-    from shadowprice.core.amounts import parse_span
+    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.results.atomic_directory import AtomicDirectory
     from shadowprice.results.comparison import (
         PAGE,
@@ -127,13 +127,13 @@ def compare(
         write_compared_run,
         write_comparison,
     )
-    from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.trials import seeds_from, trials_of
+    from shadowprice.simulator.interrupt import stop_on_signal
+    from shadowprice.simulator.trials import collect_seed_runs, seeds_from
 
     _check_out(out, advice)
     chosen = o.policy_choices(policy, params, set_)
-    proving = float(parse_span(bound_time, "--bound-time", "1min"))
-    advising = float(parse_span(advice_time, "--advice-time", "1min"))
+    proving = float(parse_positive_duration(bound_time, "--bound-time", "1min"))
+    advising = float(parse_positive_duration(advice_time, "--advice-time", "1min"))
     more_seeds = seeds_from(seed, seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
@@ -143,7 +143,7 @@ def compare(
     mention_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
-    with stop_sign() as stop, directory as pending, ExitStack() as resources:
+    with stop_on_signal() as stop, directory as pending, ExitStack() as resources:
         certificate = _certificate(scenario, proving, stop, quiet) if bound else None
 
         def keep(run: RunData) -> None:
@@ -166,7 +166,7 @@ def compare(
         else:
             runs, more, stopped = _here(scenario, source, chosen, more_seeds, stop, keep, quiet)
         if more_seeds and stopped is None:
-            trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
+            trials = collect_seed_runs([*((run.policy, seed, run.info) for run in runs), *more])
         record = None if trials is None else trials.record()
         runs = _beside_log(runs, scenario, source)
         if pending is not None:
@@ -182,7 +182,7 @@ def compare(
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
 
 
-def _beside_log(runs: list[RunData], scenario: Scenario, source: Source) -> list[RunData]:
+def _beside_log(runs: list[RunData], scenario: Scenario, source: ScenarioSource) -> list[RunData]:
     """Return the runs, and after them what happened in the log if it says so."""
     from shadowprice.simulator.as_it_was import as_it_was
 
@@ -196,15 +196,15 @@ def _advised(
     scenario: Scenario,
     choices: Sequence[PolicyChoice],
     seconds: float,
-    stop: StopSign,
+    stop: StopRequestObserver,
     quiet: bool,
 ) -> RunData:
     """Return the run with advice on its refused jobs."""
-    from shadowprice.simulator.advice import with_advice
+    from shadowprice.simulator.advice import add_advice
 
     choice = next(item for item in choices if item.label == run.policy)
     with progress_bar(f"advice on refused, {choice.label}", quiet) as progress:
-        return with_advice(run, scenario, choice, seconds=seconds, progress=progress, stop=stop)
+        return add_advice(run, scenario, choice, seconds=seconds, progress=progress, stop=stop)
 
 
 def _check_out(out: Path | None, advice: bool) -> None:
@@ -234,17 +234,17 @@ def _restored_signals() -> Iterator[None]:
 
 def _here(
     scenario: Scenario,
-    source: Source,
+    source: ScenarioSource,
     choices: Sequence[PolicyChoice],
     seeds: Sequence[int],
-    stop: StopSign,
+    stop: StopRequestObserver,
     keep: Callable[[RunData], None],
     quiet: bool,
-) -> tuple[list[RunData], list[Measured], RunData | None]:
+) -> tuple[list[RunData], list[SeedRun], RunData | None]:
     """Run everything in this process; the third result is the interrupted run, or None."""
     from shadowprice.simulator.trials import further_seeds, run_all
 
-    def bar(label: str) -> AbstractContextManager[RunProgress | None]:
+    def bar(label: str) -> AbstractContextManager[ProgressCallback | None]:
         return progress_bar(label, quiet)
 
     runs = run_all(scenario, choices, stop=stop, bar=bar, each=keep)
@@ -256,38 +256,38 @@ def _here(
 def _on_ray(
     address: str,
     scenario: Scenario,
-    source: Source,
+    source: ScenarioSource,
     choices: Sequence[PolicyChoice],
     seeds: Sequence[int],
     out: Path | None,
     resources: ExitStack,
     quiet: bool,
-) -> tuple[list[RunData], list[Measured]]:
+) -> tuple[list[RunData], list[SeedRun]]:
     """Spread all runs over a Ray cluster.
 
     With ``out``, completed runs are kept beside it until all are done.
     """
     from tempfile import TemporaryDirectory
 
-    from shadowprice.experiments.comparing import compare_spread, kept_comparison
-    from shadowprice.experiments.framework import kept_beside
-    from shadowprice.experiments.spreading import OnRay, Spread
+    from shadowprice.experiments.comparing import compare_spread, comparison_cache
+    from shadowprice.experiments.framework import cache_dir
+    from shadowprice.experiments.spreading import RayBackend, RunBackend
 
     scenarios = [scenario, *(source.scenario(seed)[0] for seed in seeds)]
     with (
         _restored_signals(),
-        OnRay(address) as on_ray,
+        RayBackend(address) as on_ray,
         progress_bar("all runs", quiet, "runs") as bar,
     ):
-        kept = kept_comparison(on_ray, kept_beside(out)) if out is not None else None
-        spread: Spread = on_ray if kept is None else kept
+        kept = comparison_cache(on_ray, cache_dir(out)) if out is not None else None
+        spread: RunBackend = on_ray if kept is None else kept
         folder = Path(resources.enter_context(TemporaryDirectory()))
         try:
             results = compare_spread(spread, scenarios, choices, folder, progress=bar)
         except KeyboardInterrupt:
             if out is not None:
                 stderr().print(
-                    f"what is done is kept in {kept_beside(out)}; the same command goes on there",
+                    f"what is done is kept in {cache_dir(out)}; the same command goes on there",
                     soft_wrap=True,
                 )
             raise
@@ -296,7 +296,7 @@ def _on_ray(
     return results
 
 
-def _print(runs: list[RunData], trials: Trials | None, output: Output) -> None:
+def _print(runs: list[RunData], trials: SeedRuns | None, output: Output) -> None:
     from shadowprice.cli.seeds import comparison_table, seeds_table
     from shadowprice.cli.tables import summary_table
     from shadowprice.results.comparison import comparison_to_record
@@ -315,7 +315,9 @@ def _print(runs: list[RunData], trials: Trials | None, output: Output) -> None:
         stdout().print(comparison_table(trials))
 
 
-def _certificate(scenario: Scenario, seconds: float, stop: StopSign, quiet: bool) -> Certificate:
+def _certificate(
+    scenario: Scenario, seconds: float, stop: StopRequestObserver, quiet: bool
+) -> Certificate:
     """Compute the bound on what any schedule earns, without searching for a schedule."""
     from shadowprice.certificate.certify import certify
     from shadowprice.cli.commands.bound import bound_progress

@@ -19,8 +19,8 @@ from shadowprice.core.errors import Fault, InputError, MissingExtraError, Shadow
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shadowprice.experiments.framework import Experiment, Progress, Settings
-    from shadowprice.experiments.spreading import Times
+    from shadowprice.experiments.framework import Experiment, ExperimentSettings, Progress
+    from shadowprice.experiments.spreading import CpuTimes
 
 ALL = "all"
 RAN, SKIPPED, FAILED = "ran", "skipped", "failed"
@@ -101,15 +101,15 @@ def experiment(
     from rich.table import Table
 
     from shadowprice.experiments.framework import (
-        Settings,
+        ExperimentSettings,
         check_drawing,
         experiments,
         find_experiment,
         is_experiment,
         remove_cached_runs,
     )
-    from shadowprice.experiments.live import Where
-    from shadowprice.experiments.spreading import InTurn, OnRay
+    from shadowprice.experiments.live import ExecutorTarget
+    from shadowprice.experiments.spreading import RayBackend, SequentialBackend
     from shadowprice.results.atomic_directory import check_directory
 
     if name == "list":
@@ -122,7 +122,7 @@ def experiment(
     where = None
     if executor or address or executor_set:
         _check_executor(name, executor or "local")
-        where = Where(executor or "local", address, tuple(executor_set or ()), listen)
+        where = ExecutorTarget(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
     results: list[_Made] = []
@@ -130,10 +130,10 @@ def experiment(
     for directory in directories.values():  # before the first starts: a run can take days
         check_directory(directory, is_experiment)
     check_drawing()  # every experiment needs it
-    with OnRay(on) if on else nullcontext(InTurn()) as spread:
+    with RayBackend(on) if on else nullcontext(SequentialBackend()) as spread:
         for entry in chosen:
             target = directories[entry.name]
-            settings = partial(Settings, quick, seed, spread=spread, where=where)
+            settings = partial(ExperimentSettings, quick, seed, spread=spread, where=where)
             if name != ALL:
                 _make(entry, target, settings, errors, keep=False)
             else:
@@ -165,14 +165,16 @@ class _Made:
     name: str
     outcome: str
     took: float
-    times: Times | None = None
+    times: CpuTimes | None = None
     why: str = ""
 
     def __str__(self) -> str:
         return f"{self.outcome} after {self.took:.1f} s: {self.why}"
 
 
-def _attempt(one: Experiment, out: Path, chosen: Callable[..., Settings], errors: Console) -> _Made:
+def _attempt(
+    one: Experiment, out: Path, chosen: Callable[..., ExperimentSettings], errors: Console
+) -> _Made:
     """Run one experiment of ``all``; record a failure instead of raising it."""
     from shadowprice.experiments.framework import UnavailableError
 
@@ -208,16 +210,16 @@ def _check_executor(name: str, executor: str) -> None:
 def _make(
     experiment: Experiment,
     out: Path,
-    chosen: Callable[..., Settings],
+    chosen: Callable[..., ExperimentSettings],
     errors: Console,
     *,
     keep: bool,
-) -> tuple[float, Times]:
+) -> tuple[float, CpuTimes]:
     """Run one experiment and return its wall time and the times of its runs.
 
     On Ctrl-C, print where finished runs are kept.
     """
-    from shadowprice.experiments.framework import kept_beside, run_experiment
+    from shadowprice.experiments.framework import cache_dir, run_experiment
 
     start = time.perf_counter()
     with _bar(experiment.name, errors) as progress:
@@ -225,9 +227,9 @@ def _make(
         try:
             run_experiment(experiment, out, settings, keep=keep)
         except KeyboardInterrupt:
-            if any(kept_beside(out).glob("*.pickle")):
+            if any(cache_dir(out).glob("*.pickle")):
                 errors.print(
-                    f"what is done is kept in {kept_beside(out)}; the same command goes on there",
+                    f"what is done is kept in {cache_dir(out)}; the same command goes on there",
                     soft_wrap=True,
                 )
             raise

@@ -12,7 +12,7 @@ from shadowprice.cli.completion import complete_job
 from shadowprice.cli.console import Output, print_json, stdout
 from shadowprice.cli.live import ServerOption
 from shadowprice.cli.options import OutputOption
-from shadowprice.core.wording import escaped, first_line, lines_below
+from shadowprice.core.wording import escape_controls, first_line, lines_after_first
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,11 +116,11 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
 
 def _with_log(told: str, why: str) -> list[str]:
     """Split the lines of a log from the end of an event's text, and return all lines."""
-    below = lines_below(why)
+    below = lines_after_first(why)
     joined = f"{first_line(why)} | {' | '.join(line.strip() for line in below)}"
-    if not below or not told.endswith(escaped(joined)):
+    if not below or not told.endswith(escape_controls(joined)):
         return [told]
-    return [told.removesuffix(escaped(joined)) + escaped(first_line(why)), *below]
+    return [told.removesuffix(escape_controls(joined)) + escape_controls(first_line(why)), *below]
 
 
 def _advice(run: Path, story: JobHistory, asked: bool | None) -> tuple[JobAdvice | None, str]:

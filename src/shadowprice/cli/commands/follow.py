@@ -13,7 +13,7 @@ import typer
 from shadowprice.cli.console import Output, print_json, stdout
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connected, tabled, when
 from shadowprice.cli.options import OutputOption
-from shadowprice.core.wording import escaped, json_safe, one_line
+from shadowprice.core.wording import escape_controls, escape_json, join_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -69,7 +69,7 @@ def logs(
 
 def _write(text: str) -> None:
     # Print the output unchanged, except for sequences that control the terminal.
-    sys.stdout.write(escaped(text, lines=True) if sys.stdout.isatty() else text)
+    sys.stdout.write(escape_controls(text, lines=True) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
@@ -101,12 +101,12 @@ def events(
             if event.id is None or (job is not None and event.job != job):
                 continue
             if output is Output.JSON:
-                line = json_safe(json.dumps(event.record, ensure_ascii=False))
+                line = escape_json(json.dumps(event.record, ensure_ascii=False))
             else:
                 rest = {key: value for key, value in event.data.items() if value is not None}
                 subject = f"{event.job}  " if event.job else ""
                 line = f"{when(event.at):<9} {event.kind:<10} {subject}{_told(rest)}".rstrip()
-            print(escaped(line) if output is Output.TABLE else line, flush=True)
+            print(escape_controls(line) if output is Output.TABLE else line, flush=True)
             printed += 1
             if count is not None and printed >= count:
                 return
@@ -117,7 +117,7 @@ def _told(data: dict[str, Any]) -> str:
     parts = [f"{key}={_word(value)}" for key, value in data.items()]
     if reason:
         message = reason.get("message", "") if isinstance(reason, dict) else reason
-        parts.append(one_line(str(message)))
+        parts.append(join_lines(str(message)))
     return " ".join(parts)
 
 

@@ -154,9 +154,9 @@ def tokens(
     if operator and tenant is not None:
         raise InputError(Fault("--operator", "and --tenant exclude each other"))
     if expires is not None:
-        from shadowprice.core.amounts import parse_span
+        from shadowprice.core.amounts import parse_positive_duration
 
-        parse_span(expires, "--expires", "90d")
+        parse_positive_duration(expires, "--expires", "90d")
     with connected(server) as client:
         if revoke is not None:
             client.revoke_token(revoke)

@@ -15,7 +15,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output, print_json, stderr, stdout
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -126,8 +126,8 @@ def profile(
 
     shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
     """
-    from shadowprice.core.amounts import parse_span
-    from shadowprice.executors.local.machine import real_devices
+    from shadowprice.core.amounts import parse_positive_duration
+    from shadowprice.executors.local.machine import physical_devices
     from shadowprice.profiling.findings import HEAD, Findings, families_file, job_file
     from shadowprice.profiling.running import Command, Limits, measure_all
     from shadowprice.results.output_paths import check_output_file
@@ -138,13 +138,13 @@ def profile(
     if out is not None:
         check_output_file(out, lambda head: head.startswith(HEAD))
     library = None if family is None else _library(family, families)
-    limits = Limits(float(parse_span(time, "--time", "1min")), precision, steps=steps)
+    limits = Limits(float(parse_positive_duration(time, "--time", "1min")), precision, steps=steps)
     measured = Command(
         tuple(command), str(Path.cwd()), _environment(env or []), cpu, gpu,
-        float(parse_span(grace, "--grace", "30s")),
+        float(parse_positive_duration(grace, "--grace", "30s")),
     )  # fmt: skip
     _check_command(measured.words)
-    if not gpu and real_devices():
+    if not gpu and physical_devices():
         stderr().print(
             "note: this machine has GPUs, and no worker is given one of its own (--gpu 1): those "
             "that use any share what they find",
@@ -167,7 +167,7 @@ def profile(
     else:
         _print(findings, out)
         if family is not None:
-            message = f"the curve of family {shown(family)} is in {families}"
+            message = f"the curve of family {quote_for_display(family)} is in {families}"
             stdout().print(message, soft_wrap=True, markup=False)
     if unmeasured:
         raise _not_measured(unmeasured)
@@ -209,12 +209,16 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
     hint = f"write numbers from {least} to {MOST_PROCESSES:,}, each once, such as 1,2,4"
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise InputError(Fault(option, f"expected a list of integers, got {shown(text)}", hint))
+        raise InputError(
+            Fault(option, f"expected a list of integers, got {quote_for_display(text)}", hint)
+        )
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers) or not all(
         least <= number <= MOST_PROCESSES for number in numbers
     ):
-        raise InputError(Fault(option, f"{shown(text)} is out of range, or names one twice", hint))
+        raise InputError(
+            Fault(option, f"{quote_for_display(text)} is out of range, or names one twice", hint)
+        )
     return numbers
 
 
@@ -226,7 +230,9 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(Fault("--env", f"{shown(pair)} sets nothing", "write NAME=VALUE"))
+            raise InputError(
+                Fault("--env", f"{quote_for_display(pair)} sets nothing", "write NAME=VALUE")
+            )
         variables[name] = value
     _, faults = validate(RunSpec, {"command": ["x"], "env": variables}, "")
     if faults:
@@ -245,7 +251,7 @@ def _check_command(words: tuple[str, ...]) -> None:
         raise InputError([Fault("COMMAND", fault.message, fault.mend) for fault in faults])
     if shutil.which(words[0]) is None:
         hint = "write what a shell would find, such as: -- python train.py"
-        raise InputError(Fault("COMMAND", f"unknown program {shown(words[0])}", hint))
+        raise InputError(Fault("COMMAND", f"unknown program {quote_for_display(words[0])}", hint))
 
 
 def _counted(who: tuple[int, int]) -> str:

@@ -16,7 +16,7 @@ from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import Output, stderr, stdout
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 LIVE = "The live service"
 
@@ -198,14 +198,14 @@ def serve(
     shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
     """
     check_extra(data)
-    from shadowprice.core.amounts import parse_span
+    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.kernels.jit import compiling_notice, say_on_stderr
     from shadowprice.service.server import serve as run
     from shadowprice.service.settings import ServiceSettings, parse_lease, parse_listen, parse_users
     from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
     host, port = parse_listen(listen)
-    retention = parse_span(keep, "--keep", "365d")
+    retention = parse_positive_duration(keep, "--keep", "365d")
     named = o.policy_choice(policy, params, settings)
     choice = replace(named, settings={**named.info.live_settings, **named.settings})
     chosen = ServiceSettings(
@@ -287,9 +287,13 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InputError(Fault("--executor-set", f"expected KEY=VALUE, got {shown(text)}"))
+            raise InputError(
+                Fault("--executor-set", f"expected KEY=VALUE, got {quote_for_display(text)}")
+            )
         if name in pairs:
-            raise InputError(Fault("--executor-set", f"{shown(name)} is set twice", "set it once"))
+            raise InputError(
+                Fault("--executor-set", f"{quote_for_display(name)} is set twice", "set it once")
+            )
         pairs[name] = value
     return pairs
 

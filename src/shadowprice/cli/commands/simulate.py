@@ -74,18 +74,18 @@ def simulate(
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
-    from shadowprice.core.amounts import parse_span
+    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.atomic_directory import AtomicDirectory, check_directory
     from shadowprice.results.run_directory import JOURNAL, is_run
-    from shadowprice.simulator.interrupt import stop_sign
+    from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.journaling import JournalObserver
     from shadowprice.simulator.scenario import record_run
 
     for flag, given in (("--journal", journal), ("--advice", advice)):
         if given and out is None:
             raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
-    advising = float(parse_span(advice_time, "--advice-time", "1min"))
+    advising = float(parse_positive_duration(advice_time, "--advice-time", "1min"))
     choice = o.policy_choice(policy, params, set_)
     if out is not None:
         check_directory(out, is_run)  # before a large trace is read
@@ -94,7 +94,7 @@ def simulate(
     mention_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_run) if out is not None else nullcontext()
-    with stop_sign() as stop, directory as pending:
+    with stop_on_signal() as stop, directory as pending:
         built = choice.build(scenario.context())
         journal_path = pending.path / JOURNAL if journal and pending else None
         writer = JournalObserver(journal_path, choice.name) if journal_path else nullcontext()
@@ -112,10 +112,10 @@ def simulate(
             )
         if pending is not None:
             if advice and not run.info["partial"]:
-                from shadowprice.simulator.advice import with_advice
+                from shadowprice.simulator.advice import add_advice
 
                 with progress_bar("advice on refused", quiet) as progress:
-                    run = with_advice(
+                    run = add_advice(
                         run, scenario, choice, seconds=advising, progress=progress, stop=stop
                     )
             with told_anyway(lambda: _print(run, output)):

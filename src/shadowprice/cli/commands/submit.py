@@ -24,7 +24,7 @@ from shadowprice.cli.live import (
 )
 from shadowprice.cli.options import OutputOption, QuietOption
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import first_line, lines_below
+from shadowprice.core.wording import first_line, lines_after_first
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceError
@@ -312,5 +312,7 @@ def print_job(job: Job, *, log: bool = True) -> None:
 
     ``log=False`` leaves these lines out.
     """
-    log_lines = zip(chain(["log ends"], repeat("")), lines_below(job.reason_text), strict=False)
+    log_lines = zip(
+        chain(["log ends"], repeat("")), lines_after_first(job.reason_text), strict=False
+    )
     facts([("job", job.name), *described(job), *(log_lines if log else ())])

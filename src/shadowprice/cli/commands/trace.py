@@ -95,7 +95,7 @@ def convert(
     skip_invalid: SkipOption = False,
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
-    from shadowprice.core.amounts import parse_span
+    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.job_history_text import pluralize
     from shadowprice.results.output_paths import check_output_file, is_marked_yaml
@@ -112,7 +112,9 @@ def convert(
     parsed = parse_spec(with_columns(spec, columns), OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
     trace = read_trace(parsed, skip_invalid=skip_invalid)
-    workload = synthesize(trace, parse_span(slot, "--slot", "20min"), options, seed=seed)
+    workload = synthesize(
+        trace, parse_positive_duration(slot, "--slot", "20min"), options, seed=seed
+    )
     document = cluster_for(workload, load=load, horizon=horizon) if cluster else None
     workload.write(out)
     if cluster is not None and document is not None:
@@ -198,7 +200,7 @@ def generate(
     seed: SeedOption = 0,
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
-    from shadowprice.core.amounts import parse_span
+    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.core.errors import InputError
     from shadowprice.results.job_history_text import pluralize
     from shadowprice.results.output_paths import (
@@ -211,7 +213,7 @@ def generate(
     from shadowprice.traces.testbed import oasis_testbed_cluster
     from shadowprice.traces.workload import check_job_file
 
-    seconds = parse_span(slot, "--slot", "20min")
+    seconds = parse_positive_duration(slot, "--slot", "20min")
     options = GeneratorOptions(
         preset=preset,  # type: ignore[arg-type]  # checked by the options
         jobs=jobs,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shadowprice.policies.choice import PolicyChoice
-    from shadowprice.simulator.whatif import Change, WhatIf
+    from shadowprice.simulator.whatif import ClusterChange, WhatIfResult
 
 
 @takes_workload()
@@ -124,7 +124,7 @@ def whatif(
         changes = parsed(add, remove)
         code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
         raise typer.Exit(code)
-    from shadowprice.simulator.interrupt import stop_sign
+    from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.trials import seeds_from
     from shadowprice.simulator.whatif import whatif as run_whatif
 
@@ -134,7 +134,7 @@ def whatif(
     source = workload.source(params)
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
     mention_compiling(quiet)
-    with stop_sign() as stop, progress_bar("whatif", quiet):
+    with stop_on_signal() as stop, progress_bar("whatif", quiet):
         result = run_whatif(source, choices, changes, chosen, stop=stop)
     if output is Output.JSON:
         print_json(result.record())
@@ -150,7 +150,7 @@ def whatif(
         )
 
 
-def parsed(add: list[str] | None, remove: list[str] | None) -> list[Change]:
+def parsed(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
     """Parse the changes of the cluster from ``--add`` and ``--remove``.
 
     Raises
@@ -158,10 +158,10 @@ def parsed(add: list[str] | None, remove: list[str] | None) -> list[Change]:
     InputError
         If a text names no servers.
     """
-    from shadowprice.simulator.whatif import Change
+    from shadowprice.simulator.whatif import ClusterChange
 
-    changes = [Change.parse(text) for text in add or ()]
-    return changes + [Change.parse(text, -1, "--remove") for text in remove or ()]
+    changes = [ClusterChange.parse(text) for text in add or ()]
+    return changes + [ClusterChange.parse(text, -1, "--remove") for text in remove or ()]
 
 
 def reject_workload_with_server(workload: Workload, seeds: int) -> None:
@@ -194,7 +194,7 @@ def _of_service(
     return o.policy_choices(policy, params, set_)
 
 
-def _table(found: WhatIf, policy: str) -> Table:
+def _table(found: WhatIfResult, policy: str) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText

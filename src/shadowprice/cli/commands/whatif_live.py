@@ -14,7 +14,7 @@ from shadowprice.core.errors import Fault, InputError
 if TYPE_CHECKING:
     from shadowprice.client import Client, WhatIf
     from shadowprice.policies.choice import PolicyChoice
-    from shadowprice.simulator.whatif import Change
+    from shadowprice.simulator.whatif import ClusterChange
 
 
 PAUSE: Final = 0.5
@@ -23,7 +23,7 @@ PAUSE: Final = 0.5
 
 def ask_service(
     server: str | None,
-    changes: Sequence[Change],
+    changes: Sequence[ClusterChange],
     choices: Sequence[PolicyChoice | None],
     days: float,
     output: Output,
@@ -62,18 +62,18 @@ def ask_service(
     return int(any(run.state != "done" for run in runs))
 
 
-def _margins(client: Client, *, named: bool) -> list[Change]:
+def _margins(client: Client, *, named: bool) -> list[ClusterChange]:
     """Return the unchanged cluster for a named policy, else one more server of every kind."""
-    from shadowprice.simulator.whatif import AS_IT_IS, Change
+    from shadowprice.simulator.whatif import NO_CHANGE, ClusterChange
 
     if named:
-        return [AS_IT_IS]
-    return [Change(((kind, 1),)) for kind in client.service().kinds]
+        return [NO_CHANGE]
+    return [ClusterChange(((kind, 1),)) for kind in client.service().kinds]
 
 
 def _asked(
     client: Client,
-    change: Change,
+    change: ClusterChange,
     choice: PolicyChoice | None,
     days: float,
     *,
@@ -119,14 +119,14 @@ def _progress(label: str, quiet: bool) -> Iterator[Any]:
 
 
 def _row(run: WhatIf) -> Sequence[object]:
-    from shadowprice.simulator.whatif import Change
+    from shadowprice.simulator.whatif import ClusterChange
 
     before, after = run.as_is or {}, run.changed or {}
     finished = "-"
     if "finished" in before and "finished" in after:
         finished = f"{before['finished']} to {after['finished']}"
     return (
-        Change(tuple(run.question.servers.items())).label,
+        ClusterChange(tuple(run.question.servers.items())).label,
         run.question.policy,
         run.state,
         run.jobs,

@@ -7,15 +7,15 @@ unit, and a fault names its place and its mend.
 
 from shadowprice.core.specs.cluster import ClusterSpec
 from shadowprice.core.specs.faults import validate
-from shadowprice.core.specs.fields import Bounded, Name, Spec
+from shadowprice.core.specs.fields import LimitedModel, Name, Spec
 from shadowprice.core.specs.jobs import JobSpec, resolve_jobs
 from shadowprice.core.specs.run import RunSpec
 from shadowprice.core.specs.utilities import resolve_utility
 
 __all__ = [
-    "Bounded",
     "ClusterSpec",
     "JobSpec",
+    "LimitedModel",
     "Name",
     "RunSpec",
     "Spec",

@@ -9,24 +9,24 @@ from pydantic import PositiveInt
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
-from shadowprice.core.bag import Bag, BagTasks
+from shadowprice.core.bag import Bag, BagTaskGroup
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs.fields import Spec, at_most
-from shadowprice.core.specs.laws import DurationLaw, Reading
+from shadowprice.core.specs.fields import Spec, max_value
+from shadowprice.core.specs.laws import DistributionContext, DurationDistributionSpec
 
 
 class TaskSpec(Spec):
     """Tasks of a bag that follow one law."""
 
-    count: Annotated[PositiveInt, at_most(bounds.TASKS)] = 1
-    duration: DurationLaw
+    count: Annotated[PositiveInt, max_value(bounds.TASKS)] = 1
+    duration: DurationDistributionSpec
 
 
 def resolve_bag(
     tasks: list[TaskSpec],
     deadline: Duration,
     miss_probability: float,
-    reading: Reading,
+    reading: DistributionContext,
     before: Fraction = Fraction(0),
 ) -> Bag:
     """Return the bag that a file describes.
@@ -54,7 +54,7 @@ def resolve_bag(
     groups, faults = [], []
     for position, task in enumerate(tasks):
         try:
-            groups.append(BagTasks(task.count, task.duration.law(reading)))
+            groups.append(BagTaskGroup(task.count, task.duration.law(reading)))
         except InputError as error:
             place = f"tasks[{position}].duration"
             faults += [

@@ -21,21 +21,21 @@ from shadowprice.core.amounts import (
     Dimension,
     Duration,
 )
-from shadowprice.core.budget import MONDAY, POINT, Budget, parse_moment
+from shadowprice.core.budget import PERIOD_EPOCH_MONDAY, POINT, Budget, parse_timestamp
 from shadowprice.core.cluster import BANDWIDTH, Cluster, Role, Tenant, build_cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import (
-    AddressedName,
     AmountsField,
     DurationField,
     NonNegative,
+    PathSegmentName,
     Spec,
-    at_most,
-    at_most_long,
-    lifted,
-    plain,
+    as_validator,
+    max_length,
+    max_value,
+    to_integer_amounts,
 )
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 MIN_PERIOD_SECONDS: Final = 60
 """Seconds of a budget's period, at least."""
@@ -51,11 +51,11 @@ def some_capacity(capacity: dict[str, Amount] | None) -> dict[str, Amount] | Non
 class ServerSpec(Spec):
     """One server, or ``count`` equal ones."""
 
-    name: AddressedName
-    count: Annotated[PositiveInt, at_most(bounds.SERVERS)] | None = None
+    name: PathSegmentName
+    count: Annotated[PositiveInt, max_value(bounds.SERVERS)] | None = None
     role: Literal["worker", "ps", "any"] = "any"
     capacity: AmountsField
-    cost: Annotated[NonNegative, at_most(bounds.NUMBER)] | None = None
+    cost: Annotated[NonNegative, max_value(bounds.NUMBER)] | None = None
 
     _some_capacity = field_validator("capacity")(some_capacity)
 
@@ -71,7 +71,7 @@ def _carry(value: object) -> object:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    raise InputError(f'{shown(value)} is neither a number of points nor "all"')
+    raise InputError(f'{quote_for_display(value)} is neither a number of points nor "all"')
 
 
 def _a_period(value: Duration) -> Duration:
@@ -85,11 +85,12 @@ def _a_period(value: Duration) -> Duration:
 class BudgetSpec(Spec):
     """Points that a tenant may spend in a period."""
 
-    points: Annotated[NonNegative, at_most(bounds.POINTS)]
-    period: Annotated[DurationField, AfterValidator(lifted(_a_period))]
-    since: Annotated[datetime, BeforeValidator(lifted(parse_moment))] | None = None
+    points: Annotated[NonNegative, max_value(bounds.POINTS)]
+    period: Annotated[DurationField, AfterValidator(as_validator(_a_period))]
+    since: Annotated[datetime, BeforeValidator(as_validator(parse_timestamp))] | None = None
     carry: Annotated[
-        Annotated[NonNegative, at_most(bounds.POINTS)] | None, BeforeValidator(lifted(_carry))
+        Annotated[NonNegative, max_value(bounds.POINTS)] | None,
+        BeforeValidator(as_validator(_carry)),
     ] = 0.0
 
     def resolve(self) -> Budget:
@@ -97,7 +98,7 @@ class BudgetSpec(Spec):
         return Budget(
             round(self.points * POINT),
             int(self.period.seconds),
-            MONDAY if self.since is None else int(self.since.timestamp()),
+            PERIOD_EPOCH_MONDAY if self.since is None else int(self.since.timestamp()),
             None if self.carry is None else round(self.carry * POINT),
         )
 
@@ -105,23 +106,23 @@ class BudgetSpec(Spec):
 class TenantSpec(Spec):
     """A tenant, the places it owns, and what it may spend."""
 
-    name: AddressedName
+    name: PathSegmentName
     share: AmountsField = Field(default_factory=dict)
     budget: BudgetSpec | None = None
 
     def resolve(self) -> Tenant:
         """Return the tenant that is described."""
         budget = None if self.budget is None else self.budget.resolve()
-        return Tenant(self.name, plain(self.share), budget)
+        return Tenant(self.name, to_integer_amounts(self.share), budget)
 
 
 class ClusterSpec(Spec):
     """A cluster file."""
 
     slot: DurationField
-    horizon: Annotated[int, Field(ge=1), at_most(bounds.HORIZON)] = 300
-    servers: Annotated[list[ServerSpec], Field(min_length=1), at_most_long(bounds.SERVERS)]
-    tenants: Annotated[list[TenantSpec], at_most_long(bounds.TENANTS)] = Field(default_factory=list)
+    horizon: Annotated[int, Field(ge=1), max_value(bounds.HORIZON)] = 300
+    servers: Annotated[list[ServerSpec], Field(min_length=1), max_length(bounds.SERVERS)]
+    tenants: Annotated[list[TenantSpec], max_length(bounds.TENANTS)] = Field(default_factory=list)
     restart: DurationField | None = None
     restart_first: bool | None = None
 
@@ -161,7 +162,7 @@ class ClusterSpec(Spec):
         servers = [
             (name, role, amounts)
             for server in self.servers
-            for role, amounts in [(Role(server.role), plain(server.capacity))]
+            for role, amounts in [(Role(server.role), to_integer_amounts(server.capacity))]
             for name in server.names()
         ]
         faults += _duplicates(f"{place}: servers", [name for name, _, _ in servers])

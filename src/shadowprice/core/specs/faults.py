@@ -13,14 +13,14 @@ from pydantic import (
 from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.errors import Fault
-from shadowprice.core.specs.laws import LAW_KINDS
-from shadowprice.core.wording import SHOWN, closest, shown
+from shadowprice.core.specs.laws import DISTRIBUTION_KINDS
+from shadowprice.core.wording import MAX_DISPLAY_CHARS, closest_match, quote_for_display
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _TAGS: Mapping[str, frozenset[str]] = {
     "utility": frozenset(utilities.FAMILIES),
-    "duration": frozenset(LAW_KINDS),
+    "duration": frozenset(DISTRIBUTION_KINDS),
 }
 """Kinds that pydantic adds to the place of a fault, by the key they follow: no keys of a file."""
 
@@ -69,7 +69,7 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     where = f"{place}{joint}{path}"
     if issue["type"] == "extra_forbidden":
         key = str(location[-1])
-        close = closest(key, sorted(_known_keys(model)), cutoff=0.5)
+        close = closest_match(key, sorted(_known_keys(model)), cutoff=0.5)
         mend = f"did you mean {close!r}?" if close else _known_there(model, location[:-1])
         return Fault(where, "unknown key", mend)
     if issue["type"] == "missing":
@@ -102,14 +102,14 @@ def _kind_fault(where: str, issue: Any) -> Fault:
         return Fault(f"{where}.{key}", "is missing")
     kinds = [kind.strip("'") for kind in issue["ctx"]["expected_tags"].split(", ")]
     tag = issue["ctx"]["tag"]
-    close = closest(tag, kinds, cutoff=0.5)
+    close = closest_match(tag, kinds, cutoff=0.5)
     mend = f"did you mean {close!r}?" if close else f"write one of {', '.join(kinds)}"
-    return Fault(f"{where}.{key}", f"no {key} is called {shown(tag)}", mend)
+    return Fault(f"{where}.{key}", f"no {key} is called {quote_for_display(tag)}", mend)
 
 
 def _key(part: object) -> str:
     text = str(part)
-    return text if len(text) <= SHOWN else shown(text)
+    return text if len(text) <= MAX_DISPLAY_CHARS else quote_for_display(text)
 
 
 def _known_keys(model: type[BaseModel]) -> set[str]:

@@ -29,14 +29,14 @@ from shadowprice.core.amounts import (
     parse_amount,
     parse_duration,
 )
-from shadowprice.core.bounds import Bound
+from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import no_text, shown
+from shadowprice.core.wording import quote_for_display, text_problem
 
 Value = TypeVar("Value")
 
 
-def lifted(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
+def as_validator(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
     """Let pydantic collect what a parser refuses instead of stopping at it."""
 
     def validate(value: Any) -> Value:
@@ -69,13 +69,13 @@ _LIMITS: Final = {
 class _Limited:
     """A bound that is checked after everything else, and told in JSON schemas."""
 
-    bound: Bound
+    bound: InputLimit
     size: bool
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        check = _checked_size(self.bound) if self.size else lifted(self.bound.checked)
+        check = _checked_size(self.bound) if self.size else as_validator(self.bound.checked)
         return core_schema.no_info_after_validator_function(check, handler(source))
 
     def __get_pydantic_json_schema__(
@@ -86,20 +86,20 @@ class _Limited:
         return told if keyword is None else {**told, keyword: self.bound.most}
 
 
-def _checked_size(bound: Bound) -> Callable[[Any], Any]:
+def _checked_size(bound: InputLimit) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         bound.checked(len(value))
         return value
 
-    return lifted(check)
+    return as_validator(check)
 
 
-def at_most(bound: Bound) -> _Limited:
+def max_value(bound: InputLimit) -> _Limited:
     """Let pydantic refuse what is above a bound, naming it."""
     return _Limited(bound, size=False)
 
 
-def at_most_long(bound: Bound) -> _Limited:
+def max_length(bound: InputLimit) -> _Limited:
     """Let pydantic refuse a text or list that is longer than a bound, naming it."""
     return _Limited(bound, size=True)
 
@@ -108,14 +108,16 @@ _LENGTH: Final = {"type": "string", "maxLength": bounds.QUANTITY.most}
 _QUANTITY: Final = {"anyOf": [{"type": "number"}, _LENGTH]}
 
 DurationField = Annotated[
-    Duration, BeforeValidator(lifted(parse_duration)), WithJsonSchema(_LENGTH)
+    Duration, BeforeValidator(as_validator(parse_duration)), WithJsonSchema(_LENGTH)
 ]
-AmountField = Annotated[Amount, BeforeValidator(lifted(parse_amount)), WithJsonSchema(_QUANTITY)]
-Name = Annotated[str, Field(min_length=1), at_most_long(bounds.NAME)]
+AmountField = Annotated[
+    Amount, BeforeValidator(as_validator(parse_amount)), WithJsonSchema(_QUANTITY)
+]
+Name = Annotated[str, Field(min_length=1), max_length(bounds.NAME)]
 AmountsField = dict[Name, AmountField]
 
 
-def addressed(name: str) -> str:
+def check_path_segment(name: str) -> str:
     """Return a name that an address can hold, as one of its parts.
 
     Raises
@@ -131,7 +133,7 @@ def addressed(name: str) -> str:
     return name
 
 
-AddressedName = Annotated[Name, AfterValidator(lifted(addressed))]
+PathSegmentName = Annotated[Name, AfterValidator(as_validator(check_path_segment))]
 """Name of what the live service has an address for."""
 
 
@@ -142,18 +144,18 @@ def _rate_or_unlimited(value: object) -> Amount:
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Shape = Annotated[Positive, at_most(bounds.SHAPE)]
+Shape = Annotated[Positive, max_value(bounds.SHAPE)]
 WeibullShape = Annotated[Shape, Field(ge=0.05)]
-Sigma = Annotated[Positive, at_most(bounds.SIGMA)]
+Sigma = Annotated[Positive, max_value(bounds.SIGMA)]
 Probability = Annotated[float, Field(ge=1e-12, lt=1)]
 LinkField = Annotated[
-    Amount, BeforeValidator(lifted(_rate_or_unlimited)), WithJsonSchema(_QUANTITY)
+    Amount, BeforeValidator(as_validator(_rate_or_unlimited)), WithJsonSchema(_QUANTITY)
 ]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Bounded(BaseModel):
+class LimitedModel(BaseModel):
     """Base of everything that is read from a file or an option.
 
     Whatever a field says itself, a boolean is no number, and no number, text or list is larger than
@@ -178,7 +180,7 @@ class Bounded(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _generally_bounded(cls, value: Any) -> Any:
-        lifted(_bounded)(value)
+        as_validator(_bounded)(value)
         return value
 
 
@@ -202,7 +204,7 @@ def _bounded(value: Any) -> None:
         bounds.NUMBER.checked(abs(value))
     elif isinstance(value, str):
         bounds.TEXT.checked(len(value))
-        why = no_text(value)
+        why = text_problem(value)
         if why is not None:
             raise InputError("; ".join(why))
     elif isinstance(value, dict):
@@ -211,13 +213,13 @@ def _bounded(value: Any) -> None:
                 try:
                     _bounded(part)
                 except InputError as error:
-                    raise InputError(f"{shown(key)}: {error}") from error
+                    raise InputError(f"{quote_for_display(key)}: {error}") from error
     elif isinstance(value, list | tuple) and not (value and isinstance(value[0], BaseModel)):
         for inner in value:
             _bounded(inner)
 
 
-class Spec(Bounded):
+class Spec(LimitedModel):
     """Base of everything that is read from a file."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, strict=False)
@@ -229,6 +231,6 @@ class StrictSpec(Spec):
     model_config = ConfigDict(strict=True)
 
 
-def plain(amounts: Mapping[str, Amount]) -> dict[str, int]:
+def to_integer_amounts(amounts: Mapping[str, Amount]) -> dict[str, int]:
     """Return amounts as the integers that are kept."""
     return {name: amount.value for name, amount in amounts.items()}

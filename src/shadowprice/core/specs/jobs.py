@@ -20,10 +20,10 @@ from shadowprice.core.amounts import (
     Duration,
     format_amount,
 )
-from shadowprice.core.clock import arrival_of
+from shadowprice.core.clock import arrival_slot
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.job import Job, StepModel, bag_job, build_job
+from shadowprice.core.job import Job, StepModel, build_bag_job, build_job
 from shadowprice.core.specs.bags import TaskSpec, resolve_bag
 from shadowprice.core.specs.fields import (
     AmountField,
@@ -34,15 +34,15 @@ from shadowprice.core.specs.fields import (
     NonNegative,
     Number,
     Spec,
-    at_most,
-    at_most_long,
-    plain,
+    max_length,
+    max_value,
     positive,
+    to_integer_amounts,
 )
-from shadowprice.core.specs.laws import Measured, Reading
+from shadowprice.core.specs.laws import DistributionContext, EmpiricalLoader
 from shadowprice.core.specs.run import RunSpec
 from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
-from shadowprice.core.wording import closest
+from shadowprice.core.wording import closest_match
 
 _TRAINING = (
     "epochs",
@@ -81,7 +81,7 @@ class JobSpec(Spec):
     tenant: Name | None = None
     arrival: DurationField = Duration()
     epochs: PositiveInt = 1
-    chunks: Annotated[PositiveInt, at_most(bounds.CHUNKS)] = 1
+    chunks: Annotated[PositiveInt, max_value(bounds.CHUNKS)] = 1
     minibatches: PositiveInt = 1
     minibatch_time: DurationField | None = None
     update_time: DurationField | None = None
@@ -91,12 +91,14 @@ class JobSpec(Spec):
     internal_bandwidth: LinkField | None = None
     utility: UtilitySpec
     workers: WorkerRange | None = None
-    throughput: Annotated[dict[PositiveInt, NonNegative], at_most_long(bounds.WIDTHS)] | None = None
+    throughput: (
+        Annotated[dict[PositiveInt, NonNegative], max_length(bounds.WORKER_COUNTS)] | None
+    ) = None
     family: Name | None = None
-    tasks: Annotated[list[TaskSpec], Field(min_length=1), at_most_long(bounds.TASKS)] | None = None
+    tasks: Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS)] | None = None
     deadline: DurationField | None = None
     miss_probability: float | None = None
-    labels: Annotated[dict[str, str], at_most_long(bounds.LABELS)] = Field(default_factory=dict)
+    labels: Annotated[dict[str, str], max_length(bounds.LABELS)] = Field(default_factory=dict)
     restart: DurationField | None = None
     priority: Number = 0.0
     walltime: DurationField | None = None
@@ -191,7 +193,7 @@ class JobSpec(Spec):
                 )
         return self
 
-    def resolve(self, cluster: Cluster, measured: Measured | None = None) -> Job:
+    def resolve(self, cluster: Cluster, measured: EmpiricalLoader | None = None) -> Job:
         """Return the job as schedulers see it on a cluster.
 
         Parameters
@@ -209,10 +211,10 @@ class JobSpec(Spec):
         for part in (self.worker, self.ps or {}):
             self._check_dimensions(part, cluster)
         if self.tenant is not None and cluster.tenants and self.tenant not in cluster.tenant_index:
-            known = closest(self.tenant, cluster.tenant_index)
+            known = closest_match(self.tenant, cluster.tenant_index)
             mend = f"did you mean {known!r}?" if known else "add it to the cluster's tenants"
             raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", mend))
-        first_slot, before = arrival_of(self.arrival.in_slots(cluster.slot_seconds))
+        first_slot, before = arrival_slot(self.arrival.in_slots(cluster.slot_seconds))
         bounds.SLOT.check(first_slot, "arrival")
         if self.run is not None:
             self.run.resolve(cluster.slot_seconds)  # checked here, used by what runs jobs
@@ -220,17 +222,17 @@ class JobSpec(Spec):
         if self.tasks is not None:
             assert self.deadline is not None
             assert self.miss_probability is not None
-            return bag_job(
+            return build_bag_job(
                 name=self.name,
                 arrival=first_slot,
                 bag=resolve_bag(
                     self.tasks,
                     self.deadline,
                     self.miss_probability,
-                    Reading(cluster.slot_seconds, measured),
+                    DistributionContext(cluster.slot_seconds, measured),
                     before,
                 ),
-                worker=cluster.demand(plain(self.worker)),
+                worker=cluster.demand(to_integer_amounts(self.worker)),
                 utility=utility,
                 before_arrival=float(before),
                 tenant=self.tenant,
@@ -257,8 +259,8 @@ class JobSpec(Spec):
             chunks=self.chunks,
             minibatches=self.minibatches,
             speed=speed,
-            worker=cluster.demand(plain(self.worker)),
-            ps=None if self.ps is None else cluster.demand(plain(self.ps)),
+            worker=cluster.demand(to_integer_amounts(self.worker)),
+            ps=None if self.ps is None else cluster.demand(to_integer_amounts(self.ps)),
             utility=utility,
             slot_seconds=cluster.slot_seconds,
             before_arrival=float(before),
@@ -292,7 +294,7 @@ class JobSpec(Spec):
             most = self.chunks if self.workers is None else self.workers.max or self.chunks
             widths = most - fewest + 1
         mend = "narrow `workers: {min, max}`"
-        bounds.WIDTHS.check(widths, "workers", mend)
+        bounds.WORKER_COUNTS.check(widths, "workers", mend)
         bounds.CHOICES.check(widths * cluster.horizon, "workers", f"{mend}, or lower the horizon")
 
     @staticmethod
@@ -311,7 +313,7 @@ class JobSpec(Spec):
 
 
 def resolve_jobs(
-    specs: Sequence[tuple[str, JobSpec]], cluster: Cluster, measured: Measured | None = None
+    specs: Sequence[tuple[str, JobSpec]], cluster: Cluster, measured: EmpiricalLoader | None = None
 ) -> tuple[list[tuple[str, Job]], list[Fault]]:
     """Resolve the jobs of a file, each for itself, collecting what is wrong with each.
 

@@ -1,7 +1,7 @@
 """The laws of durations that files can name: one set for job files and cloning files.
 
-A law of a file becomes a `Law`: plain parameters in seconds, checked. Times may be written in slots
-where there are slots.
+A law of a file becomes a `DurationDistribution`: plain parameters in seconds, checked. Times may be
+written in slots where there are slots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration, parse_duration
-from shadowprice.core.bag import Law, Parameters
+from shadowprice.core.bag import DurationDistribution, Parameters
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import (
     DurationField,
@@ -25,10 +25,10 @@ from shadowprice.core.specs.fields import (
     Sigma,
     Spec,
     WeibullShape,
-    at_most_long,
+    max_length,
 )
 
-LAW_KINDS: Final = (
+DISTRIBUTION_KINDS: Final = (
     "pareto",
     "weibull",
     "exponential",
@@ -40,7 +40,7 @@ LAW_KINDS: Final = (
 
 
 @dataclass(frozen=True)
-class Reading:
+class DistributionContext:
     """What a law of a file is read with.
 
     Parameters
@@ -52,7 +52,7 @@ class Reading:
     """
 
     slot: Fraction | None = None
-    measured: Measured | None = None
+    measured: EmpiricalLoader | None = None
 
     def seconds(self, value: Duration) -> float:
         """Return a duration in seconds.
@@ -69,7 +69,7 @@ class Reading:
         return float(value.seconds)
 
 
-Measured = Callable[["EmpiricalDuration"], Law]
+EmpiricalLoader = Callable[["EmpiricalDuration"], DurationDistribution]
 """Returns the law of durations measured in a file."""
 
 
@@ -94,7 +94,7 @@ class ParetoDuration(Spec):
             raise ValueError("give one of mean and minimum: the shape and either fix the other")
         return self
 
-    def law(self, reading: Reading) -> Law:
+    def law(self, reading: DistributionContext) -> DurationDistribution:
         """Return the law."""
         if self.mean is not None:
             mean = reading.seconds(self.mean)
@@ -105,7 +105,7 @@ class ParetoDuration(Spec):
             mean = minimum * self.shape / (self.shape - 1.0)
         _check(minimum > 0, "the shortest duration must be longer than nothing")
         parameters = {"shape": self.shape, "minimum": minimum}
-        return Law("pareto", parameters, minimum, mean)
+        return DurationDistribution("pareto", parameters, minimum, mean)
 
 
 class WeibullDuration(Spec):
@@ -126,7 +126,7 @@ class WeibullDuration(Spec):
             )
         return shape
 
-    def law(self, reading: Reading) -> Law:
+    def law(self, reading: DistributionContext) -> DurationDistribution:
         """Return the law."""
         return _weibull(self.shape, self.mean, self.minimum, reading)
 
@@ -138,7 +138,7 @@ class ExponentialDuration(Spec):
     mean: DurationField
     minimum: DurationField = Duration()
 
-    def law(self, reading: Reading) -> Law:
+    def law(self, reading: DistributionContext) -> DurationDistribution:
         """Return the law."""
         return _weibull(1.0, self.mean, self.minimum, reading)
 
@@ -154,7 +154,7 @@ class HyperExponentialDuration(Spec):
     """A mixture of exponentials beyond a minimum."""
 
     kind: Literal["hyper-exponential"]
-    phases: Annotated[list[PhaseSpec], Field(min_length=1), at_most_long(bounds.PHASES)]
+    phases: Annotated[list[PhaseSpec], Field(min_length=1), max_length(bounds.PHASES)]
     minimum: DurationField = Duration()
 
     @model_validator(mode="after")
@@ -164,7 +164,7 @@ class HyperExponentialDuration(Spec):
             raise ValueError(f"the shares of the phases sum to {total:g}; they must sum to 1")
         return self
 
-    def law(self, reading: Reading) -> Law:
+    def law(self, reading: DistributionContext) -> DurationDistribution:
         """Return the law."""
         minimum = reading.seconds(self.minimum)
         shares = tuple(phase.share for phase in self.phases)
@@ -172,7 +172,7 @@ class HyperExponentialDuration(Spec):
         _check(min(means) > 0, "the mean of every phase must be longer than nothing")
         mean = minimum + sum(share * part for share, part in zip(shares, means, strict=True))
         parameters: Parameters = {"shares": shares, "means": means, "minimum": minimum}
-        return Law("hyper-exponential", parameters, minimum, mean)
+        return DurationDistribution("hyper-exponential", parameters, minimum, mean)
 
 
 class LogNormalDuration(Spec):
@@ -190,7 +190,7 @@ class LogNormalDuration(Spec):
             raise ValueError("give one of mean and median: sigma and either fix the other")
         return self
 
-    def law(self, reading: Reading) -> Law:
+    def law(self, reading: DistributionContext) -> DurationDistribution:
         """Return the law."""
         minimum = reading.seconds(self.minimum)
         stretch = math.exp(0.5 * self.sigma * self.sigma)
@@ -200,14 +200,14 @@ class LogNormalDuration(Spec):
         _check(beyond > 0, "the mean or median must be longer than the minimum")
         median = beyond / stretch if self.mean is not None else beyond
         parameters = {"sigma": self.sigma, "median": median, "minimum": minimum}
-        return Law("log-normal", parameters, minimum, minimum + median * stretch)
+        return DurationDistribution("log-normal", parameters, minimum, minimum + median * stretch)
 
 
 class EmpiricalDuration(Spec):
     """Measured durations: a column of a CSV file, or one number a line."""
 
     kind: Literal["empirical"]
-    file: Annotated[str, Field(min_length=1), at_most_long(bounds.PATH)]
+    file: Annotated[str, Field(min_length=1), max_length(bounds.PATH)]
     column: str | None = None
     unit: Annotated[str, Field(min_length=1)] = "s"
     tail: Literal["pareto", "none"] = "pareto"
@@ -229,7 +229,7 @@ class EmpiricalDuration(Spec):
         """Seconds in a unit of the file."""
         return float(parse_duration(f"1{self.unit}").seconds)
 
-    def law(self, reading: Reading) -> Law:
+    def law(self, reading: DistributionContext) -> DurationDistribution:
         """Return the law."""
         if reading.measured is None:
             raise InputError(
@@ -242,7 +242,7 @@ class EmpiricalDuration(Spec):
         return reading.measured(self)
 
 
-DurationLaw = Annotated[
+DurationDistributionSpec = Annotated[
     ParetoDuration
     | WeibullDuration
     | ExponentialDuration
@@ -253,11 +253,13 @@ DurationLaw = Annotated[
 ]
 
 
-def _weibull(shape: float, mean: Duration, minimum: Duration, reading: Reading) -> Law:
+def _weibull(
+    shape: float, mean: Duration, minimum: Duration, reading: DistributionContext
+) -> DurationDistribution:
     expected, least = reading.seconds(mean), reading.seconds(minimum)
     _check(expected > least, "the mean must be longer than the minimum")
     parameters = {"shape": shape, "expected": expected, "minimum": least}
-    return Law("weibull", parameters, least, expected)
+    return DurationDistribution("weibull", parameters, least, expected)
 
 
 def _check(holds: bool, message: str) -> None:

@@ -13,8 +13,8 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import Dimension
-from shadowprice.core.specs.fields import AmountField, Spec, at_most, at_most_long
-from shadowprice.core.wording import shown
+from shadowprice.core.specs.fields import AmountField, Spec, max_length, max_value
+from shadowprice.core.wording import quote_for_display
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LABEL: Final = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -22,15 +22,17 @@ _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _OURS: Final = "shadowprice.io/"
 _SOURCES: Final = ("claim", "config_map", "secret", "host_path", "scratch", "memory")
 
-Few = at_most_long(bounds.POD_PARTS)
-Number = Annotated[NonNegativeInt, at_most(bounds.USER_ID)]
-Text = Annotated[str, at_most_long(bounds.NAME)]
-ObjectName = Annotated[str, at_most_long(bounds.PATH)]
+ShortTuple = max_length(bounds.POD_PARTS)
+UnixId = Annotated[NonNegativeInt, max_value(bounds.USER_ID)]
+Text = Annotated[str, max_length(bounds.NAME)]
+ObjectName = Annotated[str, max_length(bounds.PATH)]
 
 
 def _named(value: str | None) -> str | None:
     if value is not None and not _NAME.fullmatch(value):
-        raise ValueError(f"{shown(value)} is no name of an object: small letters, digits, - and .")
+        raise ValueError(
+            f"{quote_for_display(value)} is no name of an object: small letters, digits, - and ."
+        )
     return value
 
 
@@ -42,7 +44,7 @@ def _bytes(value: Any) -> Any:
 
 def _absolute(value: str | None) -> str | None:
     if value is not None and (not value.startswith("/") or "\0" in value or ".." in value):
-        raise ValueError(f"{shown(value)} is no absolute path")
+        raise ValueError(f"{quote_for_display(value)} is no absolute path")
     return value
 
 
@@ -57,7 +59,7 @@ class TolerationSpec(Spec):
     @model_validator(mode="after")
     def _fits(self) -> TolerationSpec:
         if self.key and not _LABEL.fullmatch(self.key):
-            raise ValueError(f"{shown(self.key)} is no key of a taint")
+            raise ValueError(f"{quote_for_display(self.key)} is no key of a taint")
         if not self.key and self.operator != "Exists":
             raise ValueError("name a key, or write operator: Exists to bear every taint")
         if self.value and self.operator == "Exists":
@@ -68,14 +70,14 @@ class TolerationSpec(Spec):
 class VolumeSpec(Spec):
     """A place that all processes of a job see, by one source."""
 
-    path: Annotated[str, at_most_long(bounds.PATH)]
+    path: Annotated[str, max_length(bounds.PATH)]
     claim: ObjectName | None = None
     config_map: ObjectName | None = None
     secret: ObjectName | None = None
-    host_path: Annotated[str, at_most_long(bounds.PATH)] | None = None
+    host_path: Annotated[str, max_length(bounds.PATH)] | None = None
     scratch: AmountField | None = None
     memory: AmountField | None = None
-    part: Annotated[str, at_most_long(bounds.PATH)] | None = None
+    part: Annotated[str, max_length(bounds.PATH)] | None = None
     read_only: bool = False
 
     _paths = field_validator("path", "host_path")(_absolute)
@@ -86,7 +88,9 @@ class VolumeSpec(Spec):
     @classmethod
     def _stays_inside(cls, value: str | None) -> str | None:
         if value is not None and (value.startswith("/") or ".." in value or "\0" in value):
-            raise ValueError(f"{shown(value)} leads out of its volume; write a path inside it")
+            raise ValueError(
+                f"{quote_for_display(value)} leads out of its volume; write a path inside it"
+            )
         return value
 
     @model_validator(mode="after")
@@ -100,18 +104,18 @@ class VolumeSpec(Spec):
 class PodSpec(Spec):
     """What a job may say of its pods."""
 
-    tolerations: Annotated[list[TolerationSpec], Few] = Field(default_factory=list)
-    volumes: Annotated[list[VolumeSpec], Few] = Field(default_factory=list)
-    labels: Annotated[dict[str, str], Few] = Field(default_factory=dict)
-    annotations: Annotated[dict[str, str], Few] = Field(default_factory=dict)
+    tolerations: Annotated[list[TolerationSpec], ShortTuple] = Field(default_factory=list)
+    volumes: Annotated[list[VolumeSpec], ShortTuple] = Field(default_factory=list)
+    labels: Annotated[dict[str, str], ShortTuple] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, str], ShortTuple] = Field(default_factory=dict)
     service_account: ObjectName | None = None
     priority_class: ObjectName | None = None
     runtime_class: ObjectName | None = None
     pull: Literal["", "Always", "IfNotPresent", "Never"] = ""
-    pull_secrets: Annotated[list[ObjectName], Few] = Field(default_factory=list)
-    run_as_user: Number | None = None
-    run_as_group: Number | None = None
-    fs_group: Number | None = None
+    pull_secrets: Annotated[list[ObjectName], ShortTuple] = Field(default_factory=list)
+    run_as_user: UnixId | None = None
+    run_as_group: UnixId | None = None
+    fs_group: UnixId | None = None
     shared_memory: AmountField | None = None
     host_network: bool = False
     share_processes: bool = True
@@ -131,9 +135,13 @@ class PodSpec(Spec):
     def _are_the_jobs_own(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if not _LABEL.fullmatch(name):
-                raise ValueError(f"{shown(name)} is no name of a label or an annotation")
+                raise ValueError(
+                    f"{quote_for_display(name)} is no name of a label or an annotation"
+                )
             if name.startswith(_OURS) or "kubernetes.io/" in name:
-                raise ValueError(f"{shown(name)} is set by what runs the job; leave it out")
+                raise ValueError(
+                    f"{quote_for_display(name)} is set by what runs the job; leave it out"
+                )
         return value
 
     @field_validator("labels")
@@ -141,7 +149,7 @@ class PodSpec(Spec):
     def _have_values(cls, value: dict[str, str]) -> dict[str, str]:
         for text in value.values():
             if not _VALUE.fullmatch(text):
-                raise ValueError(f"{shown(text)} is no value of a label")
+                raise ValueError(f"{quote_for_display(text)} is no value of a label")
         return value
 
     @field_validator("volumes")
@@ -150,7 +158,7 @@ class PodSpec(Spec):
         paths = [volume.path.rstrip("/") for volume in value]
         for path in paths:
             if paths.count(path) > 1:
-                raise ValueError(f"two volumes have the path {shown(path)}")
+                raise ValueError(f"two volumes have the path {quote_for_display(path)}")
         return value
 
     def plain(self) -> dict[str, Any]:

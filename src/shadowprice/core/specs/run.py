@@ -12,10 +12,15 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, WithJsonSchema, fie
 from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.program import DEFAULT_GRACE, RESERVED, RESERVED_BEGINNINGS, Program
-from shadowprice.core.specs.fields import DurationField, Spec, at_most, at_most_long, lifted
+from shadowprice.core.program import (
+    DEFAULT_GRACE_SECONDS,
+    RESERVED_PREFIXES,
+    RESERVED_VARIABLES,
+    Program,
+)
+from shadowprice.core.specs.fields import DurationField, Spec, as_validator, max_length, max_value
 from shadowprice.core.specs.pod import PodSpec
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
@@ -44,16 +49,16 @@ class RunSpec(Spec):
     """What a job really runs: every worker and every parameter server is one such process."""
 
     command: str | list[CommandWord]
-    env: Annotated[dict[str, CommandWord], at_most_long(bounds.VARIABLES)] = Field(
+    env: Annotated[dict[str, CommandWord], max_length(bounds.VARIABLES)] = Field(
         default_factory=dict, repr=False
     )
-    workdir: Annotated[str, at_most_long(bounds.PATH)] | None = None
-    retries: Annotated[NonNegativeInt, at_most(bounds.RETRIES)] = 0
+    workdir: Annotated[str, max_length(bounds.PATH)] | None = None
+    retries: Annotated[NonNegativeInt, max_value(bounds.RETRIES)] = 0
     grace: DurationField | None = None
     checkpoints: bool | None = None
     tolerates: Literal["nothing", "workers"] = "nothing"
     user: str | None = None
-    image: Annotated[str, at_most_long(bounds.PATH)] | None = None
+    image: Annotated[str, max_length(bounds.PATH)] | None = None
     pod: PodSpec | None = None
 
     @field_validator("command", mode="before")
@@ -61,7 +66,7 @@ class RunSpec(Spec):
     def _is_a_command(cls, value: Any) -> Any:
         # Said here once: a union would say for each of its members what it is not.
         words = value if isinstance(value, list) else [value]
-        lifted(bounds.ARGUMENTS.checked)(len(words))
+        as_validator(bounds.ARGUMENTS.checked)(len(words))
         for at, word in enumerate(words):
             if isinstance(word, float):
                 raise ValueError(f"write {word!r} in quotes, so that it stays as it is written")
@@ -79,10 +84,14 @@ class RunSpec(Spec):
     def _is_settable(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
             if not _VARIABLE.fullmatch(name):
-                raise ValueError(f"{shown(name)} is no name of a variable; letters, digits and _")
-            if name in RESERVED or name.startswith(RESERVED_BEGINNINGS):
-                raise ValueError(f"{shown(name)} is set by what runs the job; leave it out")
-            _without_null(text, shown(name))
+                raise ValueError(
+                    f"{quote_for_display(name)} is no name of a variable; letters, digits and _"
+                )
+            if name in RESERVED_VARIABLES or name.startswith(RESERVED_PREFIXES):
+                raise ValueError(
+                    f"{quote_for_display(name)} is set by what runs the job; leave it out"
+                )
+            _without_null(text, quote_for_display(name))
         return value
 
     @field_validator("workdir")
@@ -92,8 +101,8 @@ class RunSpec(Spec):
             _without_null(value)
             if not value.startswith("/"):
                 raise ValueError(
-                    f"{shown(value)} is not absolute; begin with /, or leave it out for a "
-                    "directory of the job's own"
+                    f"{quote_for_display(value)} is not absolute; begin with /, or leave it out "
+                    "for a directory of the job's own"
                 )
         return value
 
@@ -101,14 +110,16 @@ class RunSpec(Spec):
     @classmethod
     def _is_a_user(cls, value: str | None) -> str | None:
         if value is not None and not _USER.fullmatch(value):
-            raise ValueError(f"{shown(value)} is no name of a user")
+            raise ValueError(f"{quote_for_display(value)} is no name of a user")
         return value
 
     @field_validator("image")
     @classmethod
     def _is_an_image(cls, value: str | None) -> str | None:
         if value is not None and not _IMAGE.fullmatch(value):
-            raise ValueError(f"{shown(value)} is no image; write for example registry/name:tag")
+            raise ValueError(
+                f"{quote_for_display(value)} is no image; write for example registry/name:tag"
+            )
         return value
 
     def resolve(self, slot_seconds: Fraction) -> Program:
@@ -124,7 +135,7 @@ class RunSpec(Spec):
         InputError
             If the grace is out of bounds.
         """
-        grace = self.grace or Duration(seconds=Fraction(str(DEFAULT_GRACE)))
+        grace = self.grace or Duration(seconds=Fraction(str(DEFAULT_GRACE_SECONDS)))
         seconds = float(grace.in_seconds(slot_seconds))
         bounds.GRACE.check(math.ceil(seconds), "run.grace")
         if seconds < 0:

@@ -16,12 +16,12 @@ from shadowprice.core import utility as utilities
 from shadowprice.core.amounts import (
     Duration,
 )
-from shadowprice.core.clock import slots_allowed
+from shadowprice.core.clock import deadline_in_slots
 from shadowprice.core.specs.fields import (
     DurationField,
     NonNegative,
     Spec,
-    at_most,
+    max_value,
 )
 
 
@@ -61,7 +61,7 @@ class PowerSpec(Spec):
 
     kind: Literal["power"]
     scale: NonNegative
-    exponent: Annotated[NonNegative, at_most(bounds.EXPONENT)]
+    exponent: Annotated[NonNegative, max_value(bounds.EXPONENT)]
 
     @model_validator(mode="after")
     def _countable(self) -> PowerSpec:
@@ -102,7 +102,9 @@ def resolve_utility(
         Slots from the submission to the beginning of the arrival slot.
     """
     values = {
-        name: slots_allowed(value, slot_seconds, before) if isinstance(value, Duration) else value
+        name: deadline_in_slots(value, slot_seconds, before)
+        if isinstance(value, Duration)
+        else value
         for name, value in spec
         if name != "kind"
     }

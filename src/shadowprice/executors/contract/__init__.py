@@ -6,10 +6,10 @@ a job has at most one running generation. To rescale a job, the service stops it
 for the end, and starts the next one.
 
 Commands and reports. An executor makes a command (`start`, `stop`) durable, and then returns a
-`Receipt`. `watch` reports the effect. An accepted generation is reported `Started` or `Refused`,
-and a started one is reported `Ended`: exactly one of each, in that order. An executor may repeat a
-report unchanged until `forget` acknowledges it. So a service that was down for any time receives
-every report that it didn't record.
+`Receipt`. `watch` reports the effect. An accepted generation is reported `Started` or
+`StartRefused`, and a started one is reported `Ended`: exactly one of each, in that order. An
+executor may repeat a report unchanged until `forget` acknowledges it. So a service that was down
+for any time receives every report that it didn't record.
 
 Fencing. The executor durably stores the newest generation of each job that a `start` or a `stop`
 named. A `start` of an older generation is stale, and a `start` of the same one is a duplicate.
@@ -27,58 +27,69 @@ protocol, `optional` the optional protocols, and `options` the constructor's opt
 names from this package.
 """
 
-from shadowprice.executors.contract.answers import Held, LogChunk, Observed, Obstacle, Phase
+from shadowprice.executors.contract.answers import (
+    GenerationPhase,
+    GenerationStatus,
+    LogChunk,
+    ObservedJob,
+    Obstacle,
+)
 from shadowprice.executors.contract.errors import ExecutorError
-from shadowprice.executors.contract.executor import Capabilities, Executor
+from shadowprice.executors.contract.executor import Executor, ExecutorCapabilities
 from shadowprice.executors.contract.optional import (
-    Fresh,
-    Reaching,
-    Remembering,
+    ChecksReachability,
+    KeepsLocalRecords,
+    PollsProgress,
     ReportsHealth,
     ReportsObstacles,
 )
-from shadowprice.executors.contract.options import Election, ExecutorOptions, unheeded
-from shadowprice.executors.contract.orders import UNASKED, GenerationSpec, Receipt, Share
+from shadowprice.executors.contract.options import Election, ExecutorOptions, ignore_failure
+from shadowprice.executors.contract.orders import (
+    UNCOMMANDED_STOP,
+    GenerationSpec,
+    Receipt,
+    ServerAllocation,
+)
 from shadowprice.executors.contract.reports import (
     Ended,
     Ending,
-    Misreported,
+    InvalidProgress,
     Progressed,
-    Refused,
     Report,
     Started,
+    StartRefused,
 )
-from shadowprice.executors.contract.servers import ServerGone, ServerSeen, ServerSlice
+from shadowprice.executors.contract.servers import ServerGone, ServerInfo, ServerSeen
 
 __all__ = [
-    "UNASKED",
-    "Capabilities",
+    "UNCOMMANDED_STOP",
+    "ChecksReachability",
     "Election",
     "Ended",
     "Ending",
     "Executor",
+    "ExecutorCapabilities",
     "ExecutorError",
     "ExecutorOptions",
-    "Fresh",
+    "GenerationPhase",
     "GenerationSpec",
-    "Held",
+    "GenerationStatus",
+    "InvalidProgress",
+    "KeepsLocalRecords",
     "LogChunk",
-    "Misreported",
-    "Observed",
+    "ObservedJob",
     "Obstacle",
-    "Phase",
+    "PollsProgress",
     "Progressed",
-    "Reaching",
     "Receipt",
-    "Refused",
-    "Remembering",
     "Report",
     "ReportsHealth",
     "ReportsObstacles",
+    "ServerAllocation",
     "ServerGone",
+    "ServerInfo",
     "ServerSeen",
-    "ServerSlice",
-    "Share",
+    "StartRefused",
     "Started",
-    "unheeded",
+    "ignore_failure",
 ]

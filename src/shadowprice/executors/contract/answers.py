@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shadowprice.executors.contract.orders import Share
-from shadowprice.executors.contract.reports import Ended, Refused
+from shadowprice.executors.contract.orders import ServerAllocation
+from shadowprice.executors.contract.reports import Ended, StartRefused
 
 
-class Phase(StrEnum):
+class GenerationPhase(StrEnum):
     """State of a generation from its start command until it is forgotten."""
 
     STARTING = "starting"
@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class GenerationStatus:
     """A generation that the executor hasn't forgotten, as returned by `list`.
 
     ``processes`` are the names that `logs` accepts, such as ``worker-0`` and ``ps-1``. ``started``
@@ -29,11 +29,11 @@ class Held:
 
     job: str
     generation: int
-    phase: Phase
-    placement: tuple[Share, ...]
+    phase: GenerationPhase
+    placement: tuple[ServerAllocation, ...]
     processes: tuple[str, ...]
     started: float | None = None
-    end: Ended | Refused | None = None
+    end: Ended | StartRefused | None = None
     identity: str = ""
 
 
@@ -73,7 +73,7 @@ class LogChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedJob:
     """A job that runs or ran on the cluster, started by any scheduler; for observer mode.
 
     Parameters
@@ -89,7 +89,7 @@ class Observed:
     """
 
     job: str
-    placement: tuple[Share, ...]
+    placement: tuple[ServerAllocation, ...]
     since: float
     tenant: str | None = None
     ended: float | None = None

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from shadowprice.executors.contract.answers import Held, LogChunk, Observed
+from shadowprice.executors.contract.answers import GenerationStatus, LogChunk, ObservedJob
 from shadowprice.executors.contract.orders import GenerationSpec, Receipt
 from shadowprice.executors.contract.reports import Report
-from shadowprice.executors.contract.servers import ServerSlice
+from shadowprice.executors.contract.servers import ServerInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Capabilities:
+class ExecutorCapabilities:
     """Features that an executor declares.
 
     Parameters
@@ -43,7 +43,7 @@ class Executor(Protocol):
     """Runs jobs for one service at a time, from one event loop."""
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ExecutorCapabilities:
         """Features of this executor."""
 
     async def open(self) -> None:
@@ -58,7 +58,7 @@ class Executor(Protocol):
     async def close(self) -> None:
         """Disconnect; running generations continue."""
 
-    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+    async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set all servers that start commands may name.
 
         Generations on a server that is left out continue, and their end is reported. An executor
@@ -71,7 +71,7 @@ class Executor(Protocol):
         Returns
         -------
         Receipt
-            ``accepted``: `Started` or `Refused` follows. ``busy``: an older generation hasn't
+            ``accepted``: `Started` or `StartRefused` follows. ``busy``: an older generation hasn't
             ended, and nothing happened.
 
         Raises
@@ -85,13 +85,13 @@ class Executor(Protocol):
     ) -> Receipt:
         """Stop a generation: SIGTERM to its processes, then SIGKILL after the grace period.
 
-        A generation that was never started is barred from starting and reported `Refused`. One that
-        has ended is reported `Ended` again, unless it was forgotten.
+        A generation that was never started is barred from starting and reported `StartRefused`. One
+        that has ended is reported `Ended` again, unless it was forgotten.
 
         Parameters
         ----------
         command : int
-            Number of the engine's command; `UNASKED` if the service itself stops the
+            Number of the engine's command; `UNCOMMANDED_STOP` if the service itself stops the
             generation.
         generation : int
             The generation. Older ones need no stop command.
@@ -105,7 +105,7 @@ class Executor(Protocol):
             If it is unknown whether the command was accepted; send it again.
         """
 
-    async def list(self) -> tuple[Held, ...]:
+    async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten, in order of acceptance."""
 
     def watch(self) -> AsyncIterator[Report]:
@@ -150,7 +150,7 @@ class Executor(Protocol):
             If the job, generation or process is unknown.
         """
 
-    async def observe(self) -> tuple[Observed, ...]:
+    async def observe(self) -> tuple[ObservedJob, ...]:
         """Return the jobs that run on the cluster, from this and other schedulers.
 
         Ended jobs may be included for a while, with their end and result. Each job occurs once.

@@ -12,7 +12,7 @@ from shadowprice.executors.contract.reports import Progressed
 
 
 @runtime_checkable
-class Reaching(Executor, Protocol):
+class ChecksReachability(Executor, Protocol):
     """An executor of other machines that can check its connection."""
 
     async def reach(self) -> None:
@@ -28,7 +28,7 @@ class Reaching(Executor, Protocol):
 
 
 @runtime_checkable
-class Remembering(Executor, Protocol):
+class KeepsLocalRecords(Executor, Protocol):
     """An executor that stores its records only in a directory of this machine."""
 
     @property
@@ -54,7 +54,7 @@ class ReportsObstacles(Protocol):
 
 
 @runtime_checkable
-class Fresh(Protocol):
+class PollsProgress(Protocol):
     """An executor that can poll progress files on request."""
 
     async def progress(self) -> Sequence[Progressed]:

@@ -22,7 +22,7 @@ class Election(Protocol):
         """Return whether this service still holds the lease, so that no other can lead."""
 
 
-def unheeded(what: str) -> None:
+def ignore_failure(what: str) -> None:
     """Ignore a failure; the default if failures aren't counted."""
     del what
 
@@ -55,4 +55,4 @@ class ExecutorOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     observing: bool = False
     election: Election | None = None
-    failed: Callable[[str], None] = unheeded
+    failed: Callable[[str], None] = ignore_failure

@@ -9,12 +9,12 @@ from typing import Final
 
 from shadowprice.core.program import Program
 
-UNASKED: Final = -2
+UNCOMMANDED_STOP: Final = -2
 """Command number of a stop that the engine didn't command; 0 means that there was no stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ServerAllocation:
     """Workers and parameter servers of a generation on one server; one count is positive."""
 
     server: str
@@ -59,7 +59,7 @@ class GenerationSpec:
     command: int
     job: str
     generation: int
-    placement: tuple[Share, ...]
+    placement: tuple[ServerAllocation, ...]
     program: Program
     worker: Mapping[str, int] = field(default_factory=dict)
     ps: Mapping[str, int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class GenerationSpec:
     def from_record(cls, record: Mapping[str, object]) -> GenerationSpec:
         """Build a specification from the output of `record`."""
         values = dict(record)
-        values["placement"] = tuple(Share(*share) for share in values["placement"])  # type: ignore[attr-defined]  # a list of lists
+        values["placement"] = tuple(ServerAllocation(*share) for share in values["placement"])  # type: ignore[attr-defined]  # a list of lists
         values["program"] = Program.from_record(values["program"])  # type: ignore[arg-type]  # a mapping
         values["devices"] = {server: tuple(names) for server, names in values["devices"].items()}  # type: ignore[attr-defined]  # a mapping
         return cls(**values)  # type: ignore[arg-type]  # the fields are those of `record`

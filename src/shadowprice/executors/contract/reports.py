@@ -36,7 +36,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class StartRefused:
     """Report that a generation was refused and never starts: a server is missing or not free.
 
     ``command`` and ``at`` are as in `Started`. ``reason`` is for people.
@@ -105,7 +105,7 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
-class Misreported:
+class InvalidProgress:
     """Report that a generation's progress report is malformed; emitted once per generation.
 
     ``at`` is in seconds since 1970. ``reason`` is a diagnostic with a hint.
@@ -117,4 +117,4 @@ class Misreported:
     reason: str
 
 
-Report = Started | Refused | Ended | Progressed | Misreported | ServerSeen | ServerGone
+Report = Started | StartRefused | Ended | Progressed | InvalidProgress | ServerSeen | ServerGone

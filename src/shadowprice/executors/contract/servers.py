@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSlice:
+class ServerInfo:
     """A server's name in the cluster, its capacity and its labels.
 
     ``capacity`` is by resource, in the units of `core.amounts`. If ``takes_work`` is false, running
@@ -24,7 +24,7 @@ class ServerSlice:
 class ServerSeen:
     """A server is new or changed; only from executors that discover servers."""
 
-    server: ServerSlice
+    server: ServerInfo
     at: float
 
 

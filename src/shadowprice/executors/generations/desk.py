@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 from shadowprice.executors.contract import ExecutorError, GenerationSpec, LogChunk, Receipt, Started
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.disk import make_private
-from shadowprice.executors.generations.entry import Entry
-from shadowprice.executors.generations.generation import OVER, Generation
-from shadowprice.executors.generations.pieces import piece
-from shadowprice.executors.generations.roster import Roster
-from shadowprice.executors.generations.store import Store
+from shadowprice.executors.generations.entry import TrackedGeneration
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory
+from shadowprice.executors.generations.pieces import read_chunk
+from shadowprice.executors.generations.roster import GenerationRegistry
+from shadowprice.executors.generations.store import GenerationStore
 
-Known = TypeVar("Known", bound=Entry)
+GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
 
 
-class Desk(Roster[Known]):
-    """A roster whose commands and records are in a `Store`.
+class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
+    """A roster whose commands and records are in a `GenerationStore`.
 
     Parameters
     ----------
@@ -31,9 +31,11 @@ class Desk(Roster[Known]):
         Creates an entry from a job, a generation and its directory.
     """
 
-    store: Store
+    store: GenerationStore
 
-    def __init__(self, path: Path, make: Callable[[str, int, Generation], Known]) -> None:
+    def __init__(
+        self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
+    ) -> None:
         super().__init__()
         self._path = path
         self._make = make
@@ -46,7 +48,7 @@ class Desk(Roster[Known]):
         OSError
             If the directory can't be created.
         """
-        self.store = Store(self._path)
+        self.store = GenerationStore(self._path)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -63,8 +65,8 @@ class Desk(Roster[Known]):
             self.entries[job, number] = entry
 
     async def start(
-        self, spec: GenerationSpec, prepare: Callable[[Known], tuple[dict[str, Any], str]]
-    ) -> tuple[Receipt, Known | None, str]:
+        self, spec: GenerationSpec, prepare: Callable[[GenerationT], tuple[dict[str, Any], str]]
+    ) -> tuple[Receipt, GenerationT | None, str]:
         """Accept a start command; the caller holds the job's lock.
 
         Parameters
@@ -111,7 +113,7 @@ class Desk(Roster[Known]):
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None
-    ) -> tuple[Receipt, Known | None]:
+    ) -> tuple[Receipt, GenerationT | None]:
         """Accept a stop command; return the receipt and the generation to stop, if any.
 
         The caller holds the job's lock. ``grace`` is in seconds; None for the program's own.
@@ -138,7 +140,7 @@ class Desk(Roster[Known]):
         entry.told_end = False  # emitted again, with this command's number
         return receipt, entry
 
-    async def look(self, entry: Known) -> None:
+    async def look(self, entry: GenerationT) -> None:
         """Read a generation's state and emit its new reports."""
         async with entry.looking:  # serialized: the end is the last report
             await asyncio.to_thread(entry.read)
@@ -185,5 +187,5 @@ class Desk(Roster[Known]):
             If there is no such log.
         """
         generation = self.store.generation(job, number)
-        complete = generation.state()["phase"] in OVER
-        return piece(generation.logs, number, process, start, most, complete=complete)
+        complete = generation.state()["phase"] in TERMINAL_PHASES
+        return read_chunk(generation.logs, number, process, start, most, complete=complete)

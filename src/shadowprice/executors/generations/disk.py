@@ -37,7 +37,7 @@ class StateFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             _write_all(descriptor, bytes(slot) + first, 0)
-            sync(descriptor)
+            sync_file(descriptor)
         finally:
             os.close(descriptor)
         return cls(path)
@@ -68,7 +68,7 @@ class StateFile:
             sequence, _ = _newest(os.pread(descriptor, 2 * slot, 0), self.path)
             framed = _framed(sequence + 1, value, slot)
             _write_all(descriptor, framed, ((sequence + 1) % 2) * slot)
-            sync(descriptor)
+            sync_file(descriptor)
         finally:
             os.close(descriptor)
 
@@ -117,7 +117,7 @@ def _write_all(descriptor: int, content: bytes, offset: int) -> None:
         content, offset = content[written:], offset + written
 
 
-def sync(descriptor: int) -> None:
+def sync_file(descriptor: int) -> None:
     """Flush a file to the disk."""
     os.fsync(descriptor)
 
@@ -126,17 +126,17 @@ def sync_directory(path: Path) -> None:
     """Flush a directory's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        sync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)
 
 
-def write_new(path: Path, content: bytes) -> None:
+def create_file(path: Path, content: bytes) -> None:
     """Write a file with mode 600 durably; its name is durable once its directory is synced."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         _write_all(descriptor, content, 0)
-        sync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)
 
@@ -173,12 +173,12 @@ def is_open_to_others(path: Path) -> bool:
     return bool(path.stat().st_mode & 0o077)
 
 
-def names(path: Path) -> list[str]:
+def list_names(path: Path) -> list[str]:
     """Return the names in a directory."""
     return [entry.name for entry in path.iterdir()]
 
 
-class Lock:
+class FileLock:
     """Exclusive lock of a directory, which the kernel releases when its process ends.
 
     ``descriptor`` is the open directory that holds it.
@@ -193,7 +193,7 @@ class Lock:
         return self._descriptor
 
     @classmethod
-    def take(cls, directory: Path) -> Lock | None:
+    def take(cls, directory: Path) -> FileLock | None:
         """Acquire the lock of a directory; return None if another process holds it.
 
         The directory itself is locked: a lock file could be removed while its lock is held, and a
@@ -214,7 +214,7 @@ class Lock:
         """Release the lock."""
         os.close(self._descriptor)
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> FileLock:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,31 +12,31 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.program import DEFAULT_GRACE
-from shadowprice.core.wording import escaped
+from shadowprice.core.program import DEFAULT_GRACE_SECONDS
+from shadowprice.core.wording import escape_controls
 from shadowprice.executors.contract import (
     Ended,
     Ending,
-    Held,
-    Misreported,
-    Phase,
+    GenerationPhase,
+    GenerationStatus,
+    InvalidProgress,
     Progressed,
-    Refused,
     Report,
-    Share,
+    ServerAllocation,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
     ENDED,
     LAUNCHING,
-    OVER,
     REFUSED,
-    Generation,
+    TERMINAL_PHASES,
+    GenerationDirectory,
 )
-from shadowprice.executors.generations.store import key_of
-from shadowprice.executors.progress import read_progress, told_fault
+from shadowprice.executors.generations.store import job_key
+from shadowprice.executors.progress import format_report_error, read_progress
 
 _MOST_PROGRESS: Final = 65_536
 
@@ -44,23 +44,23 @@ _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors caused by the service's own resource limits; the file is read again later."""
 
 
-class Entry:
+class TrackedGeneration:
     """One generation that isn't forgotten.
 
     ``generation`` is its directory.
     """
 
-    def __init__(self, job: str, number: int, generation: Generation) -> None:
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         self.job = job
         self.number = number
-        self.key = key_of(job)
+        self.key = job_key(job)
         self.generation = generation
         self.state: dict[str, Any] = {"phase": ACCEPTED, "command": 0, "accepted": 0.0}
-        self.placement: tuple[Share, ...] = ()
+        self.placement: tuple[ServerAllocation, ...] = ()
         self.processes: tuple[str, ...] = ()
         self.deals: list[dict[str, Any]] = []
         self.port = 0
-        self.grace = DEFAULT_GRACE
+        self.grace = DEFAULT_GRACE_SECONDS
         self.progress = generation.progress
         self.stop_ordered = False
         self.told_start = False
@@ -83,7 +83,7 @@ class Entry:
     @property
     def over(self) -> bool:
         """Whether it ended or was refused."""
-        return self.phase in OVER
+        return self.phase in TERMINAL_PHASES
 
     @property
     def accepted(self) -> tuple[float, int]:
@@ -111,7 +111,9 @@ class Entry:
         except (OSError, ValueError):
             self.state = {**self.state, "phase": DAMAGED}
         self.stop_ordered = bool(self._stop_command)
-        self.placement = tuple(Share(*share) for share in self.state.get("placement", ()))
+        self.placement = tuple(
+            ServerAllocation(*share) for share in self.state.get("placement", ())
+        )
 
     def is_live(self) -> bool:
         """Return whether it isn't forgotten."""
@@ -128,7 +130,7 @@ class Entry:
         # A single poll may have read a half-written file.
         if self._faults > 1 and not self._told_fault:
             self._told_fault = True
-            reports.append(Misreported(self.job, self.number, time.time(), self._fault))
+            reports.append(InvalidProgress(self.job, self.number, time.time(), self._fault))
         end = self._end()
         if end is not None and not self.told_end:
             self.told_end = True
@@ -144,12 +146,12 @@ class Entry:
             return None
         return Started(self.state["command"], self.job, self.number, started)
 
-    def _end(self) -> Ended | Refused | None:
+    def _end(self) -> Ended | StartRefused | None:
         ended = float(self.state.get("at", 0.0))
-        reason = escaped(str(self.state.get("reason", "")))
+        reason = escape_controls(str(self.state.get("reason", "")))
         if self.phase == REFUSED:
             command = self.state["command"]
-            return Refused(command, self.job, self.number, ended, reason)
+            return StartRefused(command, self.job, self.number, ended, reason)
         if self.phase != ENDED:
             return None
         return Ended(
@@ -160,20 +162,20 @@ class Entry:
             ending=Ending(self.state["ending"]),
             code=self.state.get("code"),
             reason=reason,
-            tail=tuple(escaped(line) for line in self.state.get("tail", ())),
+            tail=tuple(escape_controls(line) for line in self.state.get("tail", ())),
             forced=bool(self.state.get("forced", False)),
         )
 
-    def held(self) -> Held:
+    def held(self) -> GenerationStatus:
         """Return the generation's state for `Executor.list`."""
         if self.over:
-            phase = Phase.ENDED
+            phase = GenerationPhase.ENDED
         elif self.stop_ordered:
-            phase = Phase.STOPPING
+            phase = GenerationPhase.STOPPING
         else:
             not_running_yet = self.phase in {ACCEPTED, LAUNCHING}
-            phase = Phase.STARTING if not_running_yet else Phase.RUNNING
-        return Held(
+            phase = GenerationPhase.STARTING if not_running_yet else GenerationPhase.RUNNING
+        return GenerationStatus(
             job=self.job,
             generation=self.number,
             phase=phase,
@@ -237,14 +239,14 @@ class Entry:
         return None
 
     def _misread(self, why: str) -> None:
-        self._fault = told_fault(why)
+        self._fault = format_report_error(why)
         self._faults += 1
 
 
-class DrivenEntry(Entry):
+class RemoteGeneration(TrackedGeneration):
     """A generation whose processes run separately, driven by a background task."""
 
-    def __init__(self, job: str, number: int, generation: Generation) -> None:
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         super().__init__(job, number, generation)
         self.workers = 0
         self.tolerant = False

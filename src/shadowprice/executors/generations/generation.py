@@ -20,25 +20,25 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.executors.generations.disk import Lock, StateFile, sync_directory, write_new
+from shadowprice.executors.generations.disk import FileLock, StateFile, create_file, sync_directory
 
 ACCEPTED: Final = "accepted"
 LAUNCHING: Final = "launching"
 RUNNING: Final = "running"
 ENDED: Final = "ended"
 REFUSED: Final = "refused"
-OVER: Final = frozenset({ENDED, REFUSED})
+TERMINAL_PHASES: Final = frozenset({ENDED, REFUSED})
 DAMAGED: Final = "damaged"
 """Phase of a generation whose state can't be read."""
 
 STATE_SLOT_BYTES: Final = 8192
 """Size of a slot of ``state``, in bytes: enough for the tail of a log."""
 STOP_BYTES: Final = 256
-MARK: Final = "SHADOWPRICE_EXECUTION"
+EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"
 """Environment variable that identifies processes if their supervisor was killed."""
 
 
-class Generation:
+class GenerationDirectory:
     """One generation on disk."""
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class Generation:
         self._stop = StateFile(path / "stop")
 
     @classmethod
-    def create(cls, path: Path, plan: dict[str, Any], state: dict[str, Any]) -> Generation:
+    def create(cls, path: Path, plan: dict[str, Any], state: dict[str, Any]) -> GenerationDirectory:
         """Create the directory durably.
 
         Parameters
@@ -62,7 +62,7 @@ class Generation:
         path.mkdir(mode=0o700)
         (path / "logs").mkdir(mode=0o700)
         if plan:
-            write_new(path / "plan.json", json.dumps(plan).encode())
+            create_file(path / "plan.json", json.dumps(plan).encode())
         StateFile.create(path / "stop", {"command": 0}, STOP_BYTES)
         StateFile.create(path / "state", state, STATE_SLOT_BYTES)
         sync_directory(path)
@@ -114,11 +114,11 @@ class Generation:
         self._stop.write({"command": command, "grace": grace, "until": until})
         return True
 
-    def take_lock(self) -> Lock | None:
+    def take_lock(self) -> FileLock | None:
         """Acquire its lock; return None if its supervisor lives."""
-        return Lock.take(self.path)
+        return FileLock.take(self.path)
 
-    def claim(self, who: dict[str, Any]) -> Lock | None:
+    def claim(self, who: dict[str, Any]) -> FileLock | None:
         """Claim it for its only launch; return the lock, or None if it must not be launched.
 
         Parameters
@@ -162,7 +162,7 @@ class Generation:
                 lost |= {"command": 0, "reason": f"its records were damaged; {reason}"}
                 StateFile.create(self._state.path, lost, STATE_SLOT_BYTES)
                 return True
-            if state["phase"] in OVER:
+            if state["phase"] in TERMINAL_PHASES:
                 return True
             if state["phase"] == ACCEPTED:
                 return False
@@ -170,7 +170,7 @@ class Generation:
             return True
 
 
-def differ(one: str | None, other: str | None) -> bool:
+def identities_differ(one: str | None, other: str | None) -> bool:
     """Return whether two identities are known and differ."""
     return bool(one and other) and one != other
 
@@ -189,7 +189,7 @@ def start_time(process: int) -> int | None:
     return None if fields[0] in {b"Z", b"X"} else int(fields[19])
 
 
-def boot() -> str:
+def boot_id() -> str:
     """Return the identifier of the machine's current boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -197,6 +197,6 @@ def boot() -> str:
         return "unknown"
 
 
-def me() -> dict[str, Any]:
+def own_identity() -> dict[str, Any]:
     """Return this supervisor's identification for a state."""
-    return {"supervisor": os.getpid(), "began": start_time(os.getpid()), "boot": boot()}
+    return {"supervisor": os.getpid(), "began": start_time(os.getpid()), "boot": boot_id()}

@@ -141,7 +141,7 @@ def _overlap(content: bytes, secret: bytes) -> int:
 def names(directory: Path) -> list[str]:
     """Return the processes that have a log."""
     try:
-        entries = disk.names(directory)
+        entries = disk.list_names(directory)
     except FileNotFoundError:
         return []
     return sorted({match[1] for match in map(_SEGMENT.fullmatch, entries) if match})
@@ -175,7 +175,7 @@ def _read(
 ) -> tuple[int, int, str]:
     segments = sorted(
         (int(match[2]), directory / match[0])
-        for match in map(_SEGMENT.fullmatch, disk.names(directory))
+        for match in map(_SEGMENT.fullmatch, disk.list_names(directory))
         if match and match[1] == name
     )
     sizes = [(offset, path, path.stat().st_size) for offset, path in segments]

@@ -9,7 +9,7 @@ from typing import Any
 from shadowprice.executors.contract import Progressed, Report
 
 
-class Looks:
+class ProgressPolls:
     """Running progress polls. Cancelling one would lose progress that it already read.
 
     Parameters

@@ -6,11 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shadowprice.executors.generations.verdict import Verdict, decided, verdict
+from shadowprice.executors.generations.verdict import (
+    GenerationOutcome,
+    compute_outcome,
+    has_outcome,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class PartEnd:
+class ProcessExit:
     """How one process ended.
 
     Parameters
@@ -43,7 +47,7 @@ class PartEnd:
     note: str = ""
 
     @classmethod
-    def of(cls, name: str, state: Mapping[str, Any], lost: str) -> PartEnd:
+    def of(cls, name: str, state: Mapping[str, Any], lost: str) -> ProcessExit:
         """Build it from the last state that the process's supervisor wrote.
 
         ``lost`` is the reason used if the supervisor didn't see the process end.
@@ -62,13 +66,13 @@ class PartEnd:
         )
 
 
-def _exits(ends: Iterable[PartEnd]) -> list[tuple[str, int]]:
+def _exits(ends: Iterable[ProcessExit]) -> list[tuple[str, int]]:
     """Return the exits of the processes that aren't lost; unprompted ends come first."""
     observed = (end for end in ends if not end.lost)
     return [(end.name, end.code) for end in sorted(observed, key=lambda end: (end.told, end.at))]
 
 
-def is_decided(ends: Sequence[PartEnd], workers: int, *, tolerant: bool) -> bool:
+def is_outcome_final(ends: Sequence[ProcessExit], workers: int, *, tolerant: bool) -> bool:
     """Return whether the running processes can't change the generation's result.
 
     A lost process always decides: even if workers are tolerated, the scheduler has to find a new
@@ -83,12 +87,12 @@ def is_decided(ends: Sequence[PartEnd], workers: int, *, tolerant: bool) -> bool
     tolerant : bool
         Whether the generation continues if a worker dies.
     """
-    return any(end.lost for end in ends) or decided(_exits(ends), workers, tolerant=tolerant)
+    return any(end.lost for end in ends) or has_outcome(_exits(ends), workers, tolerant=tolerant)
 
 
-def verdict_of(
-    ends: Sequence[PartEnd], workers: int, *, stop_ordered: bool, tolerant: bool = False
-) -> Verdict:
+def outcome_from_exits(
+    ends: Sequence[ProcessExit], workers: int, *, stop_ordered: bool, tolerant: bool = False
+) -> GenerationOutcome:
     """Return how a generation ended.
 
     A lost process makes the generation lost, unless all workers exited 0, because other failures
@@ -104,17 +108,17 @@ def verdict_of(
     stop_ordered : bool
         Whether the scheduler stopped the generation.
     tolerant : bool
-        See `is_decided`.
+        See `is_outcome_final`.
     """
     done = [end for end in ends[:workers] if not end.lost and end.code == 0]
     lost = [end for end in ends if end.lost]
     if lost and len(done) < workers:
-        return Verdict("lost", lost[0].name, -1, lost[0].lost)
+        return GenerationOutcome("lost", lost[0].name, -1, lost[0].lost)
     observed = [end for end in ends if not end.lost]
-    unprompted = decided(
+    unprompted = has_outcome(
         _exits(end for end in observed if not end.told), workers, tolerant=tolerant
     )
-    return verdict(
+    return compute_outcome(
         _exits(observed),
         workers,
         tolerant=tolerant,

@@ -8,11 +8,11 @@ from typing import Final
 from shadowprice.executors.contract import LogChunk
 from shadowprice.executors.generations import logs
 
-MOST: Final = 1 << 20
+MAX_CHUNK_BYTES: Final = 1 << 20
 """Maximum bytes of a chunk."""
 
 
-def piece(
+def read_chunk(
     folder: Path, number: int, process: str, start: int | None, most: int, *, complete: bool
 ) -> LogChunk:
     """Return a chunk of a process's log; see `Executor.logs`.
@@ -37,7 +37,7 @@ def piece(
     """
     if process not in logs.names(folder):
         raise KeyError(f"{process} of generation {number}")
-    most = max(1, min(most, MOST))
+    most = max(1, min(most, MAX_CHUNK_BYTES))
     begin, end, text = logs.read(folder, process, start, most, complete=complete)
     _, last, _ = logs.read(folder, process, None, 1, complete=True)
     return LogChunk(number, process, begin, end, text, complete and end >= last)

@@ -8,15 +8,15 @@ from typing import Any, Final
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process
 
-PORTS: Final = range(20_000, 32_000)
+RENDEZVOUS_PORTS: Final = range(20_000, 32_000)
 """Ports for the rendezvous of a generation's processes, below Linux's ephemeral range."""
 
 
-class NoPlaceError(Exception):
+class PlacementError(Exception):
     """A generation can't run at its placement; the message is the reason."""
 
 
-def check(spec: GenerationSpec) -> None:
+def validate_spec(spec: GenerationSpec) -> None:
     """Check that a generation can be passed to processes.
 
     Raises
@@ -25,9 +25,9 @@ def check(spec: GenerationSpec) -> None:
         If there is no worker or no command, or a text contains a null character.
     """
     if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):
-        raise NoPlaceError("it has no worker")
+        raise PlacementError("it has no worker")
     if not spec.program.command:
-        raise NoPlaceError("run.command: it names no program")
+        raise PlacementError("run.command: it names no program")
     texts: Mapping[str, Iterable[str]] = {
         "name": (spec.job,),
         "checkpoint_dir": (spec.checkpoint_dir,),
@@ -40,10 +40,10 @@ def check(spec: GenerationSpec) -> None:
     for location, values in texts.items():
         if any("\0" in text for text in values):
             message = "it holds a null character, which no program can be given; leave it out"
-            raise NoPlaceError(f"{location}: {message}")
+            raise PlacementError(f"{location}: {message}")
 
 
-def amounts(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
+def process_demand(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
     """Return the demand of a process by resource."""
     return spec.worker if process.role == "worker" else spec.ps
 
@@ -51,10 +51,11 @@ def amounts(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
 def allocations_of(spec: GenerationSpec, processes: Iterable[Process]) -> list[dict[str, Any]]:
     """Return the demand of each process with its server, as JSON-compatible records."""
     return [
-        {"server": process.server, "amounts": dict(amounts(spec, process))} for process in processes
+        {"server": process.server, "amounts": dict(process_demand(spec, process))}
+        for process in processes
     ]
 
 
-def on_server(server: str, deals: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
+def allocated_on(server: str, deals: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
     """Return the demands on one server, process by process."""
     return [deal["amounts"] for deal in deals if deal["server"] == server]

@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from shadowprice.executors.contract import Held, Misreported, Progressed, Report
-from shadowprice.executors.generations.entry import Entry
+from shadowprice.executors.contract import GenerationStatus, InvalidProgress, Progressed, Report
+from shadowprice.executors.generations.entry import TrackedGeneration
 
-Known = TypeVar("Known", bound=Entry)
+GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
 
 _LOCKS: Final = 10_000
 """Number of job locks above which unheld ones are dropped."""
 
 
-class Roster(Generic[Known]):
+class GenerationRegistry(Generic[GenerationT]):
     """Registry of generations by job and number, with job locks and a report queue."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[str, int], Known] = {}
+        self.entries: dict[tuple[str, int], GenerationT] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
 
@@ -30,7 +30,7 @@ class Roster(Generic[Known]):
         return self._locks.setdefault(job, asyncio.Lock())
 
     @property
-    def live(self) -> list[Known]:
+    def live(self) -> list[GenerationT]:
         """The generations that haven't ended."""
         return [entry for entry in self.entries.values() if not entry.over]
 
@@ -40,11 +40,11 @@ class Roster(Generic[Known]):
         return [deal for entry in self.live for deal in entry.deals]
 
     @property
-    def ordered(self) -> list[Known]:
+    def ordered(self) -> list[GenerationT]:
         """The generations in order of acceptance."""
         return sorted(self.entries.values(), key=lambda entry: entry.accepted)
 
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[GenerationStatus, ...]:
         """Return every unforgotten generation, as `Executor.list` does."""
         return tuple(entry.held() for entry in self.ordered)
 
@@ -77,7 +77,7 @@ class Roster(Generic[Known]):
         self._reports = reports
         while not previous.empty():
             report = previous.get_nowait()
-            if isinstance(report, Progressed | Misreported):
+            if isinstance(report, Progressed | InvalidProgress):
                 self.tell((report,))
         self.tell(first())
         for entry in self.ordered:

@@ -26,30 +26,30 @@ from typing import Any, Final
 from shadowprice.executors.contract import GenerationSpec, Receipt
 from shadowprice.executors.generations.disk import (
     StateFile,
+    create_file,
+    list_names,
     make_private,
-    names,
     sync_directory,
-    write_new,
 )
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
-    OVER,
     REFUSED,
-    Generation,
-    differ,
+    TERMINAL_PHASES,
+    GenerationDirectory,
+    identities_differ,
 )
 
 FENCE_BYTES: Final = 64
-KEPT: Final = 20
+KEPT_LOG_GENERATIONS: Final = 20
 """Number of a job's ended generations that keep their logs."""
 
 
-def key_of(job: str) -> str:
+def job_key(job: str) -> str:
     """Return the name of a job's directory. It is a digest, so no job name reaches a path."""
     return hashlib.sha256(job.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-class Store:
+class GenerationStore:
     """Durable state of an executor; one process uses it, and calls for a job are serialized.
 
     ``path`` is its directory, created if missing.
@@ -67,16 +67,16 @@ class Store:
 
     def job(self, job: str) -> Path:
         """Return the directory of a job."""
-        return self._jobs / key_of(job)
+        return self._jobs / job_key(job)
 
-    def generation(self, job: str, number: int) -> Generation:
+    def generation(self, job: str, number: int) -> GenerationDirectory:
         """Return a generation, which need not exist."""
-        return Generation(self.job(job) / "generations" / str(number))
+        return GenerationDirectory(self.job(job) / "generations" / str(number))
 
     def generations(self, job: str) -> list[int]:
         """Return the generations of a job that are on disk, oldest first."""
         try:
-            entries = names(self.job(job) / "generations")
+            entries = list_names(self.job(job) / "generations")
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in entries if name.isdecimal())
@@ -88,9 +88,9 @@ class Store:
             newest = max(newest, StateFile(self.job(job) / "fence").read()["generation"])
         return newest
 
-    def live(self) -> Iterator[tuple[str, int, Generation]]:
+    def live(self) -> Iterator[tuple[str, int, GenerationDirectory]]:
         """Yield job, number and directory of every generation that isn't forgotten."""
-        for name in sorted(names(self._live)):
+        for name in sorted(list_names(self._live)):
             key, _, number = name.partition(".")
             path = self._jobs / key / "generations" / number
             try:
@@ -100,7 +100,7 @@ class Store:
             if not job or not path.is_dir():  # its command never became durable
                 (self._live / name).unlink()
                 continue
-            yield job, int(number), Generation(path)
+            yield job, int(number), GenerationDirectory(path)
 
     # ------------------------------------------------------------------ commands
 
@@ -140,7 +140,7 @@ class Store:
         """Return whether the stored generation of this number has another command's identity."""
         stored = self.generation(spec.job, spec.generation)
         try:
-            return differ(stored.state().get("identity"), spec.identity)
+            return identities_differ(stored.state().get("identity"), spec.identity)
         except (FileNotFoundError, ValueError):  # only the fence is left, or the state is damaged
             return False
 
@@ -148,7 +148,7 @@ class Store:
         """Return whether a generation hasn't ended; a forgotten one has."""
         stored = self.generation(job, number)
         entry = self._live / f"{stored.path.parent.parent.name}.{number}"
-        return entry.exists() and stored.state()["phase"] not in OVER
+        return entry.exists() and stored.state()["phase"] not in TERMINAL_PHASES
 
     def stop(self, command: int, job: str, generation: int, grace: float) -> Receipt:
         """Store a stop command. If it precedes the start command, it bars the generation."""
@@ -174,7 +174,7 @@ class Store:
         new = directory / "generations" / ".new"
         if new.exists():
             shutil.rmtree(new)
-        Generation.create(new, plan, state)
+        GenerationDirectory.create(new, plan, state)
         entry = self._live / f"{directory.name}.{number}"
         entry.touch(mode=0o600)
         sync_directory(self._live)
@@ -187,7 +187,7 @@ class Store:
             return
         for folder in (directory, directory / "generations"):
             folder.mkdir(mode=0o700, exist_ok=True)
-        write_new(directory / ".name", job.encode("utf-8", "surrogatepass"))
+        create_file(directory / ".name", job.encode("utf-8", "surrogatepass"))
         (directory / ".name").rename(directory / "name")
         sync_directory(directory)
         sync_directory(self._jobs)
@@ -200,11 +200,11 @@ class Store:
         Returns False if it hasn't ended.
         """
         stored = self.generation(job, number)
-        if not stored.path.is_dir() or stored.state()["phase"] not in OVER:
+        if not stored.path.is_dir() or stored.state()["phase"] not in TERMINAL_PHASES:
             return False
         (stored.path / "plan.json").unlink(missing_ok=True)
         (self._live / f"{stored.path.parent.parent.name}.{number}").unlink(missing_ok=True)
-        for old in self.generations(job)[:-KEPT]:
+        for old in self.generations(job)[:-KEPT_LOG_GENERATIONS]:
             entry = self._live / f"{stored.path.parent.parent.name}.{old}"
             if not entry.exists():
                 shutil.rmtree(self.generation(job, old).path)

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-TERMINATED: Final = 128 + signal.SIGTERM
+EXIT_SIGTERM: Final = 128 + signal.SIGTERM
 """Exit status of a process that handled or died of SIGTERM."""
 
-COMPLETE: Final = "every worker exited 0"
+ALL_WORKERS_SUCCEEDED: Final = "every worker exited 0"
 """Reason of a generation that completed normally."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GenerationOutcome:
     """How a generation ended.
 
     ``ending`` is a value of `contract.Ending`. ``process`` decided the result, with exit status
@@ -28,12 +28,12 @@ class Verdict:
     reason: str
 
 
-def status(returned: int) -> int:
+def shell_exit_status(returned: int) -> int:
     """Return the exit status as shells report it: 128 + n for death by signal n."""
     return 128 - returned if returned < 0 else returned
 
 
-def decided(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
+def has_outcome(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
     """Return whether a generation that wasn't stopped has its result already.
 
     Parameters
@@ -45,10 +45,12 @@ def decided(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -
     tolerant : bool
         Whether the generation continues if a worker dies.
     """
-    return done(exits, workers, tolerant=tolerant) or bool(_failed(exits, workers, tolerant))
+    return all_succeeded(exits, workers, tolerant=tolerant) or bool(
+        _failed(exits, workers, tolerant)
+    )
 
 
-def done(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
+def all_succeeded(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
     """Return whether every worker exited 0; if tolerant, all ended and at least one exited 0."""
     codes = [code for name, code in exits if _is_worker(name)]
     return bool(codes) and len(codes) == workers and (0 in codes if tolerant else not any(codes))
@@ -74,7 +76,7 @@ def _is_worker(name: str) -> bool:
     return name.startswith("worker-")
 
 
-def verdict(
+def compute_outcome(
     exits: Sequence[tuple[str, int]],
     workers: int,
     *,
@@ -83,7 +85,7 @@ def verdict(
     from_outside: bool,
     killed: Set[str],
     notes: Mapping[str, str],
-) -> Verdict:
+) -> GenerationOutcome:
     """Return how a generation ended.
 
     Parameters
@@ -105,20 +107,20 @@ def verdict(
         processes that it left running.
     """
     codes = dict(exits)
-    if done(exits, workers, tolerant=tolerant):
+    if all_succeeded(exits, workers, tolerant=tolerant):
         succeeded = [name for name, code in exits if _is_worker(name) and code == 0]
         name = "worker-0" if "worker-0" in succeeded else succeeded[0]
-        return Verdict("done", name, 0, _completion(exits, notes))
+        return GenerationOutcome("done", name, 0, _completion(exits, notes))
     signalled = stopped or from_outside
     # A process that ended as requested counts as one that exited 0.
     effective_exits = [
-        (name, 0 if name in killed or (signalled and code == TERMINATED) else code)
+        (name, 0 if name in killed or (signalled and code == EXIT_SIGTERM) else code)
         for name, code in exits
     ]
     name = _failed(effective_exits, workers, tolerant)
     if name:
         code = codes[name]
-        return Verdict(
+        return GenerationOutcome(
             "failed", name, code, f"{name} {_how(code, told=signalled)}{_note(notes, name)}"
         )
     name = next((process for process, _ in exits if process in killed), exits[0][0])
@@ -126,12 +128,12 @@ def verdict(
     reason = "it was told to stop" if stopped else "it was told to end, but not by the scheduler"
     if killed & codes.keys():
         reason += f"; {name} was still there after its grace, and was killed"
-    return Verdict(ending, name, codes[name], reason)
+    return GenerationOutcome(ending, name, codes[name], reason)
 
 
 def _completion(exits: Sequence[tuple[str, int]], notes: Mapping[str, str]) -> str:
     died = [f"{name} {_how(code, told=False)}" for name, code in exits if code and _is_worker(name)]
-    summary = COMPLETE
+    summary = ALL_WORKERS_SUCCEEDED
     if died:
         summary = f"the workers that lived exited 0; on the way {', '.join(died)}"
     noted = [name for name, code in exits if name in notes and not code and _is_worker(name)]
@@ -144,7 +146,7 @@ def _note(notes: Mapping[str, str], name: str) -> str:
 
 def _how(code: int, *, told: bool) -> str:
     after = " after it was told to stop (143 was expected)" if told else ""
-    if code == TERMINATED:
+    if code == EXIT_SIGTERM:
         return f"exited {code}, or was ended by SIGTERM, though nothing here told it to stop"
     if code > 128:
         try:

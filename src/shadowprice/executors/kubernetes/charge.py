@@ -7,8 +7,8 @@ import secrets
 from typing import Final
 
 from shadowprice.executors.contract import Election, ExecutorError
-from shadowprice.kubernetes.connection import Connection
-from shadowprice.kubernetes.errors import ApiError, DeposedError
+from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.lease import Lease
 
 log = logging.getLogger("shadowprice.executors")
@@ -52,7 +52,7 @@ class Charge:
         """Whether the lease isn't held and may be reacquired."""
         return self._lease is None or self._lease.lost.is_set()
 
-    async def take(self, connection: Connection, namespace: str) -> None:
+    async def take(self, connection: ApiClient, namespace: str) -> None:
         """Acquire the lease.
 
         Raises
@@ -70,7 +70,7 @@ class Charge:
             )
         self._lease = lease
 
-    async def reacquire(self, connection: Connection, namespace: str) -> None:
+    async def reacquire(self, connection: ApiClient, namespace: str) -> None:
         """Reacquire a lease that expired while the API server was unreachable.
 
         If another executor holds it now, commands are refused until it is released.
@@ -81,7 +81,7 @@ class Charge:
             If another executor holds the lease or leads, or the API server doesn't answer.
         """
         if not self._elected():
-            raise DeposedError
+            raise LeadershipLostError
         lease = self._new(connection, namespace)
         if not await lease.take(AGAIN):
             raise ApiError(409, "Conflict", f"another holds the lease of {self._service}")
@@ -97,7 +97,7 @@ class Charge:
     def _elected(self) -> bool:
         return self._election is None or self._election.holds()
 
-    def _new(self, connection: Connection, namespace: str) -> Lease:
+    def _new(self, connection: ApiClient, namespace: str) -> Lease:
         identity, election = self._identity, self._election
         if election is not None and election.number:
             identity = f"{election.name} {election.number} {identity}"

@@ -7,13 +7,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 
 _POD: Final = "io.k8s.api.core.v1.PodSpec"
 
 
-async def has_gates(connection: Connection) -> bool:
+async def has_gates(connection: ApiClient) -> bool:
     """Return whether the API server supports scheduling gates of pods.
 
     With them, all pods of a generation can exist before any is scheduled.

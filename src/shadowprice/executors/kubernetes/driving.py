@@ -18,8 +18,18 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.executors.contract import Ending
-from shadowprice.executors.generations.generation import ACCEPTED, ENDED, OVER, REFUSED, RUNNING
-from shadowprice.executors.generations.parts import PartEnd, is_decided, verdict_of
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    ENDED,
+    REFUSED,
+    RUNNING,
+    TERMINAL_PHASES,
+)
+from shadowprice.executors.generations.parts import (
+    ProcessExit,
+    is_outcome_final,
+    outcome_from_exits,
+)
 from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
 from shadowprice.executors.kubernetes.following import Follower
 from shadowprice.executors.kubernetes.judging import (
@@ -33,7 +43,7 @@ from shadowprice.executors.kubernetes.pods import (
 )
 from shadowprice.executors.kubernetes.views import PodView, kept
 from shadowprice.kubernetes.errors import ApiError
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.kubernetes.pausing import Backoff
 
 if TYPE_CHECKING:
     from shadowprice.executors.kubernetes.executor import KubernetesExecutor
@@ -82,8 +92,8 @@ class Drive:
         self._objects = Objects(executor, entry)
         self._following: set[asyncio.Task[None]] = set()
         self._launched = False
-        self._pauses = Pauses(AGAIN, AGAIN_AT_LAST)
-        self._unseen = Pauses(MISSING_POD_POLL_SECONDS, UNANSWERED)
+        self._pauses = Backoff(AGAIN, AGAIN_AT_LAST)
+        self._unseen = Backoff(MISSING_POD_POLL_SECONDS, UNANSWERED)
 
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
@@ -145,7 +155,7 @@ class Drive:
         return (
             entry.stop_ordered
             or bool(entry.state.get("closing") or entry.state.get("end"))
-            or is_decided(entry.ends(), entry.workers, tolerant=entry.tolerant)
+            or is_outcome_final(entry.ends(), entry.workers, tolerant=entry.tolerant)
         )
 
     async def _give_up(self, error: ApiError) -> None:
@@ -166,7 +176,7 @@ class Drive:
             await self._write(phase=REFUSED, reason=reason, plan=None)
         else:
             end = entry.state.get("end")
-            if not end and is_decided(entry.ends(), entry.workers, tolerant=entry.tolerant):
+            if not end and is_outcome_final(entry.ends(), entry.workers, tolerant=entry.tolerant):
                 end = self._end()
             lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
             await self._write(**_OVER, **(end or lost))
@@ -234,7 +244,7 @@ class Drive:
             state = record.generations.get(self._entry.number)
             if state is None:
                 return {"phase": ENDED, "ending": "lost", "reason": "its record is gone"}
-            if state["phase"] not in OVER:
+            if state["phase"] not in TERMINAL_PHASES:
                 state |= {"at": time.time(), **change}
             return dict(state)
 
@@ -334,7 +344,7 @@ class Drive:
             if part.process in views:
                 part.view = kept(part.view, views[part.process])
             if part.view is None:
-                part.end = PartEnd(part.process, -1, time.time(), lost="it was never there")
+                part.end = ProcessExit(part.process, -1, time.time(), lost="it was never there")
         self._closed = True
 
     async def _order(self) -> None:
@@ -345,7 +355,7 @@ class Drive:
             command, grace = int(stop["command"]), float(stop["grace"])
         elif entry.state.get("closing"):
             command, grace = FINISH, 0.0
-        elif is_decided(entry.ends(), entry.workers, tolerant=entry.tolerant):
+        elif is_outcome_final(entry.ends(), entry.workers, tolerant=entry.tolerant):
             await self._keep_what_decided()
             command, grace = FINISH, entry.grace
         else:
@@ -524,7 +534,7 @@ class Drive:
         """Return the result for the record."""
         entry = self._entry
         ends = [part.end for part in entry.parts.values() if part.end is not None]
-        result = verdict_of(
+        result = outcome_from_exits(
             ends, entry.workers, stop_ordered=entry.stop_ordered, tolerant=entry.tolerant
         )
         decided = entry.parts[result.process]

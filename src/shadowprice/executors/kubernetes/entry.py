@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shadowprice.executors.contract import GenerationSpec, Share
-from shadowprice.executors.generations.entry import DrivenEntry
-from shadowprice.executors.generations.generation import Generation
-from shadowprice.executors.generations.parts import PartEnd
+from shadowprice.executors.contract import GenerationSpec, ServerAllocation
+from shadowprice.executors.generations.entry import RemoteGeneration
+from shadowprice.executors.generations.generation import GenerationDirectory
+from shadowprice.executors.generations.parts import ProcessExit
 from shadowprice.executors.kubernetes.following import Follower
 from shadowprice.executors.kubernetes.views import PodView
 
@@ -43,7 +43,7 @@ class Part:
     """Grace period in seconds from ``ending`` on."""
     told: bool = False
     """Whether its deletion was requested, even if the response is unknown."""
-    end: PartEnd | None = None
+    end: ProcessExit | None = None
     listened: bool = False
     """Whether its log is, or was, followed."""
     unseen: bool = False
@@ -63,18 +63,18 @@ class Part:
 
     def take(self, known: Mapping[str, Any]) -> None:
         """Restore its end from the record."""
-        self.end = PartEnd(**known["end"])
+        self.end = ProcessExit(**known["end"])
         self.tail, self.unseen = tuple(known["tail"]), bool(known["unseen"])
 
 
-class KubernetesEntry(DrivenEntry):
+class KubernetesEntry(RemoteGeneration):
     """One generation that isn't forgotten; see `Entry`.
 
     ``path`` is its directory, which only holds logs.
     """
 
     def __init__(self, job: str, number: int, path: Path) -> None:
-        super().__init__(job, number, Generation(path))
+        super().__init__(job, number, GenerationDirectory(path))
         self.parts: dict[str, Part] = {}
         self.spec: GenerationSpec | None = None
         self.token = ""
@@ -90,7 +90,7 @@ class KubernetesEntry(DrivenEntry):
         stop = state.get("stop", {})
         self._stop_command = int(stop.get("command", 0))
         self.stop_ordered = bool(self._stop_command)
-        self.placement = tuple(Share(*share) for share in state.get("placement", ()))
+        self.placement = tuple(ServerAllocation(*share) for share in state.get("placement", ()))
         plan = state.get("plan")
         if plan and not self.parts:
             self.take_plan(
@@ -110,6 +110,6 @@ class KubernetesEntry(DrivenEntry):
     def read(self) -> None:
         """Do nothing: its record is in the API server; see `take`."""
 
-    def ends(self) -> list[PartEnd]:
+    def ends(self) -> list[ProcessExit]:
         """Return the ends of the processes that have ended."""
         return [part.end for part in self.parts.values() if part.end is not None]

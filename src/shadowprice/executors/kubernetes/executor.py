@@ -14,28 +14,28 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from shadowprice.core.owner import Owner
-from shadowprice.executors.background import Background, all_of
+from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.executors.contract import (
-    Capabilities,
+    ExecutorCapabilities,
     ExecutorError,
     ExecutorOptions,
     GenerationSpec,
-    Held,
+    GenerationStatus,
     LogChunk,
-    Observed,
+    ObservedJob,
     Obstacle,
     Receipt,
     Report,
     ServerGone,
+    ServerInfo,
     ServerSeen,
-    ServerSlice,
 )
-from shadowprice.executors.generations.disk import Lock, make_private
+from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
-from shadowprice.executors.generations.pieces import piece
-from shadowprice.executors.generations.placing import NoPlaceError
-from shadowprice.executors.generations.roster import Roster
-from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.generations.pieces import read_chunk
+from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.roster import GenerationRegistry
+from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.kubernetes.charge import Charge
 from shadowprice.executors.kubernetes.discovery import has_gates
 from shadowprice.executors.kubernetes.driving import Drive
@@ -51,10 +51,10 @@ from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.executors.kubernetes.sweeping import SWEEP, Sweeper
 from shadowprice.executors.kubernetes.views import PodView, pod_view
-from shadowprice.kubernetes.connection import Connection
-from shadowprice.kubernetes.errors import ApiError, ConnectError
+from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.kubernetes.errors import ApiError, ConfigError
 from shadowprice.kubernetes.informer import Informer
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -96,31 +96,31 @@ class KubernetesExecutor:
         self._address = options.address
         self._observing = options.observing
         namespace = options.namespace
-        self.service = namespace if _LABEL.fullmatch(namespace) else f"s-{key_of(namespace)[:16]}"
+        self.service = namespace if _LABEL.fullmatch(namespace) else f"s-{job_key(namespace)[:16]}"
         self.path = Path(options.directory)
         self._keeping = Keeping(self.path)
-        self._roster: Roster[KubernetesEntry] = Roster()
+        self._roster: GenerationRegistry[KubernetesEntry] = GenerationRegistry()
         # Index by the key in pods' labels, because pod events are frequent.
         self._keyed: WeakValueDictionary[tuple[str, int], KubernetesEntry] = WeakValueDictionary()
         self.gates = False
         self.namespace = self.settings.namespace
         self._expected: frozenset[str] = frozenset()
         self._forgetting: set[tuple[str, int]] = set()
-        self._lock: Lock | None = None
+        self._lock: FileLock | None = None
         self._charge = Charge(self.service, options.election)
-        self.background = Background(log, options.failed)
+        self.background = BackgroundTasks(log, options.failed)
         self.identity = ServiceId(self.service, self.namespace)
         self._sweeper = Sweeper(self.identity)
         self._swept = 0.0
-        self._asking = Pauses(PATROL, UNANSWERED)
-        self._connection: Connection | None = None
+        self._asking = Backoff(PATROL, UNANSWERED)
+        self._connection: ApiClient | None = None
         self._cluster: Cluster | None = None
         self._records: Records | None = None
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ExecutorCapabilities:
         """Features of this executor."""
-        return Capabilities(discovers_servers=True, several_machines=True, observes=True)
+        return ExecutorCapabilities(discovers_servers=True, several_machines=True, observes=True)
 
     @property
     def health_error(self) -> str | None:
@@ -130,7 +130,7 @@ class KubernetesExecutor:
     # ------------------------------------------------------------------ dependencies
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ApiClient:
         """The connection to the API server."""
         if self._connection is None:
             raise ExecutorError("there is no connection to Kubernetes")
@@ -170,7 +170,7 @@ class KubernetesExecutor:
         """
         node = self.node_or_none(server)
         if node is None:
-            raise NoPlaceError(f"the node {server} has left the cluster")
+            raise PlacementError(f"the node {server} has left the cluster")
         return node
 
     def node_or_none(self, server: str) -> NodeView | None:
@@ -193,7 +193,7 @@ class KubernetesExecutor:
     async def reach(self) -> None:
         """Check that the API server answers; see `contract.Reaching.reach`."""
         try:
-            connection = await Connection.open(self._address, self.settings.context)
+            connection = await ApiClient.open(self._address, self.settings.context)
             try:
                 await connection.get("/version")
             finally:
@@ -201,7 +201,7 @@ class KubernetesExecutor:
         except ApiError as error:
             if error.status != 403:  # the version may be forbidden to this user
                 raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
-        except ConnectError as error:
+        except ConfigError as error:
             raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
 
     async def open(self) -> None:
@@ -215,7 +215,7 @@ class KubernetesExecutor:
         """
         try:
             make_private(self.path)
-            self._lock = Lock.take(self.path)
+            self._lock = FileLock.take(self.path)
         except OSError as error:
             raise ExecutorError(f"{error.filename}: {error.strerror}") from error
         if self._lock is None:
@@ -224,7 +224,7 @@ class KubernetesExecutor:
             )
         try:
             await self._open()
-        except (ApiError, ConnectError) as error:
+        except (ApiError, ConfigError) as error:
             await self.close()
             raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
         except BaseException:
@@ -232,7 +232,7 @@ class KubernetesExecutor:
             raise
 
     async def _open(self) -> None:
-        self._connection = await Connection.open(self._address, self.settings.context)
+        self._connection = await ApiClient.open(self._address, self.settings.context)
         self._connection.may_write = self._charge.holds
         self.namespace = self.settings.namespace or self._connection.namespace
         if not self._observing:
@@ -261,7 +261,7 @@ class KubernetesExecutor:
 
     async def close(self) -> None:
         """Disconnect; running generations continue."""
-        await all_of(
+        await run_all(
             self.background.end,
             self._look_no_more,
             self._charge.release,
@@ -285,7 +285,7 @@ class KubernetesExecutor:
         if lock is not None:
             lock.release()
 
-    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+    async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._look_at_nodes()
@@ -345,7 +345,7 @@ class KubernetesExecutor:
         They only do if the API server refused to delete them. Otherwise an older generation has
         ended, and the cached pods of it are out of date.
         """
-        key = key_of(spec.job)
+        key = job_key(spec.job)
         if not any(view.job == key and view.continues for view in self.cluster.own.values()):
             return ""
         try:
@@ -484,7 +484,7 @@ class KubernetesExecutor:
         self._roster.tell(ServerSeen(server, now) for server in changed)
         self._roster.tell(map(self._gone, gone))
 
-    async def list(self) -> tuple[Held, ...]:
+    async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
         return self._roster.held()
 
@@ -561,7 +561,7 @@ class KubernetesExecutor:
         complete = entry is None or entry.over
         folder = self._keeping.logs(job, generation)
         return await asyncio.to_thread(
-            piece, folder, generation, process, start, most, complete=complete
+            read_chunk, folder, generation, process, start, most, complete=complete
         )
 
     async def _fetch(self, entry: KubernetesEntry, process: str) -> None:
@@ -576,14 +576,14 @@ class KubernetesExecutor:
             message = str(error) or f"no answer within {LOOKING:g} s"
             log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, message)
 
-    async def observe(self) -> tuple[Observed, ...]:
+    async def observe(self) -> tuple[ObservedJob, ...]:
         """Return running jobs: this executor's own generations, and those of other schedulers."""
         own = (
             []
             if self._observing
             else [entry.held() for entry in self._roster.entries.values() if entry.phase == RUNNING]
         )
-        ours = [Observed(job.job, job.placement, job.started or 0.0) for job in own]
+        ours = [ObservedJob(job.job, job.placement, job.started or 0.0) for job in own]
         skipped = None if self._observing else self.identity
         theirs = observed(self.pods.items.values(), self.namespace, skipped)
         own_names = {job.job for job in ours}

@@ -16,9 +16,9 @@ from typing import Final
 
 from shadowprice.executors.generations.logs import LogWriter
 from shadowprice.executors.kubernetes import names
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.kubernetes.pausing import Backoff
 
 MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
 """Minimum seconds between two fetches of a log that is being read."""
@@ -51,7 +51,7 @@ class Follower:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiClient,
         path: str,
         folder: Path,
         process: str,
@@ -68,7 +68,7 @@ class Follower:
         self._last = b""
         self._same = 0
         self._looked = float("-inf")
-        self._pauses = Pauses(MIN_FETCH_INTERVAL_SECONDS, SELDOM)
+        self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, SELDOM)
         self._busy = asyncio.Lock()
         self._followed = False
         self.complete = False

@@ -6,8 +6,8 @@ import re
 import time
 from typing import Any, Final
 
-from shadowprice.executors.generations.parts import PartEnd
-from shadowprice.executors.generations.verdict import TERMINATED
+from shadowprice.executors.generations.parts import ProcessExit
+from shadowprice.executors.generations.verdict import EXIT_SIGTERM
 from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.views import Exit, PodView
@@ -38,7 +38,7 @@ def end_of(
     lost_after: float,
     gone_since: float | None,
     withdrawn: bool,
-) -> PartEnd | None:
+) -> ProcessExit | None:
     """Return how a process ended, None if it hasn't.
 
     Parameters
@@ -68,7 +68,7 @@ def end_of(
         now - gone_since > lost_after or (node is not None and node.off)
     ):
         reason = f"the node {part.server} is not there any more, and {part.process} with it"
-        return PartEnd(part.process, -1, time.time(), lost=reason)
+        return ProcessExit(part.process, -1, time.time(), lost=reason)
     if view.over and not view.running and view.began is None and not signalled:
         return _never_began(part, view)
     if part.vanished is None:
@@ -80,14 +80,14 @@ def end_of(
     return _unseen(part) if signalled else _lost(part, _removed(part))
 
 
-def _unseen(part: Part) -> PartEnd:
+def _unseen(part: Part) -> ProcessExit:
     """Return the end of a process that was deleted, with an unknown exit status."""
     part.unseen = True
-    return PartEnd(part.process, TERMINATED, time.time(), told=True)
+    return ProcessExit(part.process, EXIT_SIGTERM, time.time(), told=True)
 
 
-def _lost(part: Part, why: str) -> PartEnd:
-    return PartEnd(part.process, -1, time.time(), lost=why)
+def _lost(part: Part, why: str) -> ProcessExit:
+    return ProcessExit(part.process, -1, time.time(), lost=why)
 
 
 def _seems_over(part: Part, view: PodView, now: float) -> bool:
@@ -101,7 +101,7 @@ def _seems_over(part: Part, view: PodView, now: float) -> bool:
     return now - part.over_since > POD_GONE_AFTER_SECONDS
 
 
-def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> PartEnd:
+def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> ProcessExit:
     out_of_memory = exit_.reason == "OOMKilled"
     note = ""
     if out_of_memory:
@@ -110,11 +110,11 @@ def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> PartEnd:
         note = start_error_message(exit_.message)
     if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
         if not (told or exit_.code == 0):
-            return PartEnd(part.process, -1, exit_.at, lost=_why_over(part, view))
-    elif view.deleting and not told and exit_.code in {TERMINATED, KILLED}:
-        return PartEnd(part.process, -1, exit_.at, lost=_removed(part))
+            return ProcessExit(part.process, -1, exit_.at, lost=_why_over(part, view))
+    elif view.deleting and not told and exit_.code in {EXIT_SIGTERM, KILLED}:
+        return ProcessExit(part.process, -1, exit_.at, lost=_removed(part))
     killed = told and exit_.code == KILLED and not out_of_memory
-    return PartEnd(part.process, exit_.code, exit_.at, told=told, killed=killed, note=note)
+    return ProcessExit(part.process, exit_.code, exit_.at, told=told, killed=killed, note=note)
 
 
 def start_error_message(message: str) -> str:
@@ -125,10 +125,10 @@ def start_error_message(message: str) -> str:
     return f"cannot run {program}: {reason}"
 
 
-def _never_began(part: Part, view: PodView) -> PartEnd:
+def _never_began(part: Part, view: PodView) -> ProcessExit:
     reason = view.message or view.reason or "its pod ended before it began"
     context = f"{part.server} did not take {part.process}"
-    return PartEnd(part.process, -1, time.time(), lost=f"{context}: {view.reason}: {reason}")
+    return ProcessExit(part.process, -1, time.time(), lost=f"{context}: {view.reason}: {reason}")
 
 
 def _removed(part: Part) -> str:

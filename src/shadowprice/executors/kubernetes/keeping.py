@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from shadowprice.executors.generations.disk import names
-from shadowprice.executors.generations.store import KEPT, key_of
+from shadowprice.executors.generations.disk import list_names
+from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, job_key
 
 
 class Keeping:
@@ -22,21 +22,21 @@ class Keeping:
 
     def generation(self, job: str, number: int) -> Path:
         """Return the directory of a generation."""
-        return self._jobs / key_of(job) / "generations" / str(number)
+        return self._jobs / job_key(job) / "generations" / str(number)
 
     def numbers(self, job: str) -> Sequence[int]:
         """Return the generations of a job that have a directory, oldest first."""
         try:
-            entries = names(self._jobs / key_of(job) / "generations")
+            entries = list_names(self._jobs / job_key(job) / "generations")
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in entries if name.isdecimal())
 
     def prune(self, job: str) -> None:
         """Remove the logs of a job's oldest generations."""
-        for old in self.numbers(job)[:-KEPT]:
+        for old in self.numbers(job)[:-KEPT_LOG_GENERATIONS]:
             shutil.rmtree(self.generation(job, old), ignore_errors=True)
 
     def remove(self, job: str) -> None:
         """Remove the logs of a job."""
-        shutil.rmtree(self._jobs / key_of(job), ignore_errors=True)
+        shutil.rmtree(self._jobs / job_key(job), ignore_errors=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.executors.environment import processes_of
 from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNNING
-from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.generations.placing import PlacementError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
 from shadowprice.executors.kubernetes.judging import REFUSING
@@ -22,7 +22,7 @@ from shadowprice.executors.kubernetes.objects import Objects
 from shadowprice.executors.kubernetes.pods import TOKEN, Place, pod_of, secret_of, service_of
 from shadowprice.executors.kubernetes.views import kept
 from shadowprice.kubernetes.errors import ApiError
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.kubernetes.pausing import Backoff
 
 if TYPE_CHECKING:
     from shadowprice.executors.kubernetes.executor import KubernetesExecutor
@@ -99,7 +99,7 @@ class Launch:
             for error in results:
                 if isinstance(error, BaseException):
                     raise error
-        except NoPlaceError as error:
+        except PlacementError as error:
             return str(error)
         except ApiError as error:
             if error.passing and not isinstance(error, _RefusedError):
@@ -151,7 +151,7 @@ class Launch:
         Return its uid; ``""`` if a stop command came before the API server answered.
         """
         until = time.monotonic() + self._executor.settings.patience
-        pauses = Pauses(AGAIN, AGAIN_AT_LAST)
+        pauses = Backoff(AGAIN, AGAIN_AT_LAST)
         name = str(body["metadata"]["name"])
         while True:
             try:

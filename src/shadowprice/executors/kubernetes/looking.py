@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from shadowprice.executors.contract import ServerSlice
+from shadowprice.executors.contract import ServerInfo
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView, node_view, server_of
 from shadowprice.executors.kubernetes.settings import Settings
 from shadowprice.executors.kubernetes.views import PodView, pod_view
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.informer import Informer
 
 STRAY_SECONDS: Final = 5.0
@@ -47,7 +47,7 @@ class Cluster:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiClient,
         service: ServiceId,
         settings: Settings,
         happened: Callable[[str, int], None],
@@ -59,7 +59,7 @@ class Cluster:
         self._moved = moved
         self._used: dict[str, Counter[str]] = {}
         self._gone: dict[str, float] = {}
-        self.servers: dict[str, ServerSlice] = {}
+        self.servers: dict[str, ServerInfo] = {}
         self.last: dict[str, PodView] = {}
         self.own: dict[str, PodView] = {}
         self._stray_since: dict[str, float] = {}
@@ -166,14 +166,14 @@ class Cluster:
             return self._gone.get(server)
         return self._gone.setdefault(server, time.monotonic())
 
-    def look(self, expected: Collection[str]) -> tuple[list[ServerSlice], list[str]]:
+    def look(self, expected: Collection[str]) -> tuple[list[ServerInfo], list[str]]:
         """Update the servers; return new or changed ones, and the names of lost ones.
 
         A node that isn't ready may be healthy: after an outage of the API server, its kubelet first
         has to renew its lease. So a known server is kept for `tolerate_unready` seconds.
         ``expected`` are names that count as known servers too.
         """
-        servers: dict[str, ServerSlice] = {}
+        servers: dict[str, ServerInfo] = {}
         tolerations: list[Mapping[str, Any]] = list(self._settings.pod.get("tolerations", ()))
         latest = time.monotonic() - self._settings.tolerate_unready
         for name, node in self.nodes.items.items():

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
-from shadowprice.executors.contract import ServerSlice
-from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.contract import ServerInfo
+from shadowprice.executors.generations.placing import PlacementError
 from shadowprice.executors.kubernetes.quantities import unit_of, units
-from shadowprice.executors.memory import counted_memory
+from shadowprice.executors.memory import round_down_memory
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 _LEFT_OUT: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
@@ -100,10 +100,10 @@ def server_of(
     *,
     gpu: str,
     tolerations: Sequence[Mapping[str, Any]],
-) -> ServerSlice:
+) -> ServerInfo:
     """Return a node as a server.
 
-    Its memory is rounded (`counted_memory`), and its GPUs to whole ones.
+    Its memory is rounded (`round_down_memory`), and its GPUs to whole ones.
 
     Parameters
     ----------
@@ -120,14 +120,14 @@ def server_of(
         if name == gpu:
             remaining -= remaining % MILLI
         elif name == "memory":
-            remaining = counted_memory(remaining)
+            remaining = round_down_memory(remaining)
         if remaining:
             capacity["gpu" if name == gpu else name] = remaining
     kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
     open_ = not node.cordoned and all(bears(tolerations, taint) for taint in node.taints)
-    return ServerSlice(node.name[: int(bounds.NAME.most)], capacity, node.labels, takes_work=open_)
+    return ServerInfo(node.name[: int(bounds.NAME.most)], capacity, node.labels, takes_work=open_)
 
 
 def asked_of(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
@@ -158,7 +158,7 @@ def asked_of(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, 
             requests[name] = str(amount)
         elif name in node.has or name == gpu:
             if amount % MILLI:
-                raise NoPlaceError(f"Kubernetes gives {name} as wholes, not {amount / MILLI:g}")
+                raise PlacementError(f"Kubernetes gives {name} as wholes, not {amount / MILLI:g}")
             requests[name] = str(amount // MILLI)
     return requests
 
@@ -196,14 +196,14 @@ def check_room(
     total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))
     for amount in map(gpu_millis, wanted):
         if amount % MILLI:
-            raise NoPlaceError(
+            raise PlacementError(
                 f"{node.name} has no GPU with {amount / MILLI:g} of it free: Kubernetes gives "
                 "whole ones"
             )
     demand = sum(map(gpu_millis, wanted))
     if demand and taken + demand > total:
         free = max(0, total - taken) / MILLI
-        raise NoPlaceError(
+        raise PlacementError(
             f"{node.name} has {total / MILLI:g} GPUs, {free:g} of them free, and "
             f"{demand / MILLI:g} are asked for"
         )
@@ -214,7 +214,7 @@ def check_room(
         )
         if demand > free_amount:
             unit = unit_of(name)
-            raise NoPlaceError(
+            raise PlacementError(
                 f"{node.name} has {max(0, free_amount) / unit:g} of {name} free, and "
                 f"{demand / unit:g} is asked for"
             )

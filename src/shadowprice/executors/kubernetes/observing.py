@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shadowprice.executors.contract import Observed, Share
+from shadowprice.executors.contract import ObservedJob, ServerAllocation
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.views import PodView
 
 
 def observed(
     pods: Iterable[PodView], namespace: str, skipped: ServiceId | None
-) -> tuple[Observed, ...]:
+) -> tuple[ObservedJob, ...]:
     """Return the jobs that pods belong to.
 
     A pod's job is named by Shadowprice's annotation, by the labels of known controllers, or by an
@@ -37,7 +37,7 @@ def observed(
     return tuple(item for item in jobs if item is not None)
 
 
-def _job(name: str, views: list[PodView]) -> Observed | None:
+def _job(name: str, views: list[PodView]) -> ObservedJob | None:
     started = [view for view in views if view.node and view.began is not None]
     if not started:
         return None
@@ -46,12 +46,12 @@ def _job(name: str, views: list[PodView]) -> Observed | None:
     counts: dict[str, list[int]] = {}
     for view in shown:
         counts.setdefault(view.node, [0, 0])[view.outer[2] == "ps"] += 1
-    placement = tuple(Share(node, *count) for node, count in sorted(counts.items()))
+    placement = tuple(ServerAllocation(node, *count) for node, count in sorted(counts.items()))
     since = min(view.began for view in shown if view.began is not None)
     ends = [view.exit.at for view in started if view.exit is not None]
     pending = any(not view.over for view in views)
     over = not running and not pending
-    return Observed(
+    return ObservedJob(
         name,
         placement,
         since,

@@ -9,11 +9,11 @@ from typing import Any
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, processes_of
 from shadowprice.executors.generations.placing import (
-    PORTS,
-    NoPlaceError,
+    RENDEZVOUS_PORTS,
+    PlacementError,
+    allocated_on,
     allocations_of,
-    check,
-    on_server,
+    validate_spec,
 )
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, asked_of, check_room
@@ -49,19 +49,19 @@ def plan_of(
     held = list(held)
     processes = processes_of(spec)
     try:
-        check(spec)
+        validate_spec(spec)
         check_pod(spec, settings)
         deals = allocations_of(spec, processes)
         for server in dict.fromkeys(item.server for item in processes):
             if server not in nodes:
-                raise NoPlaceError(f"the cluster has no node called {server!r}")
+                raise PlacementError(f"the cluster has no node called {server!r}")
             if server not in servers:
-                raise NoPlaceError(f"the node {server} is not ready")
-            demands, existing = on_server(server, deals), on_server(server, held)
+                raise PlacementError(f"the node {server} is not ready")
+            demands, existing = allocated_on(server, deals), allocated_on(server, held)
             check_room(nodes[server], used(server), demands, existing, settings.gpu)
             for item in demands:
                 asked_of(item, nodes[server], settings.gpu)
-    except NoPlaceError as error:
+    except PlacementError as error:
         return {}, str(error)
     return {
         "namespace": namespace,
@@ -88,7 +88,7 @@ def _master(
     settings: Settings,
 ) -> tuple[str, int]:
     if settings.network == "host" or spec.program.pod.get("host_network"):
-        port = SystemRandom().choice(PORTS)  # random: other pods share the node's ports
+        port = SystemRandom().choice(RENDEZVOUS_PORTS)  # random: other pods share the node's ports
         return nodes[processes[0].server].address, port
     if len(processes) == 1:
         return "127.0.0.1", PORT

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of
-from shadowprice.executors.generations.placing import NoPlaceError
-from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, asked_of
 from shadowprice.executors.kubernetes.settings import Settings
@@ -128,7 +128,7 @@ def _owned(place: Place, secret: Mapping[str, Any]) -> dict[str, Any]:
 
 def folders(settings: Settings, job: str) -> tuple[str, str]:
     """Return a job's checkpoint and working directories, as its pods see them."""
-    own = f"{settings.shared}/files/{key_of(job)}" if settings.shared else _OWN_PLACE
+    own = f"{settings.shared}/files/{job_key(job)}" if settings.shared else _OWN_PLACE
     return f"{own}/checkpoints", f"{own}/work"
 
 
@@ -149,9 +149,9 @@ def check_pod(spec: GenerationSpec, settings: Settings) -> None:
         If no image is named, or an option isn't allowed by the operator.
     """
     if not (spec.program.image or settings.image):
-        raise NoPlaceError("it names no image; write run.image, or serve with image=")
+        raise PlacementError("it names no image; write run.image, or serve with image=")
     if spec.devices:
-        raise NoPlaceError("Kubernetes deals out devices itself: none may be named")
+        raise PlacementError("Kubernetes deals out devices itself: none may be named")
     pod: Mapping[str, Any] = spec.program.pod
     requested = {
         "host_network": pod.get("host_network"),
@@ -162,7 +162,7 @@ def check_pod(spec: GenerationSpec, settings: Settings) -> None:
     }
     for name, is_requested in requested.items():
         if is_requested and name not in settings.allow:
-            raise NoPlaceError(
+            raise PlacementError(
                 f"run.pod asks for {name}, which is not allowed here; "
                 f"--executor-set allow={name} allows it"
             )

@@ -16,9 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
-from shadowprice.executors.generations.generation import ACCEPTED, OVER, REFUSED, differ
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    REFUSED,
+    TERMINAL_PHASES,
+    identities_differ,
+)
 from shadowprice.executors.kubernetes import names
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 
 PAGE: Final = 500
@@ -69,9 +74,9 @@ class JobGenerations:
             return Receipt.STALE
         if spec.generation == self.fence:
             stored = self.generations.get(spec.generation, {})
-            another = differ(stored.get("identity"), spec.identity)
+            another = identities_differ(stored.get("identity"), spec.identity)
             return Receipt.STALE if another else Receipt.DUPLICATE
-        if any(state["phase"] not in OVER for state in self.generations.values()):
+        if any(state["phase"] not in TERMINAL_PHASES for state in self.generations.values()):
             return Receipt.BUSY
         state = _state(spec.command, refusal)
         state["identity"] = spec.identity
@@ -108,7 +113,7 @@ def _state(command: int, refusal: str) -> dict[str, Any]:
 class Records:
     """The records of one service."""
 
-    def __init__(self, connection: Connection, namespace: str, service: str) -> None:
+    def __init__(self, connection: ApiClient, namespace: str, service: str) -> None:
         self._connection = connection
         self._list = f"/api/v1/namespaces/{namespace}/configmaps"
         self._namespace = namespace

@@ -12,8 +12,8 @@ import yaml
 
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.specs.pod import PodSpec
-from shadowprice.core.wording import shown
-from shadowprice.executors.reading import LOG_BYTES, Reading
+from shadowprice.core.wording import quote_for_display
+from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
 
 PRIVILEGED_FEATURES: Final = ("host_network", "host_path", "root", "secrets", "service_account")
 """Pod options that jobs may only use if the operator allows them."""
@@ -86,7 +86,7 @@ class Settings:
     context: str = ""
     gpu: str = "nvidia.com/gpu"
     image: str = ""
-    log_bytes: int = LOG_BYTES
+    log_bytes: int = DEFAULT_LOG_BYTES
     lost_after: float = 300.0
     namespace: str = ""
     network: str = "pods"
@@ -98,7 +98,7 @@ class Settings:
     volume: str = "host"
 
 
-class _Reading(Reading):
+class _Reading(OptionsReader):
     """Parser of the settings that only this executor has."""
 
     def allowed(self) -> frozenset[str]:
@@ -107,7 +107,9 @@ class _Reading(Reading):
         for name in names:
             if name not in PRIVILEGED_FEATURES:
                 hint = self.choices_hint(name, PRIVILEGED_FEATURES)
-                self.fault("allow", f"{shown(name)} is nothing that can be allowed", hint)
+                self.fault(
+                    "allow", f"{quote_for_display(name)} is nothing that can be allowed", hint
+                )
         return frozenset(names)
 
     def pod(self) -> Mapping[str, Any]:
@@ -124,7 +126,9 @@ class _Reading(Reading):
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             message = " ".join((getattr(error, "strerror", None) or str(error)).split())
             self.fault(
-                "pod", f"{shown(path)} cannot be read: {message}", "write the path of a file"
+                "pod",
+                f"{quote_for_display(path)} cannot be read: {message}",
+                "write the path of a file",
             )
             return {}
         pod, faults = validate(PodSpec, document if document is not None else {}, path)

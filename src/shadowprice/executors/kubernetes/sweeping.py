@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from shadowprice.executors.generations.generation import OVER
-from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.generations.generation import TERMINAL_PHASES
+from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.views import PodView
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
-from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.kubernetes.pausing import Backoff
 
 SWEEP: Final = 10.0
 SELDOM: Final = 320.0
@@ -30,12 +30,12 @@ class Sweeper:
 
     def __init__(self, service: ServiceId) -> None:
         self._service = service
-        self._strangers: dict[str, Pauses] = {}
+        self._strangers: dict[str, Backoff] = {}
         self.refusals: dict[str, str] = {}
 
     async def sweep(
         self,
-        connection: Connection,
+        connection: ApiClient,
         records: Records,
         pods: Iterable[tuple[str, PodView]],
         live: Collection[tuple[str, int]],
@@ -56,19 +56,19 @@ class Sweeper:
         ApiError
             If a record can't be read.
         """
-        orphans: dict[str, Pauses] = {}
+        orphans: dict[str, Backoff] = {}
         for key, view in tuple(pods):  # the cache changes during requests
             if view.service != self._service or (view.job, view.generation) in live:
                 continue
-            orphans[key] = self._strangers.get(key) or Pauses(SWEEP, SELDOM)
+            orphans[key] = self._strangers.get(key) or Backoff(SWEEP, SELDOM)
             if key not in self._strangers:
                 orphans[key].failed()  # its generation may become live in a moment
-            if not orphans[key].over or key_of(view.outer[0]) != view.job:
+            if not orphans[key].over or job_key(view.outer[0]) != view.job:
                 continue
             orphans[key].failed()
             record = await records.read(view.outer[0])
             state = record.generations.get(view.generation)
-            if state is not None and state["phase"] not in OVER:
+            if state is not None and state["phase"] not in TERMINAL_PHASES:
                 continue
             path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
             body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}

@@ -15,49 +15,49 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError
-from shadowprice.executors.background import Background, all_of
+from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.executors.contract import (
-    Capabilities,
+    ExecutorCapabilities,
     ExecutorError,
     ExecutorOptions,
     GenerationSpec,
-    Held,
+    GenerationStatus,
     LogChunk,
-    Observed,
+    ObservedJob,
     Progressed,
     Receipt,
     Report,
-    ServerSlice,
+    ServerInfo,
 )
-from shadowprice.executors.generations.desk import Desk
-from shadowprice.executors.generations.disk import Lock
-from shadowprice.executors.generations.entry import Entry
+from shadowprice.executors.generations.desk import DiskGenerationRegistry
+from shadowprice.executors.generations.disk import FileLock
+from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
     LAUNCHING,
-    OVER,
     RUNNING,
-    Generation,
-    boot,
+    TERMINAL_PHASES,
+    GenerationDirectory,
+    boot_id,
     start_time,
 )
-from shadowprice.executors.generations.looks import Looks
-from shadowprice.executors.generations.placing import NoPlaceError, check
-from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.generations.looks import ProgressPolls
+from shadowprice.executors.generations.placing import PlacementError, validate_spec
+from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.local import planning
-from shadowprice.executors.local.machine import Machine
-from shadowprice.executors.local.observing import observed
+from shadowprice.executors.local.machine import MachineAllocator
+from shadowprice.executors.local.observing import observe_jobs
 from shadowprice.executors.local.settings import read_settings
-from shadowprice.executors.local.users import Tree, identity
+from shadowprice.executors.local.users import UserJobDirs, user_credentials
 from shadowprice.executors.supervision import AGENT, cgroups, children
 
 log = logging.getLogger("shadowprice.executors")
 
-PATROL: Final = 1.0
+RESYNC_SECONDS: Final = 1.0
 """Seconds between resyncs. They find what no bell announces, such as killed supervisors."""
 
-PATIENCE: Final = 5.0
+CLAIM_TIMEOUT_SECONDS: Final = 5.0
 """Seconds that a supervisor has to claim its generation before another is started."""
 
 
@@ -79,26 +79,30 @@ class LocalExecutor:
         self._path = Path(options.directory)
         self._bell_path = self._path / "bell"
         default_users = self._path.parent.parent / f"{self._path.parent.name}-users"
-        self._users = Tree(Path(self._settings.users) if self._settings.users else default_users)
-        self._machine = Machine(sorted(os.sched_getaffinity(0)), self._settings.devices)
-        self._desk = Desk(self._path, Entry)
-        self._lock: Lock | None = None
+        self._users = UserJobDirs(
+            Path(self._settings.users) if self._settings.users else default_users
+        )
+        self._machine = MachineAllocator(sorted(os.sched_getaffinity(0)), self._settings.devices)
+        self._desk = DiskGenerationRegistry(self._path, TrackedGeneration)
+        self._lock: FileLock | None = None
         self._bell = -1
         self._cgroup: Path | None = None
         self._memory = "off"
-        self._background = Background(log, options.failed)
-        self._looks = Looks(self._desk.tell)
+        self._background = BackgroundTasks(log, options.failed)
+        self._looks = ProgressPolls(self._desk.tell)
         self._launched: dict[int, tuple[str, int]] = {}
         self._rung = b""
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ExecutorCapabilities:
         """Features of this executor; only root can isolate users."""
-        return Capabilities(progress_files=True, observes=True, isolates_users=os.geteuid() == 0)
+        return ExecutorCapabilities(
+            progress_files=True, observes=True, isolates_users=os.geteuid() == 0
+        )
 
     @property
     def directory(self) -> Path:
-        """Directory of its records; see `Remembering`."""
+        """Directory of its records; see `KeepsLocalRecords`."""
         return self._path
 
     @property
@@ -127,11 +131,11 @@ class LocalExecutor:
         asyncio.get_running_loop().add_reader(self._bell, self._ring)
         resync = ("resync", self._patrol, "looking at what runs")
         await self._background.attempt(*resync)
-        self._background.again(*resync, PATROL)
+        self._background.again(*resync, RESYNC_SECONDS)
 
     def _open(self) -> None:
         self._desk.open()
-        self._lock = Lock.take(self._path)
+        self._lock = FileLock.take(self._path)
         if self._lock is None:
             raise ExecutorError(
                 f"{self._path} is used by another service; stop that one, or give another --data"
@@ -142,8 +146,8 @@ class LocalExecutor:
         self._bell = os.open(self._bell_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if self._settings.cgroup != "off":
             parent = "" if self._settings.cgroup == "auto" else self._settings.cgroup
-            name = f"shadowprice-{key_of(str(self._path))[:12]}"
-            self._cgroup = cgroups.find(name, parent)
+            name = f"shadowprice-{job_key(str(self._path))[:12]}"
+            self._cgroup = cgroups.find_or_create(name, parent)
         self._memory = self._settings.memory
         if self._memory in {"auto", "cgroup"}:
             can_limit = self._cgroup is not None and cgroups.enable_memory_controller(self._cgroup)
@@ -157,7 +161,7 @@ class LocalExecutor:
 
     async def close(self) -> None:
         """Release the directory; running generations continue."""
-        await all_of(
+        await run_all(
             self._background.end, self._looks.end, self._silence, self._leave, self._desk.end
         )
 
@@ -178,7 +182,7 @@ class LocalExecutor:
         finally:
             lock.release()
 
-    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+    async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the slices of this machine that are servers."""
         self._machine.configure(servers)
 
@@ -194,23 +198,25 @@ class LocalExecutor:
                 await self._look(entry)
             return receipt
 
-    def _prepare(self, spec: GenerationSpec, entry: Entry) -> tuple[dict[str, Any], str]:
+    def _prepare(
+        self, spec: GenerationSpec, entry: TrackedGeneration
+    ) -> tuple[dict[str, Any], str]:
         """Return a generation's plan, and a reason if it is refused."""
         try:
-            check(spec)
-            user = identity(spec.program.user) if spec.program.user else None
+            validate_spec(spec)
+            user = user_credentials(spec.program.user) if spec.program.user else None
             allocations = self._machine.deal(spec, self._desk.deals)
             port = planning.free_port({other.port for other in self._desk.live})
-        except NoPlaceError as error:
+        except PlacementError as error:
             return {}, str(error)
         cgroup = None
         if self._cgroup is not None:
-            cgroup = self._cgroup / f"{key_of(spec.job)}-{spec.generation}"
+            cgroup = self._cgroup / f"{job_key(spec.job)}-{spec.generation}"
         own, progress = self._desk.store.job(spec.job), entry.generation.progress
         if user is not None:
-            own = self._users.job(key_of(spec.job))
+            own = self._users.job(job_key(spec.job))
             progress = own / "progress" / f"{spec.generation}.json"
-        plan = planning.plan_of(
+        plan = planning.build_launch_plan(
             spec,
             allocations,
             own=own,
@@ -224,12 +230,12 @@ class LocalExecutor:
         )
         if user is not None:
             try:
-                self._users.make(key_of(spec.job), user)
+                self._users.make(job_key(spec.job), user)
             except OSError as error:
                 return {}, f"{error.filename}: {error.strerror}"
         return plan, ""
 
-    def _launch(self, entry: Entry) -> None:
+    def _launch(self, entry: TrackedGeneration) -> None:
         """Start a supervisor; if it doesn't claim the generation, a resync starts another."""
         entry.launched = time.monotonic()
         log = str(entry.generation.path / "supervisor.log")
@@ -267,13 +273,13 @@ class LocalExecutor:
                 self._signal(entry)
             return receipt
 
-    def _signal(self, entry: Entry) -> None:
+    def _signal(self, entry: TrackedGeneration) -> None:
         """Send SIGTERM to the supervisor of a stopped generation, so that it reads the command."""
         if entry.stop_ordered:
             self._send(entry, signal.SIGTERM)
 
     @staticmethod
-    def _send(entry: Entry, number: signal.Signals) -> None:
+    def _send(entry: TrackedGeneration, number: signal.Signals) -> None:
         """Send a signal to the supervisor of a generation, if it lives.
 
         The start time excludes another process with a reused pid.
@@ -281,7 +287,7 @@ class LocalExecutor:
         if entry.phase not in {LAUNCHING, RUNNING}:
             return
         pid, started = entry.state.get("supervisor"), entry.state.get("began")
-        if not isinstance(pid, int) or entry.state.get("boot") != boot():
+        if not isinstance(pid, int) or entry.state.get("boot") != boot_id():
             return
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
@@ -305,7 +311,7 @@ class LocalExecutor:
                 description = "looking at what has something new"
                 self._background.spawn("poll", self._look(entry), description, vital=False)
 
-    async def _look(self, entry: Entry) -> None:
+    async def _look(self, entry: TrackedGeneration) -> None:
         """Emit a generation's new reports, and signal its supervisor if a stop is pending."""
         await self._desk.look(entry)
         if entry.stop_ordered:
@@ -347,7 +353,7 @@ class LocalExecutor:
         if unexpected:
             raise unexpected[0]
 
-    def _care(self, entry: Entry) -> None:
+    def _care(self, entry: TrackedGeneration) -> None:
         """Restart a missing supervisor, or end the generation that it left behind.
 
         A supervisor that a signal stopped continues: it would never report the end, nor stop.
@@ -369,24 +375,24 @@ class LocalExecutor:
             state = {**entry.state, "phase": DAMAGED}
         phase = state["phase"]
         if phase == ACCEPTED:
-            if time.monotonic() - entry.launched > PATIENCE:
+            if time.monotonic() - entry.launched > CLAIM_TIMEOUT_SECONDS:
                 self._launch(entry)
-        elif phase not in OVER and self._cleared(generation, state):
-            same_boot = state.get("boot", boot()) == boot()
+        elif phase not in TERMINAL_PHASES and self._cleared(generation, state):
+            same_boot = state.get("boot", boot_id()) == boot_id()
             cause = "its supervisor was killed" if same_boot else "this machine was restarted"
             generation.settle(f"{cause}, and the generation with it")
 
     @staticmethod
-    def _cleared(generation: Generation, state: Mapping[str, Any]) -> bool:
+    def _cleared(generation: GenerationDirectory, state: Mapping[str, Any]) -> bool:
         """Kill the processes of an abandoned generation; return whether none remain."""
         plan = generation.plan()
-        if state.get("boot", boot()) != boot():
+        if state.get("boot", boot_id()) != boot_id():
             return True
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
         for _ in range(50):
-            remaining = set() if group is None else set(cgroups.members(group))
+            remaining = set() if group is None else set(cgroups.list_processes(group))
             if plan:
-                remaining |= children.marked(plan["execution"])
+                remaining |= children.find_by_execution_id(plan["execution"])
             if not remaining:
                 if group is not None:
                     cgroups.remove(group)
@@ -398,7 +404,7 @@ class LocalExecutor:
             time.sleep(0.02)
         return False
 
-    async def list(self) -> tuple[Held, ...]:
+    async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
         return self._desk.held()
 
@@ -417,7 +423,7 @@ class LocalExecutor:
         async with self._desk.one_at_a_time(job):
             if await self._desk.discard(job):
                 try:
-                    await asyncio.to_thread(self._users.remove, key_of(job))
+                    await asyncio.to_thread(self._users.remove, job_key(job))
                 except OSError as error:
                     raise ExecutorError(f"{self._path}: {error}") from error
 
@@ -446,7 +452,7 @@ class LocalExecutor:
             raise KeyError(f"{process} of generation {number}")
         return self._desk.log(job, number, process, start, most)
 
-    async def observe(self) -> tuple[Observed, ...]:
+    async def observe(self) -> tuple[ObservedJob, ...]:
         """Return the jobs that run on this machine; see `observing`."""
         own = [entry.held() for entry in self._desk.ordered if entry.phase == RUNNING or entry.over]
-        return await asyncio.to_thread(observed, own, self._machine.slice_of)
+        return await asyncio.to_thread(observe_jobs, own, self._machine.slice_of)

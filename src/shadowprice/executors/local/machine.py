@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.amounts import MILLI
-from shadowprice.executors.contract import GenerationSpec, ServerSlice
+from shadowprice.executors.contract import GenerationSpec, ServerInfo
 from shadowprice.executors.environment import Process, processes_of
-from shadowprice.executors.generations.disk import names
-from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.generations.disk import list_names
+from shadowprice.executors.generations.placing import PlacementError
 
 _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
 
@@ -22,7 +22,7 @@ MAX_FAKE_DEVICES: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class ProcessAllocation:
     """Cores, devices and memory allocated to one process.
 
     Parameters
@@ -45,22 +45,22 @@ class Dealt:
     memory: int
 
     def record(self) -> dict[str, Any]:
-        """Return the JSON-compatible part that `Machine.deal` needs for later allocations."""
+        """Return the JSON-compatible part that later allocations need."""
         return {"server": self.process.server, "cores": self.cores, "devices": dict(self.devices)}
 
 
-def real_devices() -> tuple[str, ...]:
+def physical_devices() -> tuple[str, ...]:
     """Return the GPUs in ``CUDA_VISIBLE_DEVICES``, or else those that the driver lists."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible:
         return tuple(dict.fromkeys(filter(None, (name.strip() for name in visible.split(",")))))
     try:
-        return tuple(str(number) for number in range(len(names(_NVIDIA))))
+        return tuple(str(number) for number in range(len(list_names(_NVIDIA))))
     except OSError:
         return ()
 
 
-class Machine:
+class MachineAllocator:
     """Cores and devices of this machine, divided into servers.
 
     Servers get cores and devices in the order in which they are first configured, and keep them. If
@@ -78,7 +78,7 @@ class Machine:
         self._next_core = 0
         self._lowest = 0
 
-    def configure(self, servers: Iterable[ServerSlice]) -> None:
+    def configure(self, servers: Iterable[ServerInfo]) -> None:
         """Set the servers; unchanged ones keep their cores and devices."""
         by_name = {server.name: server for server in servers}
         for name in self._slices.keys() - by_name.keys():
@@ -123,13 +123,15 @@ class Machine:
         matching = [name for name, (own, _) in self._slices.items() if own and {*cores} <= {*own}]
         return matching[0] if len(matching) == 1 else None
 
-    def deal(self, spec: GenerationSpec, held: Iterable[Mapping[str, Any]]) -> tuple[Dealt, ...]:
+    def deal(
+        self, spec: GenerationSpec, held: Iterable[Mapping[str, Any]]
+    ) -> tuple[ProcessAllocation, ...]:
         """Allocate cores and devices to every process of a generation.
 
         Parameters
         ----------
         held : iterable of mapping
-            `Dealt.record` of the processes of other generations.
+            `ProcessAllocation.record` of the processes of other generations.
 
         Raises
         ------
@@ -146,13 +148,15 @@ class Machine:
         for process in processes_of(spec):
             demand = spec.worker if process.role == "worker" else spec.ps
             if process.server not in self._slices:
-                raise NoPlaceError(f"this machine carries no server called {process.server!r}")
+                raise PlacementError(f"this machine carries no server called {process.server!r}")
             cores = self._cores_for(process.server, demand.get("cpu", 0), busy_cores)
             devices = self._devices_for(process.server, demand, used, assigned.get(process.server))
             used.update(devices)
             own = self._slices[process.server][1]
             visible = tuple(devices) if own or self._devices else None
-            allocations.append(Dealt(process, cores, devices, visible, demand.get("memory", 0)))
+            allocations.append(
+                ProcessAllocation(process, cores, devices, visible, demand.get("memory", 0))
+            )
         return tuple(allocations)
 
     def _cores_for(self, server: str, amount: int, busy: Counter[int]) -> tuple[int, ...]:
@@ -178,13 +182,13 @@ class Machine:
         if given is not None:
             count = whole + bool(fraction)
             if len(given) < count:
-                raise NoPlaceError(f"{server} was dealt fewer devices than its processes ask for")
+                raise PlacementError(f"{server} was dealt fewer devices than its processes ask for")
             chosen, given[:] = given[:count], given[count:]
             return dict.fromkeys(chosen, MILLI)
         own = self._slices[server][1]
         free = [name for name in own if not used[name]]
         if len(free) < whole:
-            raise NoPlaceError(
+            raise PlacementError(
                 f"{server} has {len(own)} GPUs on this machine, {len(free)} of them free, and a "
                 f"process asks for {amount / MILLI:g}"
             )
@@ -192,7 +196,7 @@ class Machine:
         if fraction:
             candidates = [n for n in own if n not in chosen_devices and used[n] + fraction <= MILLI]
             if not candidates:
-                raise NoPlaceError(f"{server} has no GPU with {fraction / MILLI:g} of it free")
+                raise PlacementError(f"{server} has no GPU with {fraction / MILLI:g} of it free")
             chosen_devices[max(candidates, key=lambda name: used[name])] = fraction  # best fit
         return chosen_devices
 

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core import bounds
-from shadowprice.executors.contract import Ended, Ending, Held, Observed, Share
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    GenerationStatus,
+    ObservedJob,
+    ServerAllocation,
+)
 from shadowprice.executors.generations.generation import start_time
 from shadowprice.executors.supervision.children import processes
 
@@ -25,9 +31,9 @@ _MOST: Final = 10_000
 """Maximum number of jobs of other schedulers observed at once."""
 
 
-def observed(
-    own: Iterable[Held], slice_of: Callable[[Sequence[int]], str | None]
-) -> tuple[Observed, ...]:
+def observe_jobs(
+    own: Iterable[GenerationStatus], slice_of: Callable[[Sequence[int]], str | None]
+) -> tuple[ObservedJob, ...]:
     """Return the executor's own generations, and jobs of other schedulers.
 
     Parameters
@@ -37,10 +43,10 @@ def observed(
     slice_of : callable
         Returns the server of the given cores, None if none or several match.
     """
-    jobs: dict[str, Observed] = {}
+    jobs: dict[str, ObservedJob] = {}
     for held in own:  # in order of acceptance: the newest generation of a job wins
         if held.started is not None:
-            jobs[held.job] = Observed(held.job, held.placement, held.started, **_end(held))
+            jobs[held.job] = ObservedJob(held.job, held.placement, held.started, **_end(held))
     foreign: dict[str, list[tuple[int, dict[str, str]]]] = {}
     marks = _marks()
     for process, (parent, variables) in marks.items():
@@ -57,7 +63,7 @@ def observed(
     return tuple(jobs.values())
 
 
-def _end(held: Held) -> dict[str, Any]:
+def _end(held: GenerationStatus) -> dict[str, Any]:
     """Return the end fields of a generation; empty if it runs."""
     if not isinstance(held.end, Ended):
         return {}
@@ -87,7 +93,7 @@ def _observed(
     name: str,
     members: list[tuple[int, dict[str, str]]],
     slice_of: Callable[[Sequence[int]], str | None],
-) -> Observed | None:
+) -> ObservedJob | None:
     counts: dict[str, Counter[str]] = {}
     starts = []
     for process, variables in members:
@@ -107,6 +113,6 @@ def _observed(
     since = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + min(starts)
     tenant = members[0][1].get("SHADOWPRICE_TENANT")
     placement = tuple(
-        Share(server, count["worker"], count["ps"]) for server, count in counts.items()
+        ServerAllocation(server, count["worker"], count["ps"]) for server, count in counts.items()
     )
-    return Observed(name, placement, since, tenant)
+    return ObservedJob(name, placement, since, tenant)

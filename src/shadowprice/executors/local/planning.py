@@ -11,19 +11,19 @@ from random import SystemRandom
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import environment_of, own_environment
-from shadowprice.executors.generations.generation import MARK
-from shadowprice.executors.generations.placing import PORTS, NoPlaceError
-from shadowprice.executors.local.machine import Dealt
+from shadowprice.executors.environment import environment_of, inherited_environment
+from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
+from shadowprice.executors.generations.placing import RENDEZVOUS_PORTS, PlacementError
+from shadowprice.executors.local.machine import ProcessAllocation
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
 _DATA_LIMIT: Final = 64 << 20
 """Minimum memory limit in bytes; below it, programs can't start."""
 
 
-def plan_of(
+def build_launch_plan(
     spec: GenerationSpec,
-    dealt: Sequence[Dealt],
+    dealt: Sequence[ProcessAllocation],
     *,
     own: Path,
     progress: Path,
@@ -55,12 +55,12 @@ def plan_of(
     memory : str
         ``cgroup``, ``rlimit`` or ``off``.
     user : mapping, optional
-        The user of its processes, from `users.identity`; by default the executor's own.
+        The user of its processes, from `users.user_credentials`; by default the executor's own.
     """
     execution = secrets.token_hex(16)
     checkpoints = spec.checkpoint_dir or str(own / "checkpoints")
     user_variables = {} if user is None else user["environment"]
-    inherited = own_environment(spec, {**os.environ, **user_variables})
+    inherited = inherited_environment(spec, {**os.environ, **user_variables})
     processes = []
     for allocation in dealt:
         environment = inherited | environment_of(
@@ -72,7 +72,7 @@ def plan_of(
             devices=allocation.told,
         )
         environment[PROGRESS_FILE] = str(progress)
-        environment[MARK] = execution
+        environment[EXECUTION_VARIABLE] = execution
         limit = max(allocation.memory, _DATA_LIMIT) if allocation.memory else 0
         processes.append(
             {
@@ -114,7 +114,7 @@ def free_port(taken: Container[int]) -> int:
     """
     draw = SystemRandom()
     for _ in range(200):
-        port = draw.choice(PORTS)
+        port = draw.choice(RENDEZVOUS_PORTS)
         if port in taken:
             continue
         with socket.socket() as probe:
@@ -123,4 +123,4 @@ def free_port(taken: Container[int]) -> int:
             except OSError:
                 continue
             return port
-    raise NoPlaceError("no port of this machine is free for its processes to meet")
+    raise PlacementError("no port of this machine is free for its processes to meet")

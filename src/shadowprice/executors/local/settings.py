@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shadowprice.executors.local.machine import real_devices
-from shadowprice.executors.reading import LOG_BYTES, Reading
+from shadowprice.executors.local.machine import physical_devices
+from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
 
 _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
 _NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LocalSettings:
     """Settings of the local executor.
 
     Parameters
@@ -35,12 +35,12 @@ class Settings:
 
     cgroup: str = "auto"
     devices: tuple[str, ...] = ()
-    log_bytes: int = LOG_BYTES
+    log_bytes: int = DEFAULT_LOG_BYTES
     memory: str = "auto"
     users: str = ""
 
 
-def read_settings(values: Mapping[str, str]) -> Settings:
+def read_settings(values: Mapping[str, str]) -> LocalSettings:
     """Parse the settings.
 
     Raises
@@ -48,14 +48,14 @@ def read_settings(values: Mapping[str, str]) -> Settings:
     InputError
         If a name is unknown or a value is invalid, with all errors.
     """
-    reading = Reading(values, _NAMES)
+    reading = OptionsReader(values, _NAMES)
     devices = tuple(filter(None, (name.strip() for name in values.get("devices", "").split(","))))
     if len(set(devices)) < len(devices):
         reading.fault("devices", "it names a device twice", "name each once")
     hint = "write auto, off, or the path of a delegated group"
-    settings = Settings(
+    settings = LocalSettings(
         reading.matching("cgroup", r"auto|off|/.*", "auto", hint),
-        devices or real_devices(),
+        devices or physical_devices(),
         reading.log_bytes(),
         reading.choice("memory", _MEMORY),
         reading.path("users"),

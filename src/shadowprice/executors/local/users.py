@@ -15,10 +15,10 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.generations.placing import PlacementError
 
 
-def identity(name: str) -> dict[str, Any]:
+def user_credentials(name: str) -> dict[str, Any]:
     """Return uid, gid, supplementary groups and environment variables of a user.
 
     Raises
@@ -27,13 +27,13 @@ def identity(name: str) -> dict[str, Any]:
         If the service isn't root, or the user is unknown or has uid 0.
     """
     if os.geteuid() != 0:
-        raise NoPlaceError("the service is not root, so that its jobs cannot be other users")
+        raise PlacementError("the service is not root, so that its jobs cannot be other users")
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
-        raise NoPlaceError(f"this machine has no user {name!r}") from None
+        raise PlacementError(f"this machine has no user {name!r}") from None
     if entry.pw_uid == 0:
-        raise NoPlaceError("no job runs as root")
+        raise PlacementError("no job runs as root")
     return {
         "uid": entry.pw_uid,
         "gid": entry.pw_gid,
@@ -47,7 +47,7 @@ def identity(name: str) -> dict[str, Any]:
     }
 
 
-class Tree:
+class UserJobDirs:
     """Directories of jobs that run as other users; ``root`` is created if missing."""
 
     def __init__(self, root: Path) -> None:

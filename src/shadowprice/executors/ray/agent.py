@@ -4,8 +4,8 @@ It is sent by value, together with the supervisor's sources (`bundle`), so nodes
 uses the standard library and Ray's runtime context.
 
 An actor starts its process at most once, on `go`, which creates the directory of the process. When
-the actor ends, its process ends too, because the actor holds the supervisor's lifeline. `clear`
-runs on the node as a task, waits for that end and returns the result.
+the actor ends, its process ends too, because the actor holds the supervisor's lifeline.
+`clean_up_dead_actor` runs on the node as a task, waits for that end and returns the result.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from typing import Any
 IDLE_TIMEOUT_SECONDS = 180.0
 """Seconds that an actor waits for `go` before it exits; this removes forgotten actors."""
 
-LOOK = 0.1
+POLL_SECONDS = 0.1
 """Seconds between polls of a supervisor's state."""
 
-CLAIM = 60.0
+CLAIM_TIMEOUT_SECONDS = 60.0
 """Seconds that a supervisor has to start."""
 
 DAMAGED = "damaged"
 """Version of a process whose state can't be read."""
 
 PORTS = range(20_000, 32_000)
-PIECE = 256 << 10
+LOG_CHUNK_BYTES = 256 << 10
 _PROGRESS = 65_536
 
 
@@ -79,7 +79,7 @@ def _parts() -> Any:
     return generation
 
 
-class Agent:
+class ProcessActor:
     """Starts one process on its node, and reports its state.
 
     Parameters
@@ -154,7 +154,7 @@ class Agent:
     def go(self, plan: dict[str, Any]) -> dict[str, Any]:
         """Start the process unless it was started before; return its state.
 
-        ``plan`` is as in `local.planning.plan_of`, for one process.
+        ``plan`` is as in `local.planning.build_launch_plan`, for one process.
         """
         with self._lock:
             if self._gone:
@@ -166,9 +166,9 @@ class Agent:
             plan["processes"][0]["environment"]["SHADOWPRICE_PROGRESS_FILE"] = str(
                 self._path / "progress.json"
             )
-            record = generation.Generation.create(self._path, plan, state)
+            record = generation.GenerationDirectory.create(self._path, plan, state)
             self._launch(sys.executable)
-        until = time.monotonic() + CLAIM
+        until = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         while record.state()["phase"] in {generation.ACCEPTED, generation.LAUNCHING}:
             if time.monotonic() > until:
                 raise TimeoutError("its supervisor did not begin")
@@ -226,8 +226,8 @@ class Agent:
             if status["version"] != version or time.monotonic() > until:
                 return status
             if self._abandoned(status):
-                os._exit(1)  # `clear` cleans up and returns the result
-            time.sleep(LOOK)
+                os._exit(1)  # `clean_up_dead_actor` cleans up and returns the result
+            time.sleep(POLL_SECONDS)
 
     def _abandoned(self, found: dict[str, Any]) -> bool:
         """Return whether the supervisor died without reporting a result."""
@@ -278,15 +278,15 @@ class Agent:
 
     def segments(self) -> dict[str, int]:
         """Return the log's files and their sizes."""
-        return segments(str(self._path))
+        return list_log_segments(str(self._path))
 
     def piece(self, name: str, offset: int) -> str:
         """Return a piece of such a file, in base64."""
-        return piece(str(self._path), name, offset)
+        return read_segment_chunk(str(self._path), name, offset)
 
     def retire(self) -> None:
         """Remove the files of the ended process."""
-        until = time.monotonic() + CLAIM
+        until = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         while self._path.is_dir() and time.monotonic() < until:
             lock = self._generation().take_lock()
             if lock is not None:  # the supervisor has exited
@@ -296,7 +296,7 @@ class Agent:
         shutil.rmtree(self._path, ignore_errors=True)
 
 
-def segments(path: str) -> dict[str, int]:
+def list_log_segments(path: str) -> dict[str, int]:
     """Return the files of a process's log and their sizes."""
     folder = Path(path) / "logs"
     if not folder.is_dir():
@@ -304,20 +304,20 @@ def segments(path: str) -> dict[str, int]:
     return {file.name: file.stat().st_size for file in folder.iterdir()}
 
 
-def piece(path: str, name: str, offset: int) -> str:
+def read_segment_chunk(path: str, name: str, offset: int) -> str:
     """Return a piece of a file of a process's log, in base64."""
     with (Path(path) / "logs" / Path(name).name).open("rb") as stream:
         stream.seek(offset)
-        return base64.b64encode(stream.read(PIECE)).decode("ascii")
+        return base64.b64encode(stream.read(LOG_CHUNK_BYTES)).decode("ascii")
 
 
-def clear(place: dict[str, Any], patience: float) -> dict[str, Any]:
+def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any]:
     """Clean up on the node of a dead actor: kill what remains, and return the result.
 
     Parameters
     ----------
     place : dict
-        See `Agent`.
+        See `ProcessActor`.
     patience : float
         Seconds to wait for the supervisor, which kills its processes when its lifeline closes.
 
@@ -334,7 +334,7 @@ def clear(place: dict[str, Any], patience: float) -> dict[str, Any]:
     path = Path(place["root"]) / "parts" / place["key"]
     if not path.is_dir():
         return {"known": False, "cleared": True, "state": None}
-    record = generation.Generation(path)
+    record = generation.GenerationDirectory(path)
     until = time.monotonic() + patience
     while time.monotonic() < until:
         lock = record.take_lock()
@@ -343,7 +343,7 @@ def clear(place: dict[str, Any], patience: float) -> dict[str, Any]:
             continue
         lock.release()
         plan = record.plan()
-        remaining = children.marked(plan["execution"]) if plan else set()
+        remaining = children.find_by_execution_id(plan["execution"]) if plan else set()
         if remaining:
             for process in remaining:
                 children.signal_process(process, signal.SIGKILL)
@@ -358,7 +358,7 @@ def clear(place: dict[str, Any], patience: float) -> dict[str, Any]:
             if claim is None:
                 continue
             claim.release()
-        if phase in generation.OVER or record.settle("its agent was killed"):
+        if phase in generation.TERMINAL_PHASES or record.settle("its agent was killed"):
             return {"known": True, "cleared": True, "state": record.state()}
     return {"known": True, "cleared": False, "state": None}
 

@@ -33,7 +33,7 @@ THREADS: Final = 32
 LONG_POLL_SECONDS: Final = 20.0
 """Timeout in seconds of an actor's long poll."""
 
-SOON: Final = 60.0
+CALL_TIMEOUT_SECONDS: Final = 60.0
 """Timeout in seconds of a call to an actor."""
 
 _THREADS_OF_AN_ACTOR: Final = 8
@@ -73,7 +73,7 @@ class Bridge:
     # ---------------------------------------------------------------- the cluster
 
     def do_connect(self, address: str, namespace: str, place: dict[str, Any]) -> dict[str, Any]:
-        """Connect to Ray. ``place`` is passed to every actor; see `agent.Agent`."""
+        """Connect to Ray. ``place`` is passed to every actor; see `agent.ProcessActor`."""
         ray.init(
             address=address,
             namespace=namespace,
@@ -103,11 +103,11 @@ class Bridge:
     ) -> dict[str, Any]:
         """Create an actor on a node, and return the node's properties.
 
-        Returns the result of `agent.Agent.prepared`, or ``error`` if Ray didn't place the actor
-        within ``patience`` seconds.
+        Returns the result of `agent.ProcessActor.prepared`, or ``error`` if Ray didn't place the
+        actor within ``patience`` seconds.
         """
         actor = (
-            ray.remote(agent.Agent)
+            ray.remote(agent.ProcessActor)
             .options(
                 name=name,
                 namespace=self._namespace,
@@ -147,7 +147,9 @@ class Bridge:
 
     def do_call(self, name: str, method: str, arguments: list[Any]) -> Any:
         """Call an actor's method and return its result."""
-        return ray.get(getattr(self._actor(name), method).remote(*arguments), timeout=SOON)
+        return ray.get(
+            getattr(self._actor(name), method).remote(*arguments), timeout=CALL_TIMEOUT_SECONDS
+        )
 
     def do_progress(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
         """Return current progress of the processes whose actors respond in time.
@@ -194,11 +196,13 @@ class Bridge:
     def do_collect(self, name: str, into: str) -> None:
         """Copy the log of an ended process into a directory of this machine."""
         actor = self._actor(name)
-        sizes = ray.get(actor.segments.remote(), timeout=SOON)
+        sizes = ray.get(actor.segments.remote(), timeout=CALL_TIMEOUT_SECONDS)
         self._copy(
             sizes,
             Path(into),
-            lambda file, offset: ray.get(actor.piece.remote(file, offset), timeout=SOON),
+            lambda file, offset: ray.get(
+                actor.piece.remote(file, offset), timeout=CALL_TIMEOUT_SECONDS
+            ),
         )
 
     @staticmethod
@@ -221,7 +225,7 @@ class Bridge:
             max_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
-        return ray.get(task.remote(*arguments), timeout=SOON)
+        return ray.get(task.remote(*arguments), timeout=CALL_TIMEOUT_SECONDS)
 
     def do_clear(self, name: str, node: str, into: str) -> dict[str, Any]:
         """Clean up after a dead actor on its node; copy the log, and remove it there.
@@ -229,15 +233,17 @@ class Bridge:
         The log isn't copied if ``into`` is empty.
         """
         place = {**self._place, "key": name}
-        result = self._on(node, agent.clear, place, 20.0)
+        result = self._on(node, agent.clean_up_dead_actor, place, 20.0)
         if result["known"] and result["cleared"]:
             path = f"{self._place['root']}/parts/{name}"
             with contextlib.suppress(OSError):
-                sizes = self._on(node, agent.segments, path) if into else {}
+                sizes = self._on(node, agent.list_log_segments, path) if into else {}
                 self._copy(
                     sizes,
                     Path(into),
-                    lambda file, offset: self._on(node, agent.piece, path, file, offset),
+                    lambda file, offset: self._on(
+                        node, agent.read_segment_chunk, path, file, offset
+                    ),
                 )
             self._on(node, agent.remove, [path])
         return cast("dict[str, Any]", result)
@@ -248,7 +254,7 @@ class Bridge:
         try:
             self._follow()
         except Exception as error:  # the service replaces a bridge that exits
-            end(f"Ray cannot be asked any more: {_said(error)}")
+            exit_process(f"Ray cannot be asked any more: {_said(error)}")
 
     def _follow(self) -> None:
         """Long-poll the followed actors, and emit their changes and ends."""
@@ -304,7 +310,7 @@ def _said(error: BaseException) -> str:
     return " ".join(lines[:6])[:500] or type(error).__name__
 
 
-def end(why: str) -> None:
+def exit_process(why: str) -> None:
     """Exit despite running threads; the service starts another bridge."""
     sys.stderr.write(why + "\n")
     sys.stderr.flush()

@@ -28,7 +28,7 @@ _PACKAGES: Final = (
 
 
 @cache
-def bundle() -> dict[str, str]:
+def source_files() -> dict[str, str]:
     """Return the text of every file by its path."""
     texts = {f"{_ROOT}/{package}__init__.py": "" for package in _PACKAGES}
     root = files(_ROOT)
@@ -40,5 +40,5 @@ def bundle() -> dict[str, str]:
 @cache
 def digest() -> str:
     """Return the digest of the bundle."""
-    content = "\0".join(f"{path}\0{text}" for path, text in sorted(bundle().items()))
+    content = "\0".join(f"{path}\0{text}" for path, text in sorted(source_files().items()))
     return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -16,38 +16,42 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import PASSED_ON, Process, processes_of
+from shadowprice.executors.environment import INHERITED_VARIABLES, Process, processes_of
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     ENDED,
     LAUNCHING,
     REFUSED,
     RUNNING,
-    me,
+    own_identity,
 )
-from shadowprice.executors.generations.parts import PartEnd, is_decided, verdict_of
-from shadowprice.executors.generations.placing import amounts
-from shadowprice.executors.ray.entry import Part, RayEntry
+from shadowprice.executors.generations.parts import (
+    ProcessExit,
+    is_outcome_final,
+    outcome_from_exits,
+)
+from shadowprice.executors.generations.placing import process_demand
+from shadowprice.executors.ray.entry import RayGeneration, RayProcess
 from shadowprice.executors.ray.link import BridgeError
-from shadowprice.executors.ray.nodes import asked_of, gpus
-from shadowprice.executors.ray.planning import part_plan
+from shadowprice.executors.ray.nodes import actor_resources, gpu_millis
+from shadowprice.executors.ray.planning import build_process_plan
 
 if TYPE_CHECKING:
     from shadowprice.executors.ray.executor import RayExecutor
 
 log = logging.getLogger("shadowprice.executors")
 
-FINISH: Final = -1
+PEER_ENDED_COMMAND: Final = -1
 """Stop command for the remaining processes of a generation that has its result."""
 
-ANSWER: Final = 90.0
+BRIDGE_CALL_TIMEOUT_SECONDS: Final = 90.0
 """Timeout in seconds of a request to the bridge."""
 
 
-class Drive:
+class RayGenerationController:
     """Drives one generation to its end."""
 
-    def __init__(self, executor: RayExecutor, entry: RayEntry) -> None:
+    def __init__(self, executor: RayExecutor, entry: RayGeneration) -> None:
         self._executor = executor
         self._entry = entry
         self._asking: set[asyncio.Task[None]] = set()
@@ -114,7 +118,7 @@ class Drive:
         link = self._executor.link
         if link is None:
             raise BridgeError("there is no connection to Ray", "Closed")
-        return await link.ask(what, ANSWER, **more)
+        return await link.ask(what, BRIDGE_CALL_TIMEOUT_SECONDS, **more)
 
     def _take_lock(self) -> None:
         if self._entry.lock is None:
@@ -129,7 +133,7 @@ class Drive:
     async def _launch(self) -> bool:
         """Create the actors and start the processes; return whether that succeeded."""
         entry, executor = self._entry, self._executor
-        lock = await asyncio.to_thread(entry.generation.claim, me())
+        lock = await asyncio.to_thread(entry.generation.claim, own_identity())
         if lock is None:
             return False
         entry.lock = lock
@@ -160,8 +164,8 @@ class Drive:
             return False
         master = (properties[0]["address"], properties[0]["port"])
 
-        async def go(part: Part, place: dict[str, Any]) -> None:
-            plan = part_plan(
+        async def go(part: RayProcess, place: dict[str, Any]) -> None:
+            plan = build_process_plan(
                 spec,
                 processes[part.process],
                 actor=part.actor,
@@ -181,7 +185,7 @@ class Drive:
         return True
 
     async def _prepare(
-        self, part: Part, spec: GenerationSpec, process: Process, folders: list[str]
+        self, part: RayProcess, spec: GenerationSpec, process: Process, folders: list[str]
     ) -> dict[str, Any]:
         """Create the actor of a process on its node.
 
@@ -195,13 +199,13 @@ class Drive:
             "create",
             name=part.actor,
             node=part.node,
-            options=asked_of(amounts(spec, process), node),
+            options=actor_resources(process_demand(spec, process), node),
             prepare={
                 "base": str(executor.base),
                 "token": executor.token,
                 "folders": folders,
-                "gpus": bool(gpus(node.server.capacity)),
-                "inherit": list(PASSED_ON),
+                "gpus": bool(gpu_millis(node.server.capacity)),
+                "inherit": list(INHERITED_VARIABLES),
             },
             patience=executor.settings.patience,
         )
@@ -216,7 +220,7 @@ class Drive:
 
     # ---------------------------------------------------------------- following
 
-    async def _attach(self, part: Part) -> None:
+    async def _attach(self, part: RayProcess) -> None:
         """Find and follow a process's actor; without one, find out how the process ended."""
         try:
             if part.gone_since is None and await self._found(part):
@@ -238,7 +242,7 @@ class Drive:
             if part.end is not None or part.attached:
                 self._entry.news_came.set()
 
-    async def _found(self, part: Part) -> bool:
+    async def _found(self, part: RayProcess) -> bool:
         """Return whether the actor exists; retry until Ray knows."""
         while True:
             try:
@@ -249,7 +253,7 @@ class Drive:
                 log.warning("looking for %s on %s: %s", part.process, part.server, error)
                 await asyncio.sleep(1.0)
 
-    async def _clear(self, part: Part) -> None:
+    async def _clear(self, part: RayProcess) -> None:
         """Find out how a process without an actor ended.
 
         If its node doesn't return within `lost_after` seconds, the process counts as lost.
@@ -286,9 +290,9 @@ class Drive:
             grace = stop["grace"]  # starts at delivery, which an outage of Ray may delay
         else:
             ends = [part.end for part in entry.parts.values() if part.end is not None]
-            if not is_decided(ends, entry.workers, tolerant=entry.tolerant):
+            if not is_outcome_final(ends, entry.workers, tolerant=entry.tolerant):
                 return
-            command, grace = FINISH, entry.grace
+            command, grace = PEER_ENDED_COMMAND, entry.grace
         undelivered = [
             part
             for part in entry.parts.values()
@@ -296,7 +300,7 @@ class Drive:
         ]
         await asyncio.gather(*(self._deliver(part, command, grace) for part in undelivered))
 
-    async def _deliver(self, part: Part, command: int, grace: float) -> None:
+    async def _deliver(self, part: RayProcess, command: int, grace: float) -> None:
         try:
             await self._ask("call", name=part.actor, method="stop", arguments=[command, grace])
         except BridgeError:
@@ -314,9 +318,11 @@ class Drive:
             if part.on_node:
                 with contextlib.suppress(BridgeError):
                     await self._ask("collect", name=part.actor, into=into)
-        ends = [part.end for part in parts if isinstance(part.end, PartEnd)]
+        ends = [part.end for part in parts if isinstance(part.end, ProcessExit)]
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
-        result = verdict_of(ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant)
+        result = outcome_from_exits(
+            ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant
+        )
         decided = next(part for part in parts if part.process == result.process)
         change: dict[str, Any] = {
             "ending": result.ending,

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shadowprice.executors.contract import Progressed
-from shadowprice.executors.generations.disk import Lock
-from shadowprice.executors.generations.entry import DrivenEntry
-from shadowprice.executors.generations.generation import OVER, Generation
-from shadowprice.executors.generations.parts import PartEnd
+from shadowprice.executors.generations.disk import FileLock
+from shadowprice.executors.generations.entry import RemoteGeneration
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory
+from shadowprice.executors.generations.parts import ProcessExit
 
 
 @dataclass
-class Part:
+class RayProcess:
     """One process of a generation.
 
     ``node`` is the id of the Ray node that it was started on. ``actor`` is the name of its actor.
@@ -32,7 +32,7 @@ class Part:
     state: dict[str, Any] = field(default_factory=dict)
     delivered: int = 0
     """The newest stop command that its actor received."""
-    end: PartEnd | None = None
+    end: ProcessExit | None = None
     on_node: bool = True
     """Whether its log is still to be collected from its actor."""
     reports: bool = False
@@ -43,22 +43,24 @@ class Part:
     def take(self, state: dict[str, Any]) -> None:
         """Record its supervisor's state."""
         self.state = state
-        if state.get("phase") in OVER:
-            self.end = PartEnd.of(self.process, state, f"{self.process} was lost on {self.server}")
+        if state.get("phase") in TERMINAL_PHASES:
+            self.end = ProcessExit.of(
+                self.process, state, f"{self.process} was lost on {self.server}"
+            )
 
     def lose(self, why: str) -> None:
         """Record that it is lost, because its end can't be observed."""
-        self.end = PartEnd(self.process, -1, 0.0, lost=why)
+        self.end = ProcessExit(self.process, -1, 0.0, lost=why)
         self.on_node = False
 
 
-class RayEntry(DrivenEntry):
+class RayGeneration(RemoteGeneration):
     """One generation that isn't forgotten; see `Entry`."""
 
-    def __init__(self, job: str, number: int, generation: Generation) -> None:
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         super().__init__(job, number, generation)
-        self.parts: dict[str, Part] = {}
-        self.lock: Lock | None = None
+        self.parts: dict[str, RayProcess] = {}
+        self.lock: FileLock | None = None
         self.latest: Progressed | None = None
         self._told: list[Any] = []
 
@@ -66,7 +68,7 @@ class RayEntry(DrivenEntry):
         """Copy the executor's part of a plan; an empty plan changes nothing."""
         super().take_plan(plan)
         if plan and not self.parts:
-            parts = (Part(**part) for part in plan["parts"])
+            parts = (RayProcess(**part) for part in plan["parts"])
             self.parts = {part.actor: part for part in parts}
 
     def unlock(self) -> None:
@@ -92,7 +94,7 @@ class RayEntry(DrivenEntry):
             for part in self.parts.values()
         )
 
-    def reported(self, part: Part, progress: list[Any] | None) -> None:
+    def reported(self, part: RayProcess, progress: list[Any] | None) -> None:
         """Record the content of a process's progress file, if it is new and valid."""
         if progress is None:
             return

@@ -14,53 +14,58 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
-from shadowprice.executors.background import Background, all_of
+from shadowprice.core.wording import quote_for_display
+from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.executors.contract import (
-    Capabilities,
+    ExecutorCapabilities,
     ExecutorError,
     ExecutorOptions,
     GenerationSpec,
-    Held,
+    GenerationStatus,
     LogChunk,
-    Observed,
+    ObservedJob,
     Progressed,
     Receipt,
     Report,
     ServerGone,
+    ServerInfo,
     ServerSeen,
-    ServerSlice,
 )
-from shadowprice.executors.generations.desk import Desk
-from shadowprice.executors.generations.disk import Lock, make_private, write_new
+from shadowprice.executors.generations.desk import DiskGenerationRegistry
+from shadowprice.executors.generations.disk import FileLock, create_file, make_private
 from shadowprice.executors.generations.generation import RUNNING
-from shadowprice.executors.generations.looks import Looks
-from shadowprice.executors.generations.pieces import MOST
-from shadowprice.executors.ray.bundle import bundle, digest
-from shadowprice.executors.ray.driving import Drive
-from shadowprice.executors.ray.entry import RayEntry
-from shadowprice.executors.ray.link import BridgeError, Link
-from shadowprice.executors.ray.nodes import Node, nodes_of
-from shadowprice.executors.ray.planning import plan_of
-from shadowprice.executors.ray.reach import TRIES, by_chance, endpoint, reached
+from shadowprice.executors.generations.looks import ProgressPolls
+from shadowprice.executors.generations.pieces import MAX_CHUNK_BYTES
+from shadowprice.executors.ray.bundle import digest, source_files
+from shadowprice.executors.ray.driving import RayGenerationController
+from shadowprice.executors.ray.entry import RayGeneration
+from shadowprice.executors.ray.link import BridgeClient, BridgeError
+from shadowprice.executors.ray.nodes import RayNode, nodes_of
+from shadowprice.executors.ray.planning import build_launch_plan
+from shadowprice.executors.ray.reach import (
+    MAX_CONNECT_ATTEMPTS,
+    is_transient,
+    parse_endpoint,
+    probe,
+)
 from shadowprice.executors.ray.settings import read_settings
 
 log = logging.getLogger("shadowprice.executors")
 
-PATROL: Final = 1.0
+RESYNC_SECONDS: Final = 1.0
 """Seconds between resyncs of nodes and processes."""
 
 CONNECT_TIMEOUT_SECONDS: Final = 60.0
 """Timeout in seconds of Ray's connection setup."""
 
-LOOKING: Final = 0.4
+PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4
 """Timeout in seconds of a progress poll; it must be far below a slot, which waits for it."""
 
-TURN: Final = 10.0
+BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0
 """Seconds that the bridge of a killed service has to exit and release the lock."""
 
 
-class UnreachableError(ExecutorError):
+class RayUnreachableError(ExecutorError):
     """No usable Ray cluster answers; a usage error at the service's start."""
 
     exit_code = 2
@@ -86,33 +91,37 @@ class RayExecutor:
             raise InputError("the Ray executor needs Linux: it holds processes by its means")
         self.settings = read_settings(options.settings)
         self._address = options.address or "auto"
-        if self._address != "auto" and endpoint(self._address) is None:
+        if self._address != "auto" and parse_endpoint(self._address) is None:
             hint = "write auto, HOST:PORT or ray://HOST:PORT"
-            raise InputError(Fault("--address", f"{shown(self._address)} is no such", hint))
+            raise InputError(
+                Fault("--address", f"{quote_for_display(self._address)} is no such", hint)
+            )
         self._namespace = options.namespace
         self.path = Path(options.directory)
         self.base = Path(self.settings.shared) if self.settings.shared else self.path
-        self.nodes: dict[str, Node] = {}
-        self._desk = Desk(self.path, RayEntry)
+        self.nodes: dict[str, RayNode] = {}
+        self._desk = DiskGenerationRegistry(self.path, RayGeneration)
         self._expected: frozenset[str] = frozenset()
-        self._lock: Lock | None = None
-        self.link: Link | None = None
+        self._lock: FileLock | None = None
+        self.link: BridgeClient | None = None
         self._by_client = False
         self._health_error = ""
-        self.background = Background(log, options.failed)
-        self._looks = Looks(self._desk.tell)
+        self.background = BackgroundTasks(log, options.failed)
+        self._looks = ProgressPolls(self._desk.tell)
         self.token = ""
         self.litter: dict[str, str] = {}
         """Actors of processes lost with their server, and the server whose files need cleanup."""
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ExecutorCapabilities:
         """Features of this executor."""
-        return Capabilities(discovers_servers=True, several_machines=True, progress_files=True)
+        return ExecutorCapabilities(
+            discovers_servers=True, several_machines=True, progress_files=True
+        )
 
     @property
     def directory(self) -> Path:
-        """Directory of its records; see `Remembering`."""
+        """Directory of its records; see `KeepsLocalRecords`."""
         return self.path
 
     @property
@@ -137,9 +146,9 @@ class RayExecutor:
             raise ExecutorError(
                 f"{error.filename}: {error.strerror}; give another place"
             ) from error
-        until = time.monotonic() + TURN
+        until = time.monotonic() + BRIDGE_EXIT_TIMEOUT_SECONDS
         while self._lock is None:
-            self._lock = await asyncio.to_thread(Lock.take, self.path)
+            self._lock = await asyncio.to_thread(FileLock.take, self.path)
             if self._lock is None and time.monotonic() > until:
                 raise ExecutorError(
                     f"{self.path} is used by another service; stop that one, or give another --data"
@@ -154,14 +163,14 @@ class RayExecutor:
             raise
         for entry in self._desk.live:
             self._drive(entry)
-        self.background.again("resync", self._patrol, "looking at the nodes of Ray", PATROL)
+        self.background.again("resync", self._patrol, "looking at the nodes of Ray", RESYNC_SECONDS)
 
     def _open(self) -> None:
         self._desk.open()
         make_private(self.base)
         mark = self.base / ".shadowprice-id"
         if not mark.exists():
-            write_new(mark, secrets.token_hex(16).encode())
+            create_file(mark, secrets.token_hex(16).encode())
         self.token = mark.read_text(encoding="ascii").strip()
 
     async def _connect(self) -> None:
@@ -169,23 +178,23 @@ class RayExecutor:
         assert self._lock is not None
         if self.link is not None:
             await self.link.close()
-        reason = await asyncio.to_thread(reached, self._address)
+        reason = await asyncio.to_thread(probe, self._address)
         if reason:
-            raise UnreachableError(f"no Ray answers at {self._address}: {reason}")
-        for retries_left in reversed(range(TRIES)):
+            raise RayUnreachableError(f"no Ray answers at {self._address}: {reason}")
+        for retries_left in reversed(range(MAX_CONNECT_ATTEMPTS)):
             try:
                 await self._let_in(self._lock.descriptor)
             except BridgeError as error:
-                if not retries_left or not by_chance(error):
-                    raise UnreachableError(self._why(error)) from error
+                if not retries_left or not is_transient(error):
+                    raise RayUnreachableError(self._why(error)) from error
             else:
                 return
 
     async def _let_in(self, keep: int) -> None:
-        link = self.link = Link(self.path / "bridge.log", self._happened)
+        link = self.link = BridgeClient(self.path / "bridge.log", self._happened)
         try:
             await link.open(keep)
-            place = {"root": self.settings.node_dir, "digest": digest(), "bundle": bundle()}
+            place = {"root": self.settings.node_dir, "digest": digest(), "bundle": source_files()}
             response = await link.ask(
                 "connect",
                 CONNECT_TIMEOUT_SECONDS,
@@ -211,7 +220,7 @@ class RayExecutor:
 
     async def close(self) -> None:
         """Disconnect; running generations continue."""
-        await all_of(
+        await run_all(
             self.background.end,
             self._looks.end,
             self._disconnect,
@@ -230,7 +239,7 @@ class RayExecutor:
         if lock is not None:
             lock.release()
 
-    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+    async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._desk.tell(self._gone(name) for name in self._expected - self.nodes.keys())
@@ -247,7 +256,7 @@ class RayExecutor:
             if self.link is None or not self.link.up:
                 raise ExecutorError("there is no connection to Ray")
             receipt, entry, refusal = await self._desk.start(
-                spec, lambda _: plan_of(spec, self.nodes, self._desk.deals)
+                spec, lambda _: build_launch_plan(spec, self.nodes, self._desk.deals)
             )
             if entry is not None:
                 await self.look(entry)
@@ -255,8 +264,10 @@ class RayExecutor:
                     self._drive(entry)
             return receipt
 
-    def _drive(self, entry: RayEntry) -> None:
-        entry.driving = self.background.spawn("drive", Drive(self, entry).run(), entry.carrying)
+    def _drive(self, entry: RayGeneration) -> None:
+        entry.driving = self.background.spawn(
+            "drive", RayGenerationController(self, entry).run(), entry.carrying
+        )
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
@@ -287,14 +298,15 @@ class RayExecutor:
             entry.news_came.set()
             return
 
-    async def look(self, entry: RayEntry) -> None:
+    async def look(self, entry: RayGeneration) -> None:
         """Emit a generation's new reports."""
         await self._desk.look(entry)
 
     async def progress(self) -> Sequence[Progressed]:
         """Poll progress files; see `Fresh.progress`.
 
-        Reports that arrive after `LOOKING` seconds are emitted later by `watch`.
+        Reports that arrive after `PROGRESS_FETCH_TIMEOUT_SECONDS` seconds are emitted later by
+        `watch`.
         """
         if self._looks.under_way:
             return ()  # the previous poll still runs, and `watch` emits its result
@@ -313,7 +325,10 @@ class RayExecutor:
         if running and self.link is not None:
             # Longer than the actors' timeout, because the bridge itself may be slow.
             responses = await self.link.ask(
-                "progress", 2 * LOOKING, names=list(running), most=LOOKING
+                "progress",
+                2 * PROGRESS_FETCH_TIMEOUT_SECONDS,
+                names=list(running),
+                most=PROGRESS_FETCH_TIMEOUT_SECONDS,
             )
         reports = []
         for entry in {id(entry): entry for entry in running.values()}.values():
@@ -374,7 +389,7 @@ class RayExecutor:
                 with contextlib.suppress(BridgeError):
                     await self.link.ask("clear", 60.0, name=actor, node=node.id, into="")
 
-    async def list(self) -> tuple[Held, ...]:
+    async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
         return self._desk.held()
 
@@ -421,7 +436,7 @@ class RayExecutor:
             raise KeyError(f"{process} of generation {generation}")
         entry = self._desk.entries.get((job, generation))
         if entry is not None and not entry.over:
-            most = max(1, min(most, MOST))
+            most = max(1, min(most, MAX_CHUNK_BYTES))
             return await self._live_logs(entry, process, start, most)
         return await asyncio.to_thread(self._desk.log, job, generation, process, start, most)
 
@@ -432,7 +447,7 @@ class RayExecutor:
         return self._desk.has_logs(job, number)
 
     async def _live_logs(
-        self, entry: RayEntry, process: str, start: int | None, most: int
+        self, entry: RayGeneration, process: str, start: int | None, most: int
     ) -> LogChunk:
         part = next(
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
@@ -449,7 +464,7 @@ class RayExecutor:
         begin, end, text, _ = response
         return LogChunk(entry.number, process, begin, end, text, complete=False)
 
-    async def observe(self) -> tuple[Observed, ...]:
+    async def observe(self) -> tuple[ObservedJob, ...]:
         """Return this executor's own running generations."""
         own = [entry.held() for entry in self._desk.entries.values() if entry.phase == RUNNING]
-        return tuple(Observed(held.job, held.placement, held.started or 0.0) for held in own)
+        return tuple(ObservedJob(held.job, held.placement, held.started or 0.0) for held in own)

@@ -17,11 +17,11 @@ from shadowprice.executors.contract import ExecutorError
 
 log = logging.getLogger("shadowprice.executors")
 
-LINE: Final = 32 << 20
+MAX_RESPONSE_BYTES: Final = 32 << 20
 """Maximum bytes of a response."""
 
 
-class Link:
+class BridgeClient:
     """A connection to a running bridge.
 
     ``log`` is the file for the bridge's output. ``event`` receives each event.
@@ -53,7 +53,7 @@ class Link:
                 env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
                 start_new_session=True,  # Ctrl-C must only reach the service
                 pass_fds=(keep,),
-                limit=LINE,
+                limit=MAX_RESPONSE_BYTES,
             )
         self._reading = asyncio.create_task(self._read(self._process))
 

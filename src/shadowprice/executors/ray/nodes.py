@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
-from shadowprice.executors.contract import ServerSlice
-from shadowprice.executors.generations.placing import NoPlaceError
-from shadowprice.executors.memory import counted_memory
+from shadowprice.executors.contract import ServerInfo
+from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.memory import round_down_memory
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -23,7 +23,7 @@ _MOST_NAMES: Final = int(bounds.RESOURCES.most)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class RayNode:
     """A node of the Ray cluster.
 
     ``id`` is Ray's id of the node, which changes with every start of its raylet. Other nodes reach
@@ -32,10 +32,10 @@ class Node:
 
     id: str
     address: str
-    server: ServerSlice
+    server: ServerInfo
 
 
-def nodes_of(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, Node]:
+def nodes_of(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, RayNode]:
     """Return the nodes that can run jobs, by server name.
 
     Nodes without CPU and GPU are omitted. Of two nodes with one name, the known one is kept.
@@ -47,7 +47,7 @@ def nodes_of(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> 
     known : mapping of str to str
         Ids of the previously known nodes by server.
     """
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, RayNode] = {}
     alive = [item for item in records if item.get("Alive")]
     alive.sort(key=lambda item: (known.get(_name(item)) != item["NodeID"], item["NodeID"]))
     for record in alive:
@@ -69,7 +69,7 @@ def _name(record: Mapping[str, Any]) -> str:
     return str(record.get("NodeName") or record["NodeManagerAddress"])[: int(bounds.NAME.most)]
 
 
-def _node(record: Mapping[str, Any]) -> Node:
+def _node(record: Mapping[str, Any]) -> RayNode:
     capacity: dict[str, int] = {}
     for name, amount in list(record.get("Resources", {}).items())[:_MOST_NAMES]:
         if name.startswith(_LEFT_OUT):
@@ -77,32 +77,32 @@ def _node(record: Mapping[str, Any]) -> Node:
         unit = 1 if name == "memory" else MILLI
         units = min(int(float(amount) * unit), int(bounds.MEMORY.most))
         if name == "memory":
-            units = counted_memory(units)
+            units = round_down_memory(units)
         if units > 0:
             capacity[_OWN.get(name, name)] = units
     labels = dict(list(record.get("Labels", {}).items())[:_MOST_NAMES])
     kind = labels.get(_ACCELERATOR)
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
-    server = ServerSlice(_name(record), capacity, labels)
-    return Node(str(record["NodeID"]), str(record["NodeManagerAddress"]), server)
+    server = ServerInfo(_name(record), capacity, labels)
+    return RayNode(str(record["NodeID"]), str(record["NodeManagerAddress"]), server)
 
 
-def gpus(amounts: Mapping[str, int]) -> int:
+def gpu_millis(amounts: Mapping[str, int]) -> int:
     """Return the total of GPUs of any kind, in thousandths."""
     return sum(
         amount for name, amount in amounts.items() if name == "gpu" or name.startswith("gpu/")
     )
 
 
-def asked_of(amounts: Mapping[str, int], node: Node) -> dict[str, Any]:
+def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]:
     """Return the actor options that request a process's resources from Ray.
 
     Resources that Ray doesn't know on the node, such as bandwidth, are left to the scheduler.
     ``amounts`` are in the units of `core.amounts`.
     """
     options: dict[str, Any] = {"num_cpus": amounts.get("cpu", 0) / MILLI}
-    gpu_amount = gpus(amounts)
+    gpu_amount = gpu_millis(amounts)
     options["num_gpus"] = gpu_amount / MILLI
     if amounts.get("memory"):
         options["memory"] = amounts["memory"]
@@ -110,13 +110,16 @@ def asked_of(amounts: Mapping[str, int], node: Node) -> dict[str, Any]:
     options["resources"] = {
         name: amount / MILLI
         for name, amount in amounts.items()
-        if amount and name not in own and name in node.server.capacity and not gpus({name: amount})
+        if amount
+        and name not in own
+        and name in node.server.capacity
+        and not gpu_millis({name: amount})
     }
     return options
 
 
-def check_room(
-    node: Node, wanted: Iterable[Mapping[str, int]], held: Iterable[Mapping[str, int]]
+def check_available(
+    node: RayNode, wanted: Iterable[Mapping[str, int]], held: Iterable[Mapping[str, int]]
 ) -> None:
     """Check that a node has capacity for new processes, because Ray would wait for it.
 
@@ -134,28 +137,28 @@ def check_room(
     """
     name, capacity = node.server.name, node.server.capacity
     new, old = list(wanted), list(held)
-    total, used = capacity.get("gpu", 0), sum(map(gpus, old))
+    total, used = capacity.get("gpu", 0), sum(map(gpu_millis, old))
     for amounts in new:
-        amount = gpus(amounts)
+        amount = gpu_millis(amounts)
         if amount > MILLI and amount % MILLI:
-            raise NoPlaceError(f"Ray gives whole GPUs beyond one, not {amount / MILLI:g}")
+            raise PlacementError(f"Ray gives whole GPUs beyond one, not {amount / MILLI:g}")
         if amount and used + amount > total:
             if amount % MILLI:
-                raise NoPlaceError(f"{name} has no GPU with {amount / MILLI:g} of it free")
+                raise PlacementError(f"{name} has no GPU with {amount / MILLI:g} of it free")
             free = max(0, total - used) / MILLI
-            raise NoPlaceError(
+            raise PlacementError(
                 f"{name} has {total / MILLI:g} GPUs, {free:g} of them free, and a process asks for "
                 f"{amount / MILLI:g}"
             )
         used += amount
     for resource in {key for amounts in new for key in amounts} & capacity.keys():
-        if gpus({resource: 1}):
+        if gpu_millis({resource: 1}):
             continue
         demand = sum(amounts.get(resource, 0) for amounts in new)
         free_amount = capacity[resource] - sum(amounts.get(resource, 0) for amounts in old)
         if demand > free_amount:
             unit = 1 if resource == "memory" else MILLI
-            raise NoPlaceError(
+            raise PlacementError(
                 f"{name} has {max(0, free_amount) / unit:g} of {resource} free in Ray, and "
                 f"{demand / unit:g} is asked for"
             )

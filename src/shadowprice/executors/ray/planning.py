@@ -7,22 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import Process, environment_of, own_environment, processes_of
-from shadowprice.executors.generations.generation import MARK
-from shadowprice.executors.generations.placing import (
-    NoPlaceError,
-    allocations_of,
-    amounts,
-    check,
-    on_server,
+from shadowprice.executors.environment import (
+    Process,
+    environment_of,
+    inherited_environment,
+    processes_of,
 )
-from shadowprice.executors.ray.nodes import Node, check_room
+from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
+from shadowprice.executors.generations.placing import (
+    PlacementError,
+    allocated_on,
+    allocations_of,
+    process_demand,
+    validate_spec,
+)
+from shadowprice.executors.ray.nodes import RayNode, check_available
 
 _DATA_LIMIT: Final = 64 << 20
 
 
-def plan_of(
-    spec: GenerationSpec, nodes: Mapping[str, Node], held: Iterable[Mapping[str, Any]]
+def build_launch_plan(
+    spec: GenerationSpec, nodes: Mapping[str, RayNode], held: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], str]:
     """Return the plan of a generation, and a reason if it is refused.
 
@@ -31,15 +36,15 @@ def plan_of(
     held = list(held)
     processes = processes_of(spec)
     try:
-        check(spec)
+        validate_spec(spec)
         if spec.devices:
-            raise NoPlaceError("Ray deals out devices itself: none may be named")
+            raise PlacementError("Ray deals out devices itself: none may be named")
         deals = allocations_of(spec, processes)
         for server in dict.fromkeys(process.server for process in processes):
             if server not in nodes:
-                raise NoPlaceError(f"the Ray cluster has no node called {server!r}")
-            check_room(nodes[server], on_server(server, deals), on_server(server, held))
-    except NoPlaceError as error:
+                raise PlacementError(f"the Ray cluster has no node called {server!r}")
+            check_available(nodes[server], allocated_on(server, deals), allocated_on(server, held))
+    except PlacementError as error:
         return {}, str(error)
     execution = secrets.token_hex(16)
     parts = [
@@ -63,7 +68,7 @@ def plan_of(
     }, ""
 
 
-def part_plan(
+def build_process_plan(
     spec: GenerationSpec,
     process: Process,
     *,
@@ -76,7 +81,7 @@ def part_plan(
     log_bytes: int,
     limit_memory: bool,
 ) -> dict[str, Any]:
-    """Return the supervisor's plan for one process; see `local.planning.plan_of`.
+    """Return the supervisor's plan for one process; see `local.planning.build_launch_plan`.
 
     Parameters
     ----------
@@ -95,7 +100,7 @@ def part_plan(
     limit_memory : bool
         Whether to limit its private memory to its demand.
     """
-    environment = own_environment(spec, inherited) | environment_of(
+    environment = inherited_environment(spec, inherited) | environment_of(
         spec,
         process,
         master_address=master[0],
@@ -103,8 +108,8 @@ def part_plan(
         checkpoint_dir=checkpoints,
         devices=gpus,
     )
-    environment[MARK] = actor
-    memory = amounts(spec, process).get("memory", 0)
+    environment[EXECUTION_VARIABLE] = actor
+    memory = process_demand(spec, process).get("memory", 0)
     return {
         "execution": actor,
         "processes": [

@@ -7,14 +7,14 @@ import socket
 from pathlib import Path
 from typing import Final
 
-PATIENCE: Final = 5.0
+PROBE_TIMEOUT_SECONDS: Final = 5.0
 """Timeout in seconds of the connection attempt."""
 
-TRIES: Final = 3
+MAX_CONNECT_ATTEMPTS: Final = 3
 """Number of connection attempts if Ray Client's server dies at its start."""
 
 
-def by_chance(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return whether a retry may succeed after this failure of Ray Client.
 
     The head's proxy forks a server for each driver while gRPC threads run. A few percent of these
@@ -23,7 +23,7 @@ def by_chance(error: BaseException) -> bool:
     return "Starting Ray client server failed" in str(error)
 
 
-def endpoint(address: str) -> tuple[str, int] | None:
+def parse_endpoint(address: str) -> tuple[str, int] | None:
     """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, None otherwise."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:
@@ -31,16 +31,16 @@ def endpoint(address: str) -> tuple[str, int] | None:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def reached(address: str) -> str:
+def probe(address: str) -> str:
     """Return why an address doesn't answer; empty if it answers or has no host and port.
 
     Ray itself would retry for a minute and print a page.
     """
-    target = endpoint(address)
+    target = parse_endpoint(address)
     if target is None:
         return ""
     try:
-        with socket.create_connection(target, PATIENCE):
+        with socket.create_connection(target, PROBE_TIMEOUT_SECONDS):
             return ""
     except TimeoutError:
         return "it does not answer"
@@ -48,7 +48,7 @@ def reached(address: str) -> str:
         return error.strerror or str(error)
 
 
-def remembered() -> str:
+def last_head_address() -> str:
     """Return the head's address of this machine's last cluster, empty if unknown.
 
     ``ray start`` writes it. ``ray stop`` removes it, but a crash of the machine leaves it.

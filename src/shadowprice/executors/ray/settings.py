@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shadowprice.executors.reading import LOG_BYTES, Reading
+from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
 
 _NAMES: Final = ("log_bytes", "lost_after", "memory", "node_dir", "patience", "shared")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RaySettings:
     """Settings of the Ray executor.
 
     Parameters
@@ -34,7 +34,7 @@ class Settings:
         and working directories. Empty for the executor's own directory.
     """
 
-    log_bytes: int = LOG_BYTES
+    log_bytes: int = DEFAULT_LOG_BYTES
     lost_after: float = 60.0
     memory: str = "rlimit"
     node_dir: str = ""
@@ -42,7 +42,7 @@ class Settings:
     shared: str = ""
 
 
-def read_settings(values: Mapping[str, str]) -> Settings:
+def read_settings(values: Mapping[str, str]) -> RaySettings:
     """Parse the settings.
 
     Raises
@@ -50,8 +50,8 @@ def read_settings(values: Mapping[str, str]) -> Settings:
     InputError
         If a name is unknown or a value is invalid, with all errors.
     """
-    reading = Reading(values, _NAMES)
-    settings = Settings(
+    reading = OptionsReader(values, _NAMES)
+    settings = RaySettings(
         reading.log_bytes(),
         reading.seconds("lost_after", 60),
         reading.choice("memory", ("rlimit", "off")),

@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 
-def find(name: str, chosen: str = "") -> Path | None:
+def find_or_create(name: str, chosen: str = "") -> Path | None:
     """Return the executor's control group, created if missing; None if not permitted.
 
     The group is created below this process's own group, or below ``chosen``, a group delegated to
@@ -79,7 +79,7 @@ def join(group: Path) -> None:
         os.close(descriptor)
 
 
-def members(group: Path) -> list[int]:
+def list_processes(group: Path) -> list[int]:
     """Return the processes in a group and its descendants; empty if the group doesn't exist."""
     processes = []
     for directory, _, _ in os.walk(group):
@@ -94,7 +94,7 @@ def kill(group: Path) -> None:
     try:
         (group / "cgroup.kill").write_text("1", encoding="ascii")
     except OSError:
-        for process in members(group):
+        for process in list_processes(group):
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
 
@@ -106,7 +106,7 @@ def remove(group: Path) -> None:
             os.rmdir(directory)  # noqa: PTH106  # as os.walk names it
 
 
-def out_of_memory(group: Path) -> bool:
+def was_oom_killed(group: Path) -> bool:
     """Return whether the kernel's OOM killer killed a process of the group."""
     try:
         events = (group / "memory.events").read_text(encoding="ascii")

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.executors.generations.disk import names
-from shadowprice.executors.generations.generation import MARK
+from shadowprice.executors.generations.disk import list_names
+from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
 from shadowprice.executors.supervision import cgroups
 
 _FEW: Final = 5
@@ -136,7 +136,7 @@ def group_of(process: int) -> int:
 
 def processes() -> Iterator[tuple[int, int, int]]:
     """Yield pid, parent pid and process group of every process that hasn't ended."""
-    for name in names(Path("/proc")):
+    for name in list_names(Path("/proc")):
         if not name.isdecimal():
             continue
         try:
@@ -163,9 +163,9 @@ def descendants(root: int) -> dict[int, int]:
     return groups
 
 
-def marked(execution: str) -> set[int]:
+def find_by_execution_id(execution: str) -> set[int]:
     """Return the processes that have an execution's mark in their environment."""
-    mark = f"{MARK}={execution}".encode()
+    mark = f"{EXECUTION_VARIABLE}={execution}".encode()
     matching = set()
     for process, _, _ in processes():
         with contextlib.suppress(OSError):
@@ -174,7 +174,7 @@ def marked(execution: str) -> set[int]:
     return matching
 
 
-def variables(process: int) -> dict[str, str]:
+def read_environ(process: int) -> dict[str, str]:
     """Return the initial environment of a process, empty if it can't be read."""
     try:
         content = Path(f"/proc/{process}/environ").read_bytes()
@@ -184,7 +184,7 @@ def variables(process: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def called(found: Iterable[int]) -> str:
+def process_names(found: Iterable[int]) -> str:
     """Return the command names of processes. Arguments are omitted: they may contain secrets."""
     counts: dict[str, int] = {}
     for process in found:

@@ -18,9 +18,20 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.executors.generations.generation import ENDED, RUNNING, Generation, me, start_time
+from shadowprice.executors.generations.generation import (
+    ENDED,
+    RUNNING,
+    GenerationDirectory,
+    own_identity,
+    start_time,
+)
 from shadowprice.executors.generations.logs import LogWriter
-from shadowprice.executors.generations.verdict import decided, done, status, verdict
+from shadowprice.executors.generations.verdict import (
+    all_succeeded,
+    compute_outcome,
+    has_outcome,
+    shell_exit_status,
+)
 from shadowprice.executors.supervision import cgroups, children
 
 STRAY_GRACE: Final = 2.0
@@ -71,7 +82,7 @@ class Supervisor:
         because its holder may no longer be able to stop the generation.
     """
 
-    def __init__(self, generation: Generation, bell: str, lifeline: int = -1) -> None:
+    def __init__(self, generation: GenerationDirectory, bell: str, lifeline: int = -1) -> None:
         self._generation = generation
         self._plan = generation.plan()
         self._bell = bell
@@ -190,7 +201,7 @@ class Supervisor:
         remaining = children.descendants(os.getpid())
         if self._cgroup is not None:
             # A shell's SIGTERM trap may have started processes since, for example to save.
-            new = cgroups.members(self._cgroup) - remaining.keys()
+            new = cgroups.list_processes(self._cgroup) - remaining.keys()
             remaining |= {process: children.group_of(process) for process in new}
         return remaining
 
@@ -283,14 +294,14 @@ class Supervisor:
                 child.process.returncode = returned  # reaped here, so Popen must not wait
                 if self._forced and returned == -signal.SIGKILL:
                     self._killed.add(child.name)
-                elif self._cgroup is not None and cgroups.out_of_memory(self._cgroup / child.name):
+                elif self._cgroup is not None and cgroups.was_oom_killed(self._cgroup / child.name):
                     self._notes[child.name] = "it needed more memory than its job asks for"
                 elif returned in _SHORT and child.memory and not self._ending:
                     self._notes[child.name] = (
                         f"what it maps is held to {child.memory >> 20} MiB, the memory that its "
                         "job asks for, which may be why"
                     )
-                self._exited(child, status(returned))
+                self._exited(child, shell_exit_status(returned))
 
     def _exited(self, child: _Child, code: int) -> None:
         child.code = code
@@ -303,7 +314,9 @@ class Supervisor:
             return
         workers = self._workers()
         # With PS only, the supervisors of the workers decide.
-        over = decided(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
+        over = (
+            has_outcome(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
+        )
         if over and not (workers and self._settles(workers)):
             others = any(child.code is None for child in self._children.values())
             grace = self._plan["grace"]
@@ -316,7 +329,7 @@ class Supervisor:
         with their parent need a moment, so they get `_AGAIN` seconds. Processes that remain are
         noted and ended with the generation.
         """
-        if not done(self._exits, workers, tolerant=self._tolerant):
+        if not all_succeeded(self._exits, workers, tolerant=self._tolerant):
             return False
         self._settled = self._settled or time.monotonic() + _AGAIN
         if self._alone:
@@ -327,13 +340,13 @@ class Supervisor:
         strays = self._strays()
         strays_by_name: dict[str, list[int]] = {}
         for process in strays:
-            variables = children.variables(process)
+            variables = children.read_environ(process)
             name = f"{variables.get('SHADOWPRICE_ROLE')}-{variables.get('SHADOWPRICE_RANK')}"
             strays_by_name.setdefault(
                 name if name in self._children else self._exits[-1][0], []
             ).append(process)
         for name, processes in strays_by_name.items():
-            if names := children.called(processes):
+            if names := children.process_names(processes):
                 self._notes[name] = (
                     f"what it left running in the background ({names}) was ended with it; "
                     "a job lasts as long as its command"
@@ -371,7 +384,7 @@ class Supervisor:
     def _over(self) -> bool:
         if not self._ending or not self._alone:
             return False
-        return self._cgroup is None or not cgroups.members(self._cgroup)
+        return self._cgroup is None or not cgroups.list_processes(self._cgroup)
 
     # ------------------------------------------------------------------ ending
 
@@ -381,7 +394,7 @@ class Supervisor:
             child.log.close()
         if self._cgroup is not None:
             cgroups.remove(self._cgroup)
-        result = verdict(
+        result = compute_outcome(
             self._exits,
             self._workers(),
             tolerant=self._tolerant,
@@ -459,11 +472,11 @@ def main(path: Path, lifeline: int = -1) -> int:
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         # Handled, not ignored: spawned processes would inherit an ignored signal.
         signal.signal(number, lambda *_: None)
-    generation = Generation(path)
+    generation = GenerationDirectory(path)
     plan = generation.plan()
     if not plan:
         return 0
-    lock = generation.claim(me())
+    lock = generation.claim(own_identity())
     if lock is None:
         notify_executor(plan["bell"], path)  # `claim` may have refused it
         return 0

@@ -7,22 +7,22 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
 from shadowprice.executors.contract import (
-    Capabilities,
     Ended,
     Ending,
+    ExecutorCapabilities,
+    GenerationPhase,
     GenerationSpec,
-    Held,
+    GenerationStatus,
     LogChunk,
-    Observed,
-    Phase,
+    ObservedJob,
     Progressed,
     Receipt,
-    Refused,
     Report,
     ServerGone,
+    ServerInfo,
     ServerSeen,
-    ServerSlice,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.virtual.jobs import VirtualGeneration, VirtualJob
 from shadowprice.executors.virtual.loop import SECOND, VirtualClock
@@ -49,7 +49,7 @@ class VirtualExecutor:
         Every generation with an accepted start command, in order of acceptance.
     """
 
-    capabilities = Capabilities(discovers_servers=True, progress_files=True)
+    capabilities = ExecutorCapabilities(discovers_servers=True, progress_files=True)
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class VirtualExecutor:
     def return_server(self, server: str) -> None:
         """Add a lost server again."""
         self._gone.discard(server)
-        server_slice = ServerSlice(server, self._capacity.get(server, {}))
+        server_slice = ServerInfo(server, self._capacity.get(server, {}))
         self._reports.put_nowait(ServerSeen(server_slice, self._wall()))
 
     # ------------------------------------------------------------------ opening and closing
@@ -95,7 +95,7 @@ class VirtualExecutor:
         """End `watch`; jobs continue."""
         self._reports.put_nowait(None)
 
-    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+    async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers and their capacities."""
         self._capacity = {server.name: server.capacity for server in servers}
 
@@ -120,7 +120,7 @@ class VirtualExecutor:
         self.generations.append(entry)
         refusal = self._refusal(spec)
         if refusal:
-            self._over(entry, Refused(spec.command, *key, self._wall(), refusal))
+            self._over(entry, StartRefused(spec.command, *key, self._wall(), refusal))
             return Receipt.ACCEPTED
         self._live[spec.job] = entry
         self._after(job.launch_seconds, self._launched, entry)
@@ -162,7 +162,9 @@ class VirtualExecutor:
         self._fences[job] = max(generation, self._fences.get(job, 0))
         entry = self._entries.get((job, generation))
         if entry is None:  # never started; the fence now bars it
-            refused = Refused(command, job, generation, self._wall(), "stopped before it started")
+            refused = StartRefused(
+                command, job, generation, self._wall(), "stopped before it started"
+            )
             self._reports.put_nowait(refused)
             return Receipt.ACCEPTED
         if not entry.alive:
@@ -172,7 +174,7 @@ class VirtualExecutor:
         if entry.stop_ordered is not None:
             return Receipt.DUPLICATE
         entry.command, entry.stop_ordered = command, self._now()
-        entry.halted, entry.phase = self._now(), Phase.STOPPING
+        entry.halted, entry.phase = self._now(), GenerationPhase.STOPPING
         limit = entry.spec.program.grace if grace is None else grace
         saving = entry.job.save_seconds
         if entry.trains is None or self._now() < entry.trains or saving is None:
@@ -186,14 +188,14 @@ class VirtualExecutor:
     # ------------------------------------------------------------------ job behaviour
 
     def _launched(self, entry: VirtualGeneration) -> None:
-        if entry.phase is not Phase.STARTING:
+        if entry.phase is not GenerationPhase.STARTING:
             return
-        entry.phase, entry.started = Phase.RUNNING, self._now()
+        entry.phase, entry.started = GenerationPhase.RUNNING, self._now()
         self._reports.put_nowait(Started(entry.spec.command, *entry.key, self._wall()))
         self._after(entry.job.start_of(entry.spec.generation), self._train, entry)
 
     def _train(self, entry: VirtualGeneration) -> None:
-        if entry.phase is not Phase.RUNNING:
+        if entry.phase is not GenerationPhase.RUNNING:
             return
         entry.trains = self._now()
         remaining = (entry.job.work - entry.base) / entry.rate
@@ -207,13 +209,13 @@ class VirtualExecutor:
             self._after(1.0 / entry.rate, self._report, entry)
 
     def _report(self, entry: VirtualGeneration) -> None:
-        if entry.phase is not Phase.RUNNING or entry.job.report_every is None:
+        if entry.phase is not GenerationPhase.RUNNING or entry.job.report_every is None:
             return
         self._reports.put_nowait(entry.report(self._now(), self._wall()))
         self._after(entry.job.report_every, self._report, entry)
 
     def _exit(self, entry: VirtualGeneration, ending: Ending, code: int, reason: str) -> None:
-        if entry.phase is Phase.RUNNING:
+        if entry.phase is GenerationPhase.RUNNING:
             entry.halted = self._now()
             self._end(entry, ending, code, reason)
 
@@ -242,8 +244,8 @@ class VirtualExecutor:
         end = Ended(entry.command, *entry.key, wall, ending, code, reason, (), forced)
         self._over(entry, end)
 
-    def _over(self, entry: VirtualGeneration, end: Ended | Refused) -> None:
-        entry.phase, entry.ended, entry.end = Phase.ENDED, self._now(), end
+    def _over(self, entry: VirtualGeneration, end: Ended | StartRefused) -> None:
+        entry.phase, entry.ended, entry.end = GenerationPhase.ENDED, self._now(), end
         if self._live.get(entry.spec.job) is entry:
             del self._live[entry.spec.job]
         self._reports.put_nowait(end)
@@ -257,7 +259,7 @@ class VirtualExecutor:
             entry.report(now, wall)
             for entry in self._live.values()
             if entry.job.report_every is not None
-            and entry.phase is Phase.RUNNING
+            and entry.phase is GenerationPhase.RUNNING
             and entry.trains is not None
             and now - entry.trains >= 1.0 / entry.rate
         ]
@@ -266,10 +268,10 @@ class VirtualExecutor:
         """Return an empty set: every job can be queried at any time; see `Fresh.unheard`."""
         return frozenset()
 
-    async def list(self) -> tuple[Held, ...]:
+    async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
         return tuple(
-            Held(
+            GenerationStatus(
                 *entry.key,
                 entry.phase,
                 entry.spec.placement,
@@ -287,9 +289,7 @@ class VirtualExecutor:
         for server in self._gone:
             reports.put_nowait(ServerGone(server, self._wall()))
         for server in self._capacity.keys() - self._gone:
-            reports.put_nowait(
-                ServerSeen(ServerSlice(server, self._capacity[server]), self._wall())
-            )
+            reports.put_nowait(ServerSeen(ServerInfo(server, self._capacity[server]), self._wall()))
         for entry in self._entries.values():
             if entry.started is not None:
                 started = self._wall(entry.started)
@@ -326,10 +326,10 @@ class VirtualExecutor:
         del start, most
         raise KeyError(f"{process} of generation {generation} of {job}")
 
-    async def observe(self) -> tuple[Observed, ...]:
+    async def observe(self) -> tuple[ObservedJob, ...]:
         """Return the generations that run."""
         return tuple(
-            Observed(job, entry.spec.placement, self._wall(entry.started), entry.spec.tenant)
+            ObservedJob(job, entry.spec.placement, self._wall(entry.started), entry.spec.tenant)
             for job, entry in self._live.items()
             if entry.started is not None
         )

@@ -9,21 +9,21 @@ from shadowprice.core.job import MICRO, Job
 from shadowprice.executors.contract import (
     Ended,
     Ending,
+    GenerationPhase,
     GenerationSpec,
-    Phase,
     Progressed,
-    Refused,
-    Share,
+    ServerAllocation,
+    StartRefused,
 )
 
-Rate = Callable[[Sequence[Share]], float]
+Rate = Callable[[Sequence[ServerAllocation]], float]
 """Mini-batches per second for a placement."""
 
 
 def stated_rate(job: Job, slot_seconds: float) -> Rate:
     """Return the speed in a job's specification, as a function of the placement."""
 
-    def rate(placement: Sequence[Share]) -> float:
+    def rate(placement: Sequence[ServerAllocation]) -> float:
         workers = sum(share.workers for share in placement)
         if job.required != job.work * MICRO:  # progress is counted in worker-slots
             return workers / job.step_seconds
@@ -101,7 +101,7 @@ class VirtualGeneration:
     base: float
     left_seconds: float | None = None
     left_at: float = 0.0
-    phase: Phase = Phase.STARTING
+    phase: GenerationPhase = GenerationPhase.STARTING
     started: float | None = None
     trains: float | None = None
     """Start of its first step."""
@@ -110,7 +110,7 @@ class VirtualGeneration:
     stop_ordered: float | None = None
     command: int = 0
     ended: float | None = None
-    end: Ended | Refused | None = None
+    end: Ended | StartRefused | None = None
     saved: float = 0.0
     """Mini-batches of the checkpoint that it left; set at its end."""
     forgotten: bool = False
@@ -124,7 +124,7 @@ class VirtualGeneration:
     @property
     def alive(self) -> bool:
         """Whether its processes may run."""
-        return self.phase is not Phase.ENDED
+        return self.phase is not GenerationPhase.ENDED
 
     @property
     def ending(self) -> Ending | None:

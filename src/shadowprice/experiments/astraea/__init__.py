@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shadowprice.experiments.framework import Experiment, Settings, Tables
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, Tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ def _declare(
     """Declare an experiment whose module is imported when it runs."""
     where = f"shadowprice.experiments.astraea.{module}"
 
-    def measure(settings: Settings) -> Tables:
+    def measure(settings: ExperimentSettings) -> Tables:
         tables: Tables = getattr(import_module(where), f"measure_{name}")(settings)
         return tables
 

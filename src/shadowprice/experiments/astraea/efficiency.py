@@ -10,8 +10,8 @@ import polars as pl
 
 from shadowprice.core.amounts import MILLI
 from shadowprice.experiments.astraea.presets import PRESETS, VARIANTS
-from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, Outcome, variance
-from shadowprice.experiments.framework import Settings, Tables
+from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, RevenueObserver, variance
+from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ LESS_THETA: Final = 0.4
 """Factor of a preset's theta in Fig. 13; with preset `FOUND` a fiftieth of its definition."""
 
 
-def trials_of(settings: Settings) -> int:
+def trials_of(settings: ExperimentSettings) -> int:
     """Return the number of trials in a mean: three (the paper: five), or one if quick."""
     return 1 if settings.quick else 3
 
@@ -59,7 +59,7 @@ def _revenue(
     }
 
 
-def measure_fig4(settings: Settings) -> Tables:
+def measure_fig4(settings: ExperimentSettings) -> Tables:
     """Return total revenue by policy, over jobs and over servers, for both kinds of utility."""
     jobs = (50, 150) if settings.quick else (100, 300, 500)
     servers = (60, 140) if settings.quick else (60, 100, 140)
@@ -125,7 +125,7 @@ def draw_fig4(tables: Tables, figure: Figure) -> None:
     panels[0, 0].legend(fontsize=8, title="dotted: ideal clock", title_fontsize=8)
 
 
-def measure_table2(settings: Settings) -> Tables:
+def measure_table2(settings: ExperimentSettings) -> Tables:
     """Return revenue per job and variance of the fairness ratio by number of users."""
     counts = (5, 8, 11, 14)
     cases = list(product(PRESETS, counts, range(trials_of(settings))))
@@ -177,7 +177,7 @@ def draw_table2(tables: Tables, figure: Figure) -> None:
     left.legend(fontsize=9)
 
 
-def measure_fig13(settings: Settings) -> Tables:
+def measure_fig13(settings: ExperimentSettings) -> Tables:
     """Return the share of workers in use, slot by slot, and makespans."""
     rows, spans = [], []
     for index, (preset, setting) in enumerate(PRESETS.items()):
@@ -185,7 +185,9 @@ def measure_fig13(settings: Settings) -> Tables:
         cluster = setting.cluster(USERS, SERVERS, HORIZON)
         total = int(sum(tenant.share["worker"] for tenant in cluster.tenants)) // MILLI
         jobs, source = setting.draw(cluster, JOBS, settings.seed)
-        outcomes: dict[str, Outcome] = {name: setting.run(name, cluster, jobs) for name in POLICIES}
+        outcomes: dict[str, RevenueObserver] = {
+            name: setting.run(name, cluster, jobs) for name in POLICIES
+        }
         outcomes["astraea, theta x 0.4"] = setting.run(
             "astraea", cluster, jobs, theta_scale=LESS_THETA
         )
@@ -252,7 +254,7 @@ def _varied(
     return outcome.revenue, max(outcome.busy.values(), default=0), source
 
 
-def measure_settings(settings: Settings) -> Tables:
+def measure_settings(settings: ExperimentSettings) -> Tables:
     """Return the effect of each part of preset `FOUND` on Fig. 4's ratios."""
     # A third of jobs and servers keeps the load, if every user still has enough servers.
     part = 3 if settings.quick and SERVERS >= 3 * USERS else 1

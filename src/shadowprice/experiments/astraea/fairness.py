@@ -17,7 +17,7 @@ from shadowprice.experiments.astraea.efficiency import (
 )
 from shadowprice.experiments.astraea.presets import PRESETS
 from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, variance
-from shadowprice.experiments.framework import Settings, Tables
+from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def _variances(preset: str, count: int, trial: int, policy: str, seed: int) -> t
     return (preset, policy, count, real, ideal, source)
 
 
-def measure_fig7(settings: Settings) -> Tables:
+def measure_fig7(settings: ExperimentSettings) -> Tables:
     """Return each user's mean ratio, by policy."""
     results = settings.each(
         _ratios,
@@ -77,7 +77,7 @@ def draw_fig7(tables: Tables, figure: Figure) -> None:
         row[0].set_ylabel(f"fairness ratio, {setting.title}", fontsize=9)
 
 
-def measure_fig8(settings: Settings) -> Tables:
+def measure_fig8(settings: ExperimentSettings) -> Tables:
     """Return the mean variance over users, by policy and number of jobs."""
     counts = (100, 300) if settings.quick else (100, 300, 500)
     rows = settings.each(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.experiments.astraea.runs import Outcome, run
+from shadowprice.experiments.astraea.runs import RevenueObserver, run
 from shadowprice.experiments.astraea.workload import (
     FOUND as FOUND_RANGES,
 )
@@ -68,7 +68,7 @@ class Preset:
         cluster: Cluster,
         jobs: Sequence[Job],
         theta_scale: float = 1.0,
-    ) -> Outcome:
+    ) -> RevenueObserver:
         """Run a policy with its parameters, with theta scaled if it has one."""
         settings = dict(self.settings.get(policy, {}))
         if theta_scale != 1.0:

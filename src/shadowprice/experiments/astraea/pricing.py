@@ -16,7 +16,7 @@ from shadowprice.experiments.astraea.efficiency import (
 )
 from shadowprice.experiments.astraea.presets import PRESETS, STATED
 from shadowprice.experiments.astraea.runs import COLOURS
-from shadowprice.experiments.framework import Settings, Tables
+from shadowprice.experiments.framework import ExperimentSettings, Tables
 from shadowprice.experiments.style import PALETTE
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GREEN = COLOURS["astraea"]
 
 
-def _times(settings: Settings, points: list[tuple[int, int]]) -> pl.DataFrame:
+def _times(settings: ExperimentSettings, points: list[tuple[int, int]]) -> pl.DataFrame:
     """Return mean run time and decision time per job, by preset and (jobs, servers)."""
     warm = STATED.cluster(USERS, 20, 64)
     STATED.run("astraea", warm, STATED.draw(warm, 20, settings.seed)[0])  # compiles
@@ -52,13 +52,13 @@ def _times(settings: Settings, points: list[tuple[int, int]]) -> pl.DataFrame:
     return pl.DataFrame(rows).group_by(keys, maintain_order=True).mean()
 
 
-def measure_fig9(settings: Settings) -> Tables:
+def measure_fig9(settings: ExperimentSettings) -> Tables:
     """Return running time by number of jobs."""
     counts = (100, 300, 500) if settings.quick else (100, 200, 300, 400, 500, 1000)
     return {"time": _times(settings, [(count, SERVERS) for count in counts])}
 
 
-def measure_fig10(settings: Settings) -> Tables:
+def measure_fig10(settings: ExperimentSettings) -> Tables:
     """Return running time by number of servers."""
     sizes = (60, 140) if settings.quick else (60, 80, 100, 120, 140, 300)
     return {"time": _times(settings, [(JOBS, size) for size in sizes])}
@@ -94,7 +94,7 @@ def _scaled(preset: str, count: int, scale: float, seed: int) -> tuple[Any, ...]
     return (preset, count, scale, outcome.revenue, outcome.ideal, source)
 
 
-def measure_fig11(settings: Settings) -> Tables:
+def measure_fig11(settings: ExperimentSettings) -> Tables:
     """Return revenue with theta at percentages of its definition, for loads and presets."""
     scales = (
         (0.2, 0.8, 1.0, 2.0) if settings.quick else (0.05, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 5.0)
@@ -140,7 +140,7 @@ def draw_fig11(tables: Tables, figure: Figure) -> None:
     panels[0].legend(title="dotted: ideal clock")
 
 
-def measure_fig12(settings: Settings) -> Tables:
+def measure_fig12(settings: ExperimentSettings) -> Tables:
     """Return ideal revenue and price of every admitted job."""
     rows = []
     for preset, setting in PRESETS.items():

@@ -18,11 +18,11 @@ from shadowprice.core.utility import Linear, utility_value
 from shadowprice.experiments.astraea.presets import FOUND, Preset
 from shadowprice.experiments.astraea.runs import COLOURS, POLICIES
 from shadowprice.experiments.astraea.workload import TINY
-from shadowprice.experiments.framework import Settings, Tables
+from shadowprice.experiments.framework import ExperimentSettings, Tables
 from shadowprice.experiments.style import PALETTE
-from shadowprice.policies.astraea.optimum import Batch, Optimum
+from shadowprice.policies.astraea.optimum import GangBatch, OptimumResult
 from shadowprice.policies.tenants.gang_jobs import fewest_slots, gang_job
-from shadowprice.policies.tenants.tenancy import Claim, tenancy_of
+from shadowprice.policies.tenants.tenancy import UnitClaim, read_tenant_shares
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,13 +61,13 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
     Skutella and Wang, *Single machine scheduling with release dates*, SIAM J. Discrete Math. 15,
     2002.)
     """
-    tenancy = tenancy_of(cluster)
+    tenancy = read_tenant_shares(cluster)
     capacity = int(tenancy.workers[0].sum())
     first = min(job.arrival for job in jobs)
     minimum_work, shortest = [], []
     for job in jobs:
         claim = tenancy.claim_of(job)
-        assert isinstance(claim, Claim)
+        assert isinstance(claim, UnitClaim)
         gang = gang_job(job, claim, int(tenancy.ps[0].max()))
         slots, _ = fewest_slots(gang, tenancy.workers[0], tenancy.ps[0])
         possible = slots < UNLIMITED
@@ -101,20 +101,22 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
     return float(-result.fun)
 
 
-def offline(cluster: Cluster, jobs: Sequence[Job], *, time_limit: float = TIME_LIMIT) -> Optimum:
+def offline(
+    cluster: Cluster, jobs: Sequence[Job], *, time_limit: float = TIME_LIMIT
+) -> OptimumResult:
     """Return the offline optimum of (3), with placements relaxed to the totals of the cluster.
 
     It is an upper bound of the optimum, so ratios to it are lower bounds of the performance ratio.
     After ``time_limit`` seconds the result is the best schedule so far, without a proof.
     """
-    tenancy = tenancy_of(cluster)
+    tenancy = read_tenant_shares(cluster)
     gangs = []
     for job in jobs:
         claim = tenancy.claim_of(job)
-        assert isinstance(claim, Claim)
+        assert isinstance(claim, UnitClaim)
         gangs.append(gang_job(job, claim, int(tenancy.ps[0].max())))
     first = min(job.arrival for job in jobs)
-    batch = Batch(
+    batch = GangBatch(
         gangs,
         tenancy.workers[0],
         tenancy.ps[0],
@@ -159,7 +161,10 @@ def _rows(
 
 
 def measure(
-    settings: Settings, jobs: Sequence[int], servers: Sequence[int], policies: Sequence[str]
+    settings: ExperimentSettings,
+    jobs: Sequence[int],
+    servers: Sequence[int],
+    policies: Sequence[str],
 ) -> Tables:
     """Return the mean ratio of each policy over trials, for each case."""
     trials = 1 if settings.quick else 3
@@ -180,14 +185,14 @@ def measure(
     return {"ratio": ratio, "trials": frame}
 
 
-def measure_fig5(settings: Settings) -> Tables:
+def measure_fig5(settings: ExperimentSettings) -> Tables:
     """Return Astraea's ratio by jobs and servers."""
     if settings.quick:
         return measure(settings, (5, 15), (5, 15, 45), ("astraea",))
     return measure(settings, (5, 10, 15), (5, 15, 25, 35, 45), ("astraea",))
 
 
-def measure_fig6(settings: Settings) -> Tables:
+def measure_fig6(settings: ExperimentSettings) -> Tables:
     """Return all policies' ratios by jobs, at fifteen servers."""
     return measure(settings, (5, 10, 15), (15,), POLICIES)
 

@@ -14,7 +14,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.tenants.tenancy import tenancy_of
+from shadowprice.policies.tenants.tenancy import read_tenant_shares
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 
@@ -29,7 +29,7 @@ MICRO: Final = 1_000_000
 
 
 @dataclass(eq=False)
-class Outcome(Observer):
+class RevenueObserver(Observer):
     """Result of a run.
 
     Attributes
@@ -108,7 +108,7 @@ class Outcome(Observer):
         gains: dict[str, float] = dict.fromkeys((str(job.tenant) for job in self.jobs), 0.0)
         for job in self.jobs:
             gains[str(job.tenant)] += utilities.get(job.name, 0.0)
-        tenancy = tenancy_of(self.cluster)
+        tenancy = read_tenant_shares(self.cluster)
         parts = sum(
             shares.sum(axis=0) / shares.sum() / 2
             for shares in (tenancy.worker_shares, tenancy.ps_shares)
@@ -128,12 +128,12 @@ def run(
     settings: Mapping[str, Any] | None = None,
     *,
     until: int | None = None,
-) -> Outcome:
+) -> RevenueObserver:
     """Run jobs under a scheduler that knows them all, as theta's definition requires."""
     scheduler = make_policy(
         policy, PolicyContext(cluster, known_jobs=jobs, until=until), settings or {}
     )
-    outcome = Outcome(cluster, jobs)
+    outcome = RevenueObserver(cluster, jobs)
     began = time.perf_counter()
     Simulation(cluster, jobs, scheduler, until).run([outcome])
     outcome.seconds = time.perf_counter() - began

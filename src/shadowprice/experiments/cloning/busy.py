@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from shadowprice.cloning.api import Distribution, LogNormal, Pareto, TaskGroup
-from shadowprice.cloning.waves import Rule, WaveRule, run
-from shadowprice.cloning.workload import WaveJobs, measured_jobs, poisson_jobs
+from shadowprice.cloning.waves import WaveRule, WaveRuleKind, simulate_waves
+from shadowprice.cloning.workload import WaveJobs, jobs_from_records, poisson_jobs
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.experiments.style import PALETTE
 from shadowprice.traces.locate import ENVIRONMENT, traces_folder
@@ -19,29 +19,44 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 MACHINES: Final = 100
 LOADS: Final = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
 LOOKS: Final = (
-    ("none", WaveRule(Rule.NONE), "no copies", {"color": PALETTE[6], "marker": "s", "ms": 8}),
-    ("full", WaveRule(Rule.FULL), "every task in two copies", {"color": PALETTE[1], "marker": "^"}),
-    ("detect", WaveRule(Rule.DETECT), "copies of late tasks", {"color": PALETTE[4], "marker": "D"}),
+    (
+        "none",
+        WaveRule(WaveRuleKind.NONE),
+        "no copies",
+        {"color": PALETTE[6], "marker": "s", "ms": 8},
+    ),
+    (
+        "full",
+        WaveRule(WaveRuleKind.FULL),
+        "every task in two copies",
+        {"color": PALETTE[1], "marker": "^"},
+    ),
+    (
+        "detect",
+        WaveRule(WaveRuleKind.DETECT),
+        "copies of late tasks",
+        {"color": PALETTE[4], "marker": "D"},
+    ),
     (
         "saving-free",
-        WaveRule(Rule.SAVING, machine_price=0.0),
+        WaveRule(WaveRuleKind.SAVING, machine_price=0.0),
         "by saving, idle machines free",
         {"color": PALETTE[5], "marker": "v", "ls": "--"},
     ),
     (
         "saving",
-        WaveRule(Rule.SAVING),
+        WaveRule(WaveRuleKind.SAVING),
         "by saving, machine second 0.1 s",
         {"color": PALETTE[0], "marker": "o", "ms": 4},
     ),
 )
 """Rules compared: name, parameters, label, and line style."""
-LAWS: Final[dict[str, Distribution]] = {
+DISTRIBUTIONS: Final[dict[str, Distribution]] = {
     "Pareto, order 1.8": Pareto.of_mean(1.8, 10.0),
     "log-normal, sigma 0.8": LogNormal.of_mean(0.8, 10.0),
 }
@@ -51,7 +66,7 @@ FOLDER: Final = "alibaba_gpu_v2020/mini-batch-time"
 Make = Callable[[float, int], WaveJobs]
 
 
-def measure_load(settings: Settings) -> Tables:
+def measure_load(settings: ExperimentSettings) -> Tables:
     """Run generated jobs of 30 tasks of 10 s on average, with sizes spread fourfold."""
 
     def maker(law: Distribution) -> Make:
@@ -61,10 +76,10 @@ def measure_load(settings: Settings) -> Tables:
             spread=2.0, most=2,
         )  # fmt: skip
 
-    return {"load": _over_load(settings, {name: maker(law) for name, law in LAWS.items()})}
+    return {"load": _over_load(settings, {name: maker(law) for name, law in DISTRIBUTIONS.items()})}
 
 
-def measure_workers(settings: Settings) -> Tables:
+def measure_workers(settings: ExperimentSettings) -> Tables:
     """Run iterations of two recorded jobs as jobs of ten tasks.
 
     Rules know the first half of a recording. Jobs consist of iterations of the second half.
@@ -73,7 +88,7 @@ def measure_workers(settings: Settings) -> Tables:
     def maker(name: str) -> Make:
         times = worker_times(name)
         half = len(times) // 2
-        return lambda load, seed: measured_jobs(
+        return lambda load, seed: jobs_from_records(
             times[half:], times[:half],
             machines=MACHINES, load=load, jobs=300 if settings.quick else 3000, seed=seed, most=2,
         )  # fmt: skip
@@ -108,7 +123,7 @@ def worker_times(file: str) -> NDArray[np.float64]:
     return table.sort("time").drop("time").to_numpy().astype(np.float64)
 
 
-def _over_load(settings: Settings, makers: dict[str, Make]) -> pl.DataFrame:
+def _over_load(settings: ExperimentSettings, makers: dict[str, Make]) -> pl.DataFrame:
     loads = LOADS[1::3] if settings.quick else LOADS
     cases = [(name, load) for name in makers for load in loads]
     rows: list[dict[str, Any]] = []
@@ -116,7 +131,7 @@ def _over_load(settings: Settings, makers: dict[str, Make]) -> pl.DataFrame:
         settings.progress(index, len(cases), f"{name}, load {load:g}")
         jobs = makers[name](load, settings.seed)
         for rule, parameters, _, _ in LOOKS:
-            result = run(jobs, MACHINES, parameters)
+            result = simulate_waves(jobs, MACHINES, parameters)
             rows.append(
                 {
                     "jobs": name,

@@ -9,9 +9,9 @@ import polars as pl
 
 from shadowprice.cloning.api import (
     CloningProblem,
-    Constraint,
-    Method,
+    DeadlineConstraint,
     Pareto,
+    SolveMethod,
     TaskGroup,
     solve,
 )
@@ -21,7 +21,7 @@ from shadowprice.experiments.style import PALETTE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 MEAN: Final = 10.0
 """Mean duration of a task in seconds, if means are equal."""
@@ -36,7 +36,7 @@ def _problem(order: float, deadline: float, epsilon: float, tasks: int = TASKS) 
     return CloningProblem([group], MACHINES, deadline, epsilon)
 
 
-def measure_deadline(settings: Settings) -> Tables:
+def measure_deadline(settings: ExperimentSettings) -> Tables:
     """Solve for deadlines from 0.6 to 30 means, without infeasible ones."""
     rows: list[dict[str, Any]] = []
     deadlines = np.geomspace(0.6, 30.0, 15 if settings.quick else 60)
@@ -89,7 +89,7 @@ def _means_axis(axes: Any, label: str, ticks: tuple[float, ...]) -> None:
     axes.minorticks_off()
 
 
-def measure_tail(settings: Settings) -> Tables:
+def measure_tail(settings: ExperimentSettings) -> Tables:
     """Solve for tail orders from almost 1 to 4, and without a deadline."""
     rows: list[dict[str, Any]] = []
     orders = np.linspace(1.1, 4.0, 12 if settings.quick else 59)
@@ -127,14 +127,15 @@ def draw_tail(tables: Tables, figure: Figure) -> None:
     left.legend()
 
 
-def measure_relaxed(settings: Settings) -> Tables:
+def measure_relaxed(settings: ExperimentSettings) -> Tables:
     """Compare optima under (7) with (6), for equal tasks and random jobs with whole copies."""
     epsilons = np.geomspace(0.005, 0.5, 10 if settings.quick else 40)
     rows: list[dict[str, Any]] = []
     for epsilon in epsilons:
         for tasks in (2, 10, 50, 500):
             solution = solve(
-                _problem(2.5, 3.0 * MEAN, float(epsilon), tasks), constraint=Constraint.RELAXED
+                _problem(2.5, 3.0 * MEAN, float(epsilon), tasks),
+                constraint=DeadlineConstraint.RELAXED,
             )
             if solution.deadline_price > 0:
                 excess = solution.continuous_miss / float(epsilon) - 1.0
@@ -152,7 +153,7 @@ def measure_relaxed(settings: Settings) -> Tables:
         ]
         epsilon = float(rng.choice([0.01, 0.05, 0.1, 0.2, 0.4]))
         problem = CloningProblem(groups, 40 * tasks, float(rng.uniform(25.0, 60.0)), epsilon)
-        relaxed = solve(problem, constraint=Constraint.RELAXED)
+        relaxed = solve(problem, constraint=DeadlineConstraint.RELAXED)
         random_rows.append(
             {
                 "epsilon": epsilon,
@@ -193,7 +194,7 @@ def draw_relaxed(tables: Tables, figure: Figure) -> None:
     )  # fmt: skip
 
 
-def measure_theorem(settings: Settings) -> Tables:
+def measure_theorem(settings: ExperimentSettings) -> Tables:
     """Compare Theorem 1 with the optimum, for increasing spreads of means."""
     spreads = np.geomspace(1.0, 20.0, 6 if settings.quick else 16)
     draws = 5 if settings.quick else 40
@@ -206,8 +207,8 @@ def measure_theorem(settings: Settings) -> Tables:
             groups = [TaskGroup(1, Pareto.of_mean(2.0, float(mean))) for mean in means]
             # An early deadline binds for every task, so that (1d) stays inactive.
             problem = CloningProblem(groups, 400, 1.05 * float(means.max()), 0.05)
-            closed_form = solve(problem, Method.CLOSED_FORM)
-            best = solve(problem, constraint=Constraint.RELAXED)
+            closed_form = solve(problem, SolveMethod.CLOSED_FORM)
+            best = solve(problem, constraint=DeadlineConstraint.RELAXED)
             rows.append(
                 {
                     "spread": float(spread),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 LAW: Final = Pareto.of_mean(1.8, 0.18)
 TASKS: Final = 8
@@ -29,7 +29,7 @@ LEVEL: Final = 0.99
 PLANS: Final = (("one copy each", 1, PALETTE[6]), ("planned", None, PALETTE[0]))
 
 
-def measure_processes(settings: Settings) -> Tables:
+def measure_processes(settings: ExperimentSettings) -> Tables:
     """Run bags of tasks that sleep for Pareto-distributed times, with and without copies."""
     if find_spec("shadowprice.training") is None:
         raise MissingExtraError("shadowprice-training", "train", "running bags on real processes")

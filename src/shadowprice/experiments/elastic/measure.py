@@ -21,21 +21,26 @@ import numpy as np
 import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
-from shadowprice.experiments.beside import as_submitted, measured_progress, predicted_progress
+from shadowprice.experiments.beside import measured_progress, predicted_progress, submitted_record
 from shadowprice.experiments.framework import UnavailableError
-from shadowprice.experiments.live import HERE, Lived, Where, live_once
+from shadowprice.experiments.live import (
+    LOCAL_TARGET,
+    ExecutorTarget,
+    LiveJobResult,
+    run_live_in_temp_dir,
+)
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.profiling.findings import Findings, rounded
 from shadowprice.profiling.running import Command, Limits, measure_all
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 POLICIES: Final = (
     PolicyChoice("rolling", {"steady": True}, "rolling"),
@@ -49,7 +54,7 @@ SLOT: Final = 5.0
 """Minimum length of a slot in seconds; long starts use a multiple of it."""
 MIN_STARTS_PER_SLOT: Final = 3
 """Minimum length of a slot, in durations of a start."""
-PROBED: Final = 3
+PROBE_JOBS: Final = 3
 """Jobs that start one after the other to measure a start."""
 MOST_SLOTS: Final = 120
 """Slots after which jobs that aren't over are cancelled."""
@@ -59,7 +64,7 @@ WIDTHS: Final = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WorkloadJob:
     """A job of the workload: submission time in seconds, steps and utility."""
 
     name: str
@@ -68,13 +73,13 @@ class Asked:
     steps: int
     utility: Mapping[str, Any]
 
-    def stretched(self, times: int) -> Asked:
+    def stretched(self, times: int) -> WorkloadJob:
         """Return the same job for slots that are longer by a factor."""
         utility = dict(self.utility)
         for key in ("target", "by"):
             if key in utility:
                 utility[key] = f"{float(utility[key].removesuffix('s')) * times:g}s"
-        return Asked(self.name, self.tenant, self.after * times, self.steps * times, utility)
+        return WorkloadJob(self.name, self.tenant, self.after * times, self.steps * times, utility)
 
 
 def cluster(slot: float) -> dict[str, Any]:
@@ -93,22 +98,22 @@ def _sigmoid(value: float, target: float) -> Mapping[str, Any]:
 
 
 WORKLOAD: Final = (
-    Asked("digits", "vision", 0.0, 240, _sigmoid(10, 60)),
-    Asked("words", "language", 0.0, 240, _sigmoid(8, 90)),
-    Asked("urgent", "vision", 17.0, 120, _sigmoid(40, 30)),
-    Asked("tune", "language", 22.0, 80, {"kind": "deadline", "value": 12, "by": "60s"}),
-    Asked("late", "vision", 36.0, 160, _sigmoid(15, 50)),
-    Asked("batch", "language", 36.0, 120, {"kind": "constant", "value": 3}),
+    WorkloadJob("digits", "vision", 0.0, 240, _sigmoid(10, 60)),
+    WorkloadJob("words", "language", 0.0, 240, _sigmoid(8, 90)),
+    WorkloadJob("urgent", "vision", 17.0, 120, _sigmoid(40, 30)),
+    WorkloadJob("tune", "language", 22.0, 80, {"kind": "deadline", "value": 12, "by": "60s"}),
+    WorkloadJob("late", "vision", 36.0, 160, _sigmoid(15, 50)),
+    WorkloadJob("batch", "language", 36.0, 120, {"kind": "constant", "value": 3}),
 )
 
 
-def measure_elastic(settings: Settings) -> Tables:
+def measure_elastic(settings: ExperimentSettings) -> Tables:
     """Profile the job, run the workload for real under each policy, and simulate it."""
     if not sys.platform.startswith("linux"):
         raise UnavailableError("jobs really run in this experiment, which needs Linux")
     if find_spec("uvicorn") is None:
         raise MissingExtraError("uvicorn", "service", "running the live service")
-    where = settings.where or HERE
+    where = settings.where or LOCAL_TARGET
     policies = POLICIES[:2] if settings.quick else POLICIES
     workload = WORKLOAD[:4] if settings.quick else WORKLOAD
     # Each part's result is stored, so a resumed experiment has the same speeds and slots.
@@ -167,21 +172,21 @@ def _lived(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     who: PolicyChoice,
     slot: float,
-    where: Where,
-) -> dict[str, Lived]:
+    where: ExecutorTarget,
+) -> dict[str, LiveJobResult]:
     """Run jobs for real, and return their results."""
-    return live_once(cluster(slot), jobs, who, MOST_SLOTS * slot, where)
+    return run_live_in_temp_dir(cluster(slot), jobs, who, MOST_SLOTS * slot, where)
 
 
 def _probe(
     number: int, steps: int, speeds: Mapping[int, float], seed: int, tenant: str = "vision"
 ) -> dict[str, Any]:
     """Return a job that only serves to measure its starts."""
-    job = Asked(f"probe-{number}", tenant, 0.0, steps, {"kind": "constant", "value": 1})
+    job = WorkloadJob(f"probe-{number}", tenant, 0.0, steps, {"kind": "constant", "value": 1})
     return _record(job, speeds, seed, 0.0)
 
 
-def _moved(speeds: Mapping[int, float], where: Where, seed: int, slot: float) -> float:
+def _moved(speeds: Mapping[int, float], where: ExecutorTarget, seed: int, slot: float) -> float:
     """Return the median time of a job's moves in seconds, 0 if it measured none.
 
     The job has the cluster to itself, gives half of it to another job after two slots, and gets it
@@ -196,9 +201,9 @@ def _moved(speeds: Mapping[int, float], where: Where, seed: int, slot: float) ->
     return median(changes) if changes else 0.0
 
 
-def _started(speeds: Mapping[int, float], where: Where, seed: int) -> float:
+def _started(speeds: Mapping[int, float], where: ExecutorTarget, seed: int) -> float:
     """Return the median seconds without progress at the beginning of a job's first slot."""
-    probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBED)]
+    probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBE_JOBS)]
     lived = _lived(probes, PolicyChoice("fifo"), SLOT, where)
     starts = [value.start(speeds) for value in lived.values()]
     measured = [value for value in starts if value is not None]
@@ -239,7 +244,9 @@ def _path() -> dict[str, str]:
     return {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
 
 
-def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) -> dict[str, Any]:
+def _record(
+    one: WorkloadJob, speeds: Mapping[int, float], seed: int, restart: float
+) -> dict[str, Any]:
     argv = [sys.executable, str(SCRIPT), "--steps", str(one.steps), "--seed", str(seed)]
     return {
         "name": one.name,
@@ -261,7 +268,7 @@ def _compare(
     who: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    lived: Mapping[str, Lived],
+    lived: Mapping[str, LiveJobResult],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
@@ -320,14 +327,14 @@ def _simulated(
     who: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    lived: Mapping[str, Lived],
+    lived: Mapping[str, LiveJobResult],
 ) -> RunData:
     """Simulate the jobs as they were really submitted, under their real names."""
     documents = []
     for _, job in jobs:
         stated = {key: value for key, value in job.items() if key != "run"}
-        documents.append(as_submitted(stated, lived[str(job["name"])]))
-    scenario, _ = Source(cluster=cluster(slot), jobs=documents).scenario()
+        documents.append(submitted_record(stated, lived[str(job["name"])]))
+    scenario, _ = ScenarioSource(cluster=cluster(slot), jobs=documents).scenario()
     return run_policy(scenario, who, at_once=True)
 
 

@@ -13,12 +13,12 @@ from shadowprice.experiments.virtual import run_live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.significance import compare_to_reference, interval
 from shadowprice.simulator.scenario import record_run
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 ERRORS: Final = (0.0, 0.05, 0.2, 0.5)
 """Maximum relative error of a job's stated work, in either direction."""
@@ -45,7 +45,7 @@ _LIVE_COLUMNS: Final = ("finished", "promised", "kept", "learnt", "learnt_kept",
 """Columns that a simulation leaves empty; ``learnt`` counts promises with a learnt margin."""
 
 
-def measure_errors(settings: Settings) -> Tables:
+def measure_errors(settings: ExperimentSettings) -> Tables:
     """Run the same draws under every policy and error, and simulate them as stated."""
     draws, jobs, slots = (2, 16, 16) if settings.quick else (5, 60, 60)
     choices = [
@@ -64,7 +64,7 @@ def measure_errors(settings: Settings) -> Tables:
     return {"summary": _summary(runs), "runs": runs, "promises": _promises(settings)}
 
 
-def _promises(settings: Settings) -> pl.DataFrame:
+def _promises(settings: ExperimentSettings) -> pl.DataFrame:
     """Run planners with many jobs, so that most promises have a learnt margin."""
     draws, jobs = (1, 40) if settings.quick else (2, 300)
     cases = [
@@ -120,7 +120,7 @@ def _simulated(choice: PolicyChoice, workload: Workload) -> float:
         for record, arrival in zip(workload.records, workload.arrivals, strict=True)
     ]
     cluster = {**CLUSTER, "restart_first": True}
-    scenario, _ = Source(cluster=cluster, jobs=documents).scenario()
+    scenario, _ = ScenarioSource(cluster=cluster, jobs=documents).scenario()
     # Without known jobs, as a live service decides.
     policy = choice.build(PolicyContext(cluster=scenario.cluster))
     run = record_run(scenario, choice.label, policy, at_once=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from shadowprice.core.cluster import Cluster
     from shadowprice.core.job import Job
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 SLOTS: Final = 10
 JOBS: Final = 10
@@ -38,7 +38,7 @@ SERVERS: Final = (3, 6, 9, 12)
 VALUES: Final = ((1.0, 100.0), (25.0, 100.0), (50.0, 100.0), (75.0, 100.0))
 
 
-def measure(settings: Settings) -> Tables:
+def measure(settings: ExperimentSettings) -> Tables:
     """Solve problem (1) for 10 jobs in 10 slots, and run OASiS on the same jobs."""
     servers = SERVERS[:2] if settings.quick else SERVERS
     values = (VALUES[0], VALUES[3]) if settings.quick else VALUES

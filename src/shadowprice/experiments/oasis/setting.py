@@ -53,7 +53,7 @@ POLICY_VARIANTS: Final = (*OASIS, *BASELINES)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class WorkloadCase:
     """Source of jobs and their arrivals.
 
     Parameters
@@ -74,17 +74,17 @@ class Case:
     arrivals: Pattern = "poisson"
 
 
-CHUNK: Final = Case("tau a chunk's, slots of 1 h", "chunk", Fraction(3600))
-BURSTY: Final = Case("the same, bursty arrivals", "chunk", Fraction(3600), "bursty")
-PRINTED: Final = Case("tau a mini-batch's, slots of 20 min", "paper", Fraction(1200))
-CASES: Final[Mapping[str, Case]] = {"chunk": CHUNK, "bursty": BURSTY, "printed": PRINTED}
+CHUNK: Final = WorkloadCase("tau a chunk's, slots of 1 h", "chunk", Fraction(3600))
+BURSTY: Final = WorkloadCase("the same, bursty arrivals", "chunk", Fraction(3600), "bursty")
+PRINTED: Final = WorkloadCase("tau a mini-batch's, slots of 20 min", "paper", Fraction(1200))
+CASES: Final[Mapping[str, WorkloadCase]] = {"chunk": CHUNK, "bursty": BURSTY, "printed": PRINTED}
 """The reading that reproduces the paper's figures, the same with arrivals as bursty as Philly's,
 and the ranges as printed.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobResult:
     """A job, and the slot in which it completed; None if it didn't."""
 
     job: Job
@@ -127,7 +127,7 @@ def cluster(
 
 
 def workload(
-    on: Cluster, case: Case, jobs: int, slots: int, seed: int, **changes: Any
+    on: Cluster, case: WorkloadCase, jobs: int, slots: int, seed: int, **changes: Any
 ) -> list[Job]:
     """Return the jobs of a seed, which arrive throughout the timespan."""
     options = GeneratorOptions(
@@ -153,8 +153,8 @@ def merged(*workloads: Sequence[Job]) -> list[Job]:
 
 def run(
     variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
-) -> tuple[list[Outcome], Policy]:
+) -> tuple[list[JobResult], Policy]:
     """Simulate a policy on a workload; return every job's result, and the policy."""
     engine, policy = variant.simulate(on, jobs, slots, seed)
     done = {name: record.completion for name, record in engine.jobs.items()}
-    return [Outcome(job, done.get(job.name)) for job in jobs], policy
+    return [JobResult(job, done.get(job.name)) for job in jobs], policy

@@ -15,7 +15,7 @@ import polars as pl
 
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import Sigmoid
-from shadowprice.experiments.oasis.setting import POLICY_VARIANTS, Outcome, run
+from shadowprice.experiments.oasis.setting import POLICY_VARIANTS, JobResult, run
 from shadowprice.experiments.variants import PolicyVariant
 from shadowprice.results.significance import compare_to_reference
 from shadowprice.traces.generator import GeneratorOptions, generate
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from shadowprice.core.cluster import Cluster
     from shadowprice.core.job import Job
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-Drive = Callable[[PolicyVariant, "Cluster", Sequence["Job"], int, int], Sequence[Outcome]]
+Drive = Callable[[PolicyVariant, "Cluster", Sequence["Job"], int, int], Sequence[JobResult]]
 """Takes a policy, the cluster, its jobs, the slots and a seed; returns every job's result."""
 
 TRIALS: Final = 20
@@ -46,7 +46,7 @@ def declared(seed: int) -> tuple[Cluster, list[Job]]:
 
 def simulated(
     variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
-) -> Sequence[Outcome]:
+) -> Sequence[JobResult]:
     """Run a policy in the simulator."""
     return run(variant, on, jobs, slots, seed)[0]
 
@@ -82,7 +82,7 @@ def _rows(
     ]
 
 
-def measure(settings: Settings, drive: Drive = simulated) -> Tables:
+def measure(settings: ExperimentSettings, drive: Drive = simulated) -> Tables:
     """Run every policy on the testbed's jobs, newly drawn for each trial; ``drive`` runs them.
 
     The table ``differences`` has the utility of the first policy less that of each other one, by
@@ -118,7 +118,7 @@ def measure(settings: Settings, drive: Drive = simulated) -> Tables:
     }
 
 
-def measure_targets(settings: Settings, drive: Drive = simulated) -> Tables:
+def measure_targets(settings: ExperimentSettings, drive: Drive = simulated) -> Tables:
     """Run `measure`, and the same jobs with earlier targets: table ``targets``."""
     tables = measure(settings, drive)
     earlier = _played(settings, drive, LATEST_TARGETS[:-1])
@@ -132,11 +132,11 @@ def measure_targets(settings: Settings, drive: Drive = simulated) -> Tables:
     return {**tables, "targets": by_range}
 
 
-def _trials(settings: Settings) -> int:
+def _trials(settings: ExperimentSettings) -> int:
     return 3 if settings.quick else TRIALS
 
 
-def _played(settings: Settings, drive: Drive, latest: Sequence[int]) -> pl.DataFrame:
+def _played(settings: ExperimentSettings, drive: Drive, latest: Sequence[int]) -> pl.DataFrame:
     """Return one row for each job of every trial, policy and range of targets."""
     results = settings.each(
         _rows,

@@ -21,7 +21,7 @@ from shadowprice.experiments.variants import PolicyVariant
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 SLOTS: Final = 100
 CLASSES: Final = ("time-sensitive", "time-critical")
@@ -46,7 +46,7 @@ def _rows(variant: PolicyVariant, each: int, servers: int, seed: int) -> list[di
     ]
 
 
-def measure(settings: Settings) -> Tables:
+def measure(settings: ExperimentSettings) -> Tables:
     """Run 100 time-sensitive and 100 time-critical jobs (30 of each when quick) in 100 slots."""
     jobs_per_class, servers, runs = (30, 15, 1) if settings.quick else (100, 50, 3)
     results = settings.each(

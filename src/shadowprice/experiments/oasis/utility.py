@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 SCALES: Final = (0.2, 0.5, 1.0, 3.0, 5.0, 10.0)
 """Estimates of U / L relative to the actual ratio, as in the paper's Fig. 6."""
@@ -35,7 +35,7 @@ READINGS: Final = {"L": "U exact, L wrong", "U": "L exact, U wrong"}
 BASES: Final = (CLEARING, GUARANTEED)
 
 
-def _size(settings: Settings) -> tuple[int, int, tuple[int, ...], range]:
+def _size(settings: ExperimentSettings) -> tuple[int, int, tuple[int, ...], range]:
     """Return servers of each kind, slots, numbers of jobs and seeds."""
     if settings.quick:
         return 12, 100, (30, 60, 90), range(settings.seed, settings.seed + 1)
@@ -57,7 +57,7 @@ def _row(
     }
 
 
-def measure_policies(settings: Settings) -> Tables:
+def measure_policies(settings: ExperimentSettings) -> Tables:
     """Run every policy on every case with growing numbers of jobs (Fig. 3)."""
     servers, slots, numbers, seeds = _size(settings)
     cases = [
@@ -94,7 +94,7 @@ def draw_policies(tables: Tables, figure: Figure) -> None:
     panels[0].legend(fontsize=8)
 
 
-def measure_scales(settings: Settings) -> Tables:
+def measure_scales(settings: ExperimentSettings) -> Tables:
     """Run OASiS with U / L underestimated and overestimated (Fig. 6), under both readings."""
     servers, slots, numbers, seeds = _size(settings)
     scales = (0.2, 1.0, 10.0) if settings.quick else SCALES

@@ -19,13 +19,13 @@ from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.planner import PdorsPlanner, pairs_of
 from shadowprice.policies.pdors.policy import Pdors
-from shadowprice.policies.pdors.quotes import Choices
+from shadowprice.policies.pdors.quotes import SlotChoices
 from shadowprice.simulator.driver import Simulation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 MACHINES: Final = 50
 SLOTS: Final = 100
@@ -77,7 +77,7 @@ class PlacementProbe(Pdors):
             yield from super().decide(view, JobsArrived(event.slot, (job,)))
 
 
-def _placements(job: Job, choices: Choices, state: int) -> pl.DataFrame:
+def _placements(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame:
     """Place every number of workers in one state at the external rate, at every G."""
     optimum, _, _ = _place(job, choices, state, EXACT, 2.0)
     frames = []
@@ -99,7 +99,7 @@ def _placements(job: Job, choices: Choices, state: int) -> pl.DataFrame:
 
 
 def _place(
-    job: Job, choices: Choices, state: int, method: int, gain: float
+    job: Job, choices: SlotChoices, state: int, method: int, gain: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     slot = slot_at(choices.slots, state)
     machines = len(slot.free)
@@ -123,7 +123,7 @@ def _rounded(seed: int) -> list[pl.DataFrame]:
     return probe.found
 
 
-def measure(settings: Settings) -> Tables:
+def measure(settings: ExperimentSettings) -> Tables:
     """Round placements that occur on 50 machines over 100 slots, at G from 1 to 5.4.
 
     Internal links are as fast as external ones here. With faster ones nearly every job is on one

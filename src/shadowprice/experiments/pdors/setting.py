@@ -12,7 +12,7 @@ import numpy as np
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.policy import guaranteed
+from shadowprice.core.policy import as_guaranteed_policy
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.experiments.variants import PolicyVariant
@@ -40,7 +40,7 @@ OASIS: Final = PolicyVariant(
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """Result of a run.
 
     Parameters
@@ -84,7 +84,9 @@ def workload(
     return generate(options, seed=seed).to_jobs(on)
 
 
-def run(variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int) -> Outcome:
+def run(
+    variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
+) -> RunResult:
     """Simulate one policy on a workload."""
     engine, policy = variant.simulate(on, jobs, slots, seed)
     earned, finished = 0.0, 0
@@ -95,5 +97,7 @@ def run(variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, se
             finished += 1
             colocated.append(record.plan.totals()[2])
     share = float(np.concatenate(colocated).mean()) if colocated else float("nan")
-    guarantee = guaranteed(policy)
-    return Outcome(earned, finished, share, {} if guarantee is None else guarantee.guarantee(jobs))
+    guarantee = as_guaranteed_policy(policy)
+    return RunResult(
+        earned, finished, share, {} if guarantee is None else guarantee.guarantee(jobs)
+    )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 COLOURS: Final = {
     "pdors": POLICY_COLOURS["pdors"],
@@ -68,7 +68,7 @@ def _label(
     return f"{jobs} jobs, ratio {ratio:g}, {variant.key}"
 
 
-def measure_jobs(settings: Settings) -> Tables:
+def measure_jobs(settings: ExperimentSettings) -> Tables:
     """Run 30 machines over 100 slots with 5 to 30 jobs, and 15 jobs at several slot lengths."""
     seeds = range(settings.seed, settings.seed + (4 if settings.quick else 30))
     minute = int(SLOT)
@@ -154,7 +154,7 @@ def draw_jobs(tables: Tables, figure: Figure) -> None:
     right.legend()
 
 
-def measure_ratios(settings: Settings) -> Tables:
+def measure_ratios(settings: ExperimentSettings) -> Tables:
     """Run 20 machines over 50 slots with 20 jobs at ratios of 1 to 60."""
     seeds = range(settings.seed, settings.seed + (6 if settings.quick else 40))
     combinations = [

@@ -14,9 +14,9 @@ import polars as pl
 from shadowprice.certificate.certify import certify
 from shadowprice.experiments.rolling.setting import (
     OASIS_CLAIRVOYANT,
+    POLICY_VARIANTS,
     ROLLING,
-    SCHEMES,
-    Workload,
+    NamedWorkload,
     run,
 )
 from shadowprice.experiments.style import PALETTE
@@ -25,18 +25,20 @@ from shadowprice.policies.choice import PolicyChoice
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
     from shadowprice.policies.pricing.posted import PostedPrices
     from shadowprice.simulator.scenario import Scenario
 
-WAITING: Final = PolicyChoice("rolling", {"prices": "given", "price": 1e12}, "rolling, no promises")
-FREE: Final = PolicyChoice("rolling", {"prices": "given"}, "rolling, promises free")
+NO_PROMISES: Final = PolicyChoice(
+    "rolling", {"prices": "given", "price": 1e12}, "rolling, no promises"
+)
+FREE_PROMISES: Final = PolicyChoice("rolling", {"prices": "given"}, "rolling, promises free")
 
-ALONE: Final = {"standby": False, "spare": False}
+PROMISED_JOBS_ONLY: Final = {"standby": False, "spare": False}
 """Settings of `rolling` without best-effort jobs and without work conservation."""
 
 
-def measure(settings: Settings) -> Tables:
+def measure(settings: ExperimentSettings) -> Tables:
     """Bound generated workloads, and run policies at the prices that prove the bound."""
     jobs, slots, seconds = (40, 60, 5.0) if settings.quick else (200, 150, 60.0)
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
@@ -52,7 +54,7 @@ def measure(settings: Settings) -> Tables:
 
 
 def _rows(jobs: int, slots: int, seed: int, seconds: float) -> list[dict[str, Any]]:
-    workload = Workload("generated: calibrated", jobs=jobs, slots=slots)
+    workload = NamedWorkload("generated: calibrated", jobs=jobs, slots=slots)
     return [{"seed": seed, **row} for row in _of_bound(workload.scenario(seed), seconds)]
 
 
@@ -71,7 +73,7 @@ def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
             json.dumps(certificate.prices.document(scenario.cluster)), encoding="utf-8"
         )
         fixed = PolicyChoice("oasis", {"prices": f"fixed:{prices}"}, "oasis at the bound's prices")
-        online = next(scheme for scheme in SCHEMES if scheme.label == "oasis")
+        online = next(scheme for scheme in POLICY_VARIANTS if scheme.label == "oasis")
         uniform, price = _one_price(certificate.prices)
         constant = Path(folder) / "constant.json"
         constant.write_text(json.dumps(uniform.document(scenario.cluster)), encoding="utf-8")
@@ -81,8 +83,8 @@ def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
             online,
             *_at_one(price, constant),
             ROLLING,
-            WAITING,
-            FREE,
+            NO_PROMISES,
+            FREE_PROMISES,
         )
         for scheme in schemes:
             earned[scheme.label] = float(run(scenario, scheme)["utility"])
@@ -112,10 +114,12 @@ def _at_one(price: float, file: Path) -> tuple[PolicyChoice, ...]:
         PolicyChoice("oasis", {"prices": f"fixed:{file}"}, "oasis at one price"),
         PolicyChoice(
             "rolling",
-            {**uniform, **ALONE, "revision": False},
+            {**uniform, **PROMISED_JOBS_ONLY, "revision": False},
             "rolling at that price, plans never revised",
         ),
-        PolicyChoice("rolling", {**uniform, **ALONE}, "rolling at that price, plans revised"),
+        PolicyChoice(
+            "rolling", {**uniform, **PROMISED_JOBS_ONLY}, "rolling at that price, plans revised"
+        ),
         PolicyChoice(
             "rolling", {**uniform, "standby": False}, "the same, what plans leave is dealt out"
         ),

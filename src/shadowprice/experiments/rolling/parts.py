@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from shadowprice.experiments.rolling.setting import (
+    POLICY_VARIANTS,
     ROLLING,
-    SCHEMES,
-    Workload,
+    NamedWorkload,
     misstated,
-    restarting,
     run,
+    with_restart_cost,
     workloads,
 )
 from shadowprice.experiments.style import PALETTE
@@ -24,7 +24,7 @@ from shadowprice.policies.choice import PolicyChoice
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 PARTS: Final = (
     ROLLING,
@@ -46,13 +46,13 @@ FACTORS: Final[Mapping[str, float]] = {"stated right": 1.0, "up to 1.5": 1.5, "u
 LEARNING: Final = ("rolling", "oasis", "rrh", "elasticflow", "srtf", "las", "drf")
 
 
-def _few(settings: Settings) -> list[Workload]:
+def _few(settings: ExperimentSettings) -> list[NamedWorkload]:
     """Return some of the workloads, because the effect of a part is similar on all."""
     names = {"ITP cluster03", "ITP cluster05", "Philly 103959", "generated: calibrated"}
     return [workload for workload in workloads(quick=settings.quick) if workload.name in names]
 
 
-def measure_parts(settings: Settings) -> Tables:
+def measure_parts(settings: ExperimentSettings) -> Tables:
     """Run `rolling` without each of its parts, and with restart costs."""
     cases = [
         (workload, scheme, settings.seed, seconds)
@@ -70,19 +70,19 @@ def measure_parts(settings: Settings) -> Tables:
 
 
 def _part(
-    workload: Workload, scheme: PolicyChoice, seed: int, restart: int
+    workload: NamedWorkload, scheme: PolicyChoice, seed: int, restart: int
 ) -> dict[str, Any] | None:
     """Return a row, None if a restart would be longer than a slot."""
     scenario = workload.scenario(seed)
     if restart > scenario.cluster.slot_seconds:
         return None
-    adjusted = restarting(scenario, restart) if restart else scenario
+    adjusted = with_restart_cost(scenario, restart) if restart else scenario
     return {"workload": workload.name, **run(adjusted, scheme)}
 
 
-def measure_misstated(settings: Settings) -> Tables:
+def measure_misstated(settings: ExperimentSettings) -> Tables:
     """Run policies on jobs with misstated work."""
-    learning = [scheme for scheme in SCHEMES if scheme.label in LEARNING]
+    learning = [scheme for scheme in POLICY_VARIANTS if scheme.label in LEARNING]
     rows = settings.each(
         _misstated,
         product(_few(settings), FACTORS, learning, [settings.seed]),
@@ -91,7 +91,9 @@ def measure_misstated(settings: Settings) -> Tables:
     return {"misstated": pl.DataFrame(rows, infer_schema_length=None)}
 
 
-def _misstated(workload: Workload, name: str, scheme: PolicyChoice, seed: int) -> dict[str, Any]:
+def _misstated(
+    workload: NamedWorkload, name: str, scheme: PolicyChoice, seed: int
+) -> dict[str, Any]:
     scenario = misstated(workload.scenario(seed), FACTORS[name])
     return {"workload": workload.name, "work": name, **run(scenario, scheme)}
 

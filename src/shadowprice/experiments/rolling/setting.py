@@ -16,7 +16,7 @@ from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from shadowprice.simulator.scenario import Scenario, run_policy
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.generator import GeneratorOptions, Preset, generate, paper_cluster
 from shadowprice.traces.locate import parse_spec
 
@@ -25,13 +25,22 @@ _JOBS_A_SERVER: Final = 8
 
 ITP: Final = "itp:microsoft_itp_2021/elasticflow/cluster0{}.csv.gz"
 PHILLY: Final = "philly:philly/philly.csv.gz"
-CIRCLES: Final = ("51b7ef", "23dbec", "e13805", "2869ce", "0e4a51", "103959", "b436b2", "6214e9")
+PHILLY_VIRTUAL_CLUSTERS: Final = (
+    "51b7ef",
+    "23dbec",
+    "e13805",
+    "2869ce",
+    "0e4a51",
+    "103959",
+    "b436b2",
+    "6214e9",
+)
 """Virtual clusters of the Philly file, the smallest first."""
 
 
 ROLLING: Final = PolicyChoice("rolling")
 OASIS_CLAIRVOYANT: Final = PolicyChoice("oasis", {"prices": "offline"}, "oasis, all jobs known")
-SCHEMES: Final = (
+POLICY_VARIANTS: Final = (
     ROLLING,
     PolicyChoice("oasis", {"prices": "online"}, "oasis"),
     PolicyChoice("rrh"),
@@ -44,12 +53,17 @@ SCHEMES: Final = (
     OASIS_CLAIRVOYANT,
 )
 """Policies of all workloads; all but the last know only jobs that have arrived."""
-WHOLE: Final = (*SCHEMES[:-1], PolicyChoice("pdors"), PolicyChoice("dorm"), OASIS_CLAIRVOYANT)
+FULL_SETTING: Final = (
+    *POLICY_VARIANTS[:-1],
+    PolicyChoice("pdors"),
+    PolicyChoice("dorm"),
+    OASIS_CLAIRVOYANT,
+)
 """Policies of whole workloads, including those that solve programs at every decision."""
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class NamedWorkload:
     """Jobs and their cluster: sized to a trace at load 1, or OASiS's for generated jobs.
 
     Parameters
@@ -83,7 +97,7 @@ class Workload:
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of a seed."""
         if self.trace:
-            return Source(trace=self.trace, slot=self.slot).scenario(seed)[0]
+            return ScenarioSource(trace=self.trace, slot=self.slot).scenario(seed)[0]
         options = GeneratorOptions(
             preset=self.preset,
             jobs=self.jobs,
@@ -103,24 +117,29 @@ class Workload:
         return Scenario(on, generate(options, seed=seed).to_jobs(on), self.slots, seed)
 
 
-def workloads(*, quick: bool) -> list[Workload]:
+def workloads(*, quick: bool) -> list[NamedWorkload]:
     """Return the available workloads; if quick, windows of a few hundred jobs."""
     part = "limit=120" if quick else ""
     available = [
         *(
-            Workload(f"ITP cluster0{number}", _with(ITP.format(number), part))
+            NamedWorkload(f"ITP cluster0{number}", _with(ITP.format(number), part))
             for number in range(1, 7)
         ),
-        *(Workload(f"Philly {vc}", _with(PHILLY, f"vc={vc}", part)) for vc in CIRCLES),
-        *(() if quick else (Workload("Philly", PHILLY),)),
-        Workload("Philly, 6,000 jobs", _with(PHILLY, "from=20d", part or "limit=6000")),
-        Workload(
+        *(
+            NamedWorkload(f"Philly {vc}", _with(PHILLY, f"vc={vc}", part))
+            for vc in PHILLY_VIRTUAL_CLUSTERS
+        ),
+        *(() if quick else (NamedWorkload("Philly", PHILLY),)),
+        NamedWorkload("Philly, 6,000 jobs", _with(PHILLY, "from=20d", part or "limit=6000")),
+        NamedWorkload(
             "ElasticFlow's Philly file",
             _with("itp:philly/elasticflow/philly_103959.csv", part),
             slot="60s",
         ),
-        Workload("generated: calibrated", jobs=60 if quick else 400, slots=100 if quick else 300),
-        Workload(
+        NamedWorkload(
+            "generated: calibrated", jobs=60 if quick else 400, slots=100 if quick else 300
+        ),
+        NamedWorkload(
             "generated: paper",
             preset="paper",
             jobs=60 if quick else 400,
@@ -186,7 +205,7 @@ def misstated(scenario: Scenario, most: float) -> Scenario:
     return replace(scenario, execution=MisstatedWork(most, scenario.seed))
 
 
-def restarting(scenario: Scenario, seconds: int) -> Scenario:
+def with_restart_cost(scenario: Scenario, seconds: int) -> Scenario:
     """Return the same jobs, which lose some seconds whenever they move."""
     share = Fraction(seconds) / scenario.cluster.slot_seconds
     jobs: Sequence[Job] = [replace(job, restart=share) for job in scenario.jobs]

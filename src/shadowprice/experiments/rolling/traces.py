@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from shadowprice.experiments.rolling.setting import (
-    SCHEMES,
-    WHOLE,
-    Workload,
+    FULL_SETTING,
+    POLICY_VARIANTS,
+    NamedWorkload,
     run,
     workloads,
 )
@@ -21,16 +21,16 @@ from shadowprice.policies.choice import PolicyChoice
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 
-def _row(workload: Workload, scheme: PolicyChoice, seed: int) -> dict[str, Any]:
+def _row(workload: NamedWorkload, scheme: PolicyChoice, seed: int) -> dict[str, Any]:
     return {"workload": workload.name, **run(workload.scenario(seed), scheme)}
 
 
-def measure(settings: Settings) -> Tables:
+def measure(settings: ExperimentSettings) -> Tables:
     """Run every policy on every workload."""
-    schemes = SCHEMES if settings.quick else WHOLE
+    schemes = POLICY_VARIANTS if settings.quick else FULL_SETTING
     cases = product(workloads(quick=settings.quick), schemes, [settings.seed])
     rows = settings.each(
         _row, cases, lambda workload, scheme, _: f"{workload.name}, {scheme.label}"

@@ -30,7 +30,7 @@ GRACE: Final = "20s"
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class InputFiles:
     """Records to run with any driver.
 
     Parameters
@@ -71,7 +71,7 @@ def scaled(
     jobs: int = JOBS,
     slots: int = SLOTS,
     restart: float | None = None,
-) -> Files:
+) -> InputFiles:
     """Return the testbed's files for a length of slots in seconds.
 
     ``jobs`` arrive within ``slots``. ``restart`` is the seconds that a job loses at each start and
@@ -103,7 +103,7 @@ def scaled(
     pace = {
         str(item["name"]): JobSpec.model_validate(item).resolve(on).step_seconds for item in records
     }
-    return Files(cluster, tuple(records), float(seconds), slots, pace)
+    return InputFiles(cluster, tuple(records), float(seconds), slots, pace)
 
 
 def _scaled(asked: Mapping[str, int]) -> dict[str, int | float | str]:
@@ -119,7 +119,7 @@ def _scaled(asked: Mapping[str, int]) -> dict[str, int | float | str]:
     return amounts
 
 
-def runnable(files: Files, job: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def to_submission(files: InputFiles, job: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return a job as submitted: without an arrival, and with its command.
 
     ``seed`` is for its data and its initial parameters.

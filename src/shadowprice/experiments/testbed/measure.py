@@ -18,17 +18,17 @@ import polars as pl
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid
-from shadowprice.experiments.beside import as_submitted, measured_progress, predicted_progress
+from shadowprice.experiments.beside import measured_progress, predicted_progress, submitted_record
 from shadowprice.experiments.framework import UnavailableError
-from shadowprice.experiments.live import Lived, Where, live_once
-from shadowprice.experiments.testbed.files import Files, runnable, scaled
+from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, run_live_in_temp_dir
+from shadowprice.experiments.testbed.files import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 
 if TYPE_CHECKING:
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 POLICIES: Final = (
     PolicyChoice("fifo"),
@@ -40,13 +40,13 @@ POLICIES: Final = (
 )
 """Policies as on a live service, which doesn't know future jobs."""
 
-AHEAD: Final = 3.0
+SUBMIT_LEAD_SECONDS: Final = 3.0
 """Seconds before its slot at which a job is submitted."""
 
-PROBED: Final = 3
+PROBE_JOBS: Final = 3
 """Jobs of a wave that start together to measure a start; there are two waves."""
 
-APART: Final = 2
+PROBE_GAP_SLOTS: Final = 2
 """Slots between the two waves."""
 
 BUSY_RETRY_FACTOR: Final = 4
@@ -54,7 +54,7 @@ BUSY_RETRY_FACTOR: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ExperimentScale:
     """Size of a run; ``seconds`` is the length of a slot."""
 
     seconds: int
@@ -63,11 +63,11 @@ class Size:
     policies: tuple[PolicyChoice, ...]
 
 
-FULL: Final = Size(seconds=40, slots=10, jobs=12, policies=POLICIES)
-QUICK: Final = Size(seconds=30, slots=4, jobs=4, policies=(POLICIES[0], POLICIES[-2]))
+FULL: Final = ExperimentScale(seconds=40, slots=10, jobs=12, policies=POLICIES)
+QUICK: Final = ExperimentScale(seconds=30, slots=4, jobs=4, policies=(POLICIES[0], POLICIES[-2]))
 
 
-def measure_testbed(settings: Settings) -> Tables:
+def measure_testbed(settings: ExperimentSettings) -> Tables:
     """Measure a start, run the jobs for real under each policy, and simulate the same files."""
     if not sys.platform.startswith("linux"):
         raise UnavailableError("jobs really run in this experiment, which needs Linux")
@@ -78,7 +78,7 @@ def measure_testbed(settings: Settings) -> Tables:
         if find_spec(module) is None:
             raise MissingExtraError(module, extra, purpose)
     size = QUICK if settings.quick else FULL
-    where = settings.where or Where()
+    where = settings.where or ExecutorTarget()
     (start,) = settings.each(
         _started, [(size, where, settings.seed)], lambda *_: "measuring a start"
     )
@@ -114,7 +114,7 @@ def measure_testbed(settings: Settings) -> Tables:
     }
 
 
-def _files(size: Size, seed: int, restart: float | None) -> Files:
+def _files(size: ExperimentScale, seed: int, restart: float | None) -> InputFiles:
     return scaled(size.seconds, seed=seed, jobs=size.jobs, slots=size.slots, restart=restart)
 
 
@@ -122,22 +122,24 @@ def _files(size: Size, seed: int, restart: float | None) -> Files:
 
 
 def _lived(
-    files: Files,
+    files: InputFiles,
     jobs: Sequence[Mapping[str, Any]],
     who: PolicyChoice,
-    where: Where,
+    where: ExecutorTarget,
     seed: int,
     slots: int,
-) -> dict[str, Lived]:
+) -> dict[str, LiveJobResult]:
     """Run some of the files' jobs, and return their results."""
     submissions = []
     for job in jobs:
         after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
-        submissions.append((after, runnable(files, job, seed)))
-    return live_once(files.cluster, submissions, who, files.seconds * slots, where, ahead=AHEAD)
+        submissions.append((after, to_submission(files, job, seed)))
+    return run_live_in_temp_dir(
+        files.cluster, submissions, who, files.seconds * slots, where, ahead=SUBMIT_LEAD_SECONDS
+    )
 
 
-def _started(size: Size, where: Where, seed: int) -> float:
+def _started(size: ExperimentScale, where: ExecutorTarget, seed: int) -> float:
     """Return the mean seconds without progress after a start, from the beginning of a slot.
 
     In the runs several jobs start and move at one slot boundary, and share this machine's
@@ -145,13 +147,15 @@ def _started(size: Size, where: Where, seed: int) -> float:
     the second made no progress.
     """
     files = _files(size, seed, None)
-    waves = [wave for wave in (files.jobs[:PROBED], files.jobs[PROBED : 2 * PROBED]) if wave]
+    waves = [
+        wave for wave in (files.jobs[:PROBE_JOBS], files.jobs[PROBE_JOBS : 2 * PROBE_JOBS]) if wave
+    ]
     jobs = [
-        {**job, "arrival": f"{APART * number} slots"}
+        {**job, "arrival": f"{PROBE_GAP_SLOTS * number} slots"}
         for number, wave in enumerate(waves)
         for job in wave
     ]
-    once = APART * len(waves)
+    once = PROBE_GAP_SLOTS * len(waves)
     for slots in (once, BUSY_RETRY_FACTOR * once):
         lived = _lived(files, jobs, PolicyChoice("drf"), where, seed, slots)
         for wave in reversed(waves):
@@ -164,8 +168,8 @@ def _started(size: Size, where: Where, seed: int) -> float:
 
 
 def _ran(
-    size: Size, who: PolicyChoice, where: Where, seed: int, restart: float
-) -> dict[str, Lived]:
+    size: ExperimentScale, who: PolicyChoice, where: ExecutorTarget, seed: int, restart: float
+) -> dict[str, LiveJobResult]:
     """Run all jobs under a policy until the last slot is over."""
     files = _files(size, seed, restart)
     return _lived(files, files.jobs, who, where, seed, size.slots)
@@ -174,7 +178,9 @@ def _ran(
 # ------------------------------------------------------------------ comparison with the simulator
 
 
-def simulated(files: Files, who: PolicyChoice, lived: Mapping[str, Lived] | None = None) -> RunData:
+def simulated(
+    files: InputFiles, who: PolicyChoice, lived: Mapping[str, LiveJobResult] | None = None
+) -> RunData:
     """Simulate the files, or the jobs as they were really submitted.
 
     With ``lived``, jobs have their real names and submission times. `fifo` draws numbers of workers
@@ -182,17 +188,17 @@ def simulated(files: Files, who: PolicyChoice, lived: Mapping[str, Lived] | None
     """
     documents = list(files.jobs)
     if lived is not None:
-        documents = [as_submitted(job, lived[str(job["name"])]) for job in documents]
-    scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario()
+        documents = [submitted_record(job, lived[str(job["name"])]) for job in documents]
+    scenario, _ = ScenarioSource(cluster=dict(files.cluster), jobs=documents).scenario()
     # A job that is submitted ahead of its slot gets its response within the slot before.
     at_once = lived is not None
     return run_policy(scenario, who, at_once=at_once)
 
 
 def _compare(
-    files: Files,
+    files: InputFiles,
     who: PolicyChoice,
-    lived: Mapping[str, Lived],
+    lived: Mapping[str, LiveJobResult],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
@@ -249,14 +255,16 @@ def _compare(
         )
 
 
-def _mean_start(files: Files, lived: Mapping[str, Lived]) -> float | None:
+def _mean_start(files: InputFiles, lived: Mapping[str, LiveJobResult]) -> float | None:
     """Return the mean duration of first starts, at most a slot; None if no job started."""
     starts = (lived[str(job["name"])].start(files.speeds(job)) for job in files.jobs)
     measured = [seconds for seconds in starts if seconds is not None]
     return min(files.seconds, fmean(measured)) if measured else None
 
 
-def _predicted_utility(files: Files, who: PolicyChoice, lived: Mapping[str, Lived]) -> float:
+def _predicted_utility(
+    files: InputFiles, who: PolicyChoice, lived: Mapping[str, LiveJobResult]
+) -> float:
     """Return the simulated utility at the end of the run."""
     run = simulated(files, who, lived)
     end = next(iter(lived.values())).base + files.slots

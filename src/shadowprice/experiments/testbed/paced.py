@@ -17,18 +17,18 @@ import polars as pl
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import utility_value
-from shadowprice.experiments.beside import as_submitted
-from shadowprice.experiments.live import Lived, Where, live_once
+from shadowprice.experiments.beside import submitted_record
+from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, run_live_in_temp_dir
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
-from shadowprice.experiments.testbed.files import Files, scaled
+from shadowprice.experiments.testbed.files import InputFiles, scaled
 from shadowprice.experiments.testbed.virtual import VARIANTS, Variant, constants
 from shadowprice.simulator.scenario import record_run
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 SECONDS: Final = 60
 """Length of a slot."""
@@ -93,9 +93,9 @@ IN_TURN: Final = frozenset({"oasis"})
 """Policies that run one after the other on nodes, for eleven minutes each."""
 
 
-def measure_paced(settings: Settings) -> Tables:
+def measure_paced(settings: ExperimentSettings) -> Tables:
     """Run one draw under several policies, and simulate it as it was submitted."""
-    where = settings.where or Where()
+    where = settings.where or ExecutorTarget()
     labels = AT_ONCE if where.executor == "local" else IN_TURN
     variants = [
         replace(candidate, end=False) for candidate in VARIANTS if candidate.label in labels
@@ -123,13 +123,15 @@ def measure_paced(settings: Settings) -> Tables:
     return {"summary": summary, "jobs": jobs}
 
 
-def _settings(files: Files, variant: Variant, seed: int) -> Variant:
+def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
     if not variant.given:
         return variant
     return replace(variant, choice=replace(variant.choice, settings=constants(files, seed)))
 
 
-def _lived(files: Files, variant: Variant, seed: int, where: Where) -> dict[str, Lived]:
+def _lived(
+    files: InputFiles, variant: Variant, seed: int, where: ExecutorTarget
+) -> dict[str, LiveJobResult]:
     jobs = []
     for job in files.jobs:
         name = str(job["name"])
@@ -141,14 +143,14 @@ def _lived(files: Files, variant: Variant, seed: int, where: Where) -> dict[str,
         jobs.append((files.seconds * files.arrival(name), record))
     choice = _settings(files, variant, seed).choice
     limit = files.seconds * files.slots
-    return live_once(files.cluster, jobs, choice, limit, where, ahead=AHEAD)
+    return run_live_in_temp_dir(files.cluster, jobs, choice, limit, where, ahead=AHEAD)
 
 
 def _rows(
-    files: Files, variant: Variant, seed: int, lived: Mapping[str, Lived]
+    files: InputFiles, variant: Variant, seed: int, lived: Mapping[str, LiveJobResult]
 ) -> list[dict[str, Any]]:
-    documents = [as_submitted(job, lived[str(job["name"])]) for job in files.jobs]
-    scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario(seed)
+    documents = [submitted_record(job, lived[str(job["name"])]) for job in files.jobs]
+    scenario, _ = ScenarioSource(cluster=dict(files.cluster), jobs=documents).scenario(seed)
     choice = _settings(files, variant, seed).choice
     policy = choice.build(PolicyContext(cluster=scenario.cluster))
     run = record_run(scenario, choice.label, policy, at_once=True)

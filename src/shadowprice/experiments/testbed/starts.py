@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from shadowprice.experiments.live import Lived
+from shadowprice.experiments.live import LiveJobResult
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.experiments.testbed.files import scaled
-from shadowprice.experiments.testbed.measure import AHEAD, POLICIES, simulated
+from shadowprice.experiments.testbed.measure import POLICIES, SUBMIT_LEAD_SECONDS, simulated
 from shadowprice.policies.choice import PolicyChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 SECONDS: Final = 40
 """Length of a slot, as in the real runs."""
@@ -33,7 +33,7 @@ PRINTED: Final = PolicyChoice(
 """OASiS as in its paper, which plans as if a start cost nothing."""
 
 
-def measure_starts(settings: Settings) -> Tables:
+def measure_starts(settings: ExperimentSettings) -> Tables:
     """Simulate every policy on many draws of the jobs, for several costs of a start."""
     starts = (0.0, 12.0, 30.0) if settings.quick else (0.0, 3.0, 6.0, 12.0, 20.0, 30.0, 40.0)
     draws = 3 if settings.quick else 20
@@ -65,9 +65,10 @@ def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
     """
     files = scaled(SECONDS, seed=seed, restart=start or None)
     submitted = {
-        str(job["name"]): Lived(
+        str(job["name"]): LiveJobResult(
             record={"name": job["name"]},
-            submitted=(BEFORE + files.arrival(str(job["name"]))) * files.seconds - AHEAD,
+            submitted=(BEFORE + files.arrival(str(job["name"]))) * files.seconds
+            - SUBMIT_LEAD_SECONDS,
             curve=(),
             base=BEFORE,
         )

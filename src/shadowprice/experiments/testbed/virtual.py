@@ -20,18 +20,18 @@ from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid, utility_value
 from shadowprice.executors.virtual import Rate, VirtualJob
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
-from shadowprice.experiments.testbed.files import Files, scaled
+from shadowprice.experiments.testbed.files import InputFiles, scaled
 from shadowprice.experiments.testbed.measure import POLICIES
 from shadowprice.experiments.virtual import run_live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.significance import compare_to_reference, interval
 from shadowprice.simulator.scenario import Scenario, record_run
-from shadowprice.simulator.source import Source
+from shadowprice.simulator.source import ScenarioSource
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 SECONDS: Final = 1200
 """Length of a slot: the paper's."""
@@ -85,7 +85,7 @@ VARIANTS: Final = (
 )
 
 
-def measure_virtual(settings: Settings) -> Tables:
+def measure_virtual(settings: ExperimentSettings) -> Tables:
     """Run every variant on every draw, live in virtual time and simulated."""
     draws = 2 if settings.quick else 10
     variants = [
@@ -149,20 +149,20 @@ def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _submitted(files: Files, job: Mapping[str, Any]) -> float:
+def _submitted(files: InputFiles, job: Mapping[str, Any]) -> float:
     """Return the submission time of a job in seconds since the start of the service."""
     share = AHEAD / SECONDS
     return (BEFORE + files.arrival(str(job["name"])) - share) * files.seconds
 
 
-def _scenario(files: Files, seed: int, end: int | None) -> Scenario:
+def _scenario(files: InputFiles, seed: int, end: int | None) -> Scenario:
     """Return the draw for the simulator, with the submission times of the live service."""
     documents = [{**job, "arrival": f"{_submitted(files, job):.0f}s"} for job in files.jobs]
-    scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario(seed)
+    scenario, _ = ScenarioSource(cluster=dict(files.cluster), jobs=documents).scenario(seed)
     return replace(scenario, until=end)
 
 
-def constants(files: Files, seed: int) -> dict[str, Any]:
+def constants(files: InputFiles, seed: int) -> dict[str, Any]:
     """Return OASiS's price constants over the whole job set, as settings of ``prices=given``."""
     scenario = _scenario(files, seed, BEFORE + files.slots)
     policy = PolicyChoice("oasis", {"prices": "offline"}).build(scenario.context())
@@ -180,7 +180,7 @@ def constants(files: Files, seed: int) -> dict[str, Any]:
 
 
 def _simulated(
-    files: Files, choice: PolicyChoice, seed: int, end: int | None
+    files: InputFiles, choice: PolicyChoice, seed: int, end: int | None
 ) -> dict[str, tuple[int | None, int]]:
     scenario = _scenario(files, seed, end)
     # Use the service's seed, because `fifo` and `rrh` draw numbers of workers.
@@ -195,7 +195,7 @@ def _rate(pace: float) -> Rate:
 
 
 def _lived(
-    files: Files, choice: PolicyChoice, seed: int, end: int | None
+    files: InputFiles, choice: PolicyChoice, seed: int, end: int | None
 ) -> dict[str, tuple[int | None, int]]:
     generator = random.Random(f"testbed starts {seed}")
     submitted = []

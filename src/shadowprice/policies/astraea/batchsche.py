@@ -14,13 +14,13 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool
 from shadowprice.policies.astraea.rounds import RoundPolicy
-from shadowprice.policies.tenants.dealing import deal
-from shadowprice.policies.tenants.tenancy import Tenancy, tenancy_of
+from shadowprice.policies.tenants.dealing import assign_units
+from shadowprice.policies.tenants.tenancy import TenantShares, read_tenant_shares
 
 
-def private_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
+def private_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
     """Return one pool per tenant, each on servers of its own."""
-    workers, ps = deal(tenancy)
+    workers, ps = assign_units(tenancy)
     pools = []
     for tenant in range(len(tenancy.tenants)):
         units = workers[:, tenant].sum(axis=0) + ps[:, tenant].sum(axis=0)
@@ -41,5 +41,5 @@ def private_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
 
 def build(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
     """Build the policy; called by the registry."""
-    tenancy = tenancy_of(context.cluster)
+    tenancy = read_tenant_shares(context.cluster)
     return RoundPolicy(context, parameters, tenancy, private_pools, sharing=False)

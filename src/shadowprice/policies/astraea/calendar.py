@@ -43,7 +43,7 @@ class Round:
     collected: int
 
 
-class Calendar:
+class RoundCalendar:
     """Endless iterator over all rounds, in order.
 
     Parameters
@@ -66,7 +66,7 @@ class Calendar:
         self._batch, self._number, self._start = 1, 0, 2 * rounds
         self._collected = self._collects()
 
-    def __iter__(self) -> Calendar:
+    def __iter__(self) -> RoundCalendar:
         return self
 
     def __next__(self) -> Round:

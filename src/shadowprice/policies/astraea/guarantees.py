@@ -18,7 +18,7 @@ def sigma_of(theta_worker: float, theta_ps: float) -> float:
     return max(1.0, 2.0 * (math.log(theta_worker) + math.log(theta_ps)))
 
 
-class Performance(NamedTuple):
+class PerformanceBound(NamedTuple):
     """Theorem 1's bound.
 
     Attributes
@@ -38,7 +38,7 @@ class Performance(NamedTuple):
     ratio_at_least: float | None
 
 
-def performance(jobs: Sequence[Job], rounds: int, completed_by: int) -> Performance:
+def performance(jobs: Sequence[Job], rounds: int, completed_by: int) -> PerformanceBound:
     """Return Theorem 1's bound over all jobs that arrived, for lambda rounds a batch.
 
     The theorem assumes Lemma 1's lambda. ``completed_by`` is the end of the last slot of the last
@@ -50,7 +50,7 @@ def performance(jobs: Sequence[Job], rounds: int, completed_by: int) -> Performa
         # (i); slopes are negative, so the first term reduces the second.
         loss_per_job = (2**batches - 1) * max(slopes)
         loss_per_job -= (2 ** (batches + 1) - 1) * (2 * rounds - 1) * min(slopes)
-        return Performance(batches, len(jobs) * loss_per_job, None)
+        return PerformanceBound(batches, len(jobs) * loss_per_job, None)
     powers = [job.utility for job in jobs if isinstance(job.utility, Power)]
     on_clock = all(job.arrival == 0 for job in jobs)
     if jobs and len(powers) == len(jobs) and on_clock and max(p.scale for p in powers) <= 1.0:
@@ -58,5 +58,5 @@ def performance(jobs: Sequence[Job], rounds: int, completed_by: int) -> Performa
         min_scale, max_scale = (pick(power.scale for power in powers) for pick in (min, max))
         logarithm = -high * math.log(4 * rounds) - (batches - 2) * (high - low) * math.log(2)
         logarithm += high * math.log(min_scale) - low * math.log(max_scale)
-        return Performance(batches, None, math.exp(min(logarithm, 0.0)))
-    return Performance(batches, None, None)
+        return PerformanceBound(batches, None, math.exp(min(logarithm, 0.0)))
+    return PerformanceBound(batches, None, None)

@@ -21,7 +21,7 @@ from shadowprice.kernels.market.gangs import (
     running_sums,
 )
 from shadowprice.kernels.market.income import divide
-from shadowprice.policies.tenants.gang_jobs import LARGEST, GangJob
+from shadowprice.policies.tenants.gang_jobs import MAX_UTILITY_MICROS, GangJob
 
 Integers = npt.NDArray[np.int64]
 
@@ -79,7 +79,7 @@ class Gang:
 
 
 @dataclass(eq=False)
-class Places:
+class UnitPool:
     """Capacity units of one type over a round.
 
     Parameters
@@ -105,7 +105,7 @@ class Places:
 
     def __post_init__(self) -> None:
         total, max_units = int(self.capacity.sum()), int(self.capacity.max(initial=0))
-        if int(self.prices.max()) * max(total, 1) * self.slots >= LARGEST:
+        if int(self.prices.max()) * max(total, 1) * self.slots >= MAX_UTILITY_MICROS:
             raise InputError("prices are too high to count; lower theta or scale utilities down")
         self.free = np.tile(self.capacity, (self.slots, 1))
         self.ends = np.empty((self.slots, max_units + 1, self.capacity.size), np.int32)
@@ -136,7 +136,7 @@ class Places:
 
 
 @dataclass(frozen=True, eq=False)
-class Award:
+class GangAward:
     """A job that a round schedules.
 
     Parameters
@@ -159,7 +159,7 @@ class Award:
     lenders: npt.NDArray[np.bool_] | None = None
 
 
-class Market:
+class RoundMarket:
     """State of one round.
 
     Parameters
@@ -172,12 +172,12 @@ class Market:
     """
 
     def __init__(
-        self, workers: Sequence[Places], ps: Sequence[Places], *, pack_in_time: bool = False
+        self, workers: Sequence[UnitPool], ps: Sequence[UnitPool], *, pack_in_time: bool = False
     ) -> None:
         self.workers = tuple(workers)
         self.ps = tuple(ps)
         self.slots = self.workers[0].slots
-        self._nothing = Places(
+        self._nothing = UnitPool(
             np.zeros_like(self.workers[0].capacity),
             np.zeros_like(self.workers[0].shares),
             np.zeros(1, np.int64),
@@ -185,7 +185,7 @@ class Market:
         )
         self._sign = -1 if pack_in_time else 1
 
-    def places(self, job: GangJob) -> tuple[Places, Places]:
+    def places(self, job: GangJob) -> tuple[UnitPool, UnitPool]:
         """Return the units that a job's workers and its parameter servers use."""
         served = job.reach.size > 0 and job.reach[0] < 0
         return self.workers[job.worker_type], self.ps[job.ps_type] if served else self._nothing
@@ -254,7 +254,7 @@ class Market:
         if gang.ps:
             ps.take(job.tenant, gang.start, gang.end, gang.ps_on)
 
-    def hold(self, jobs: Iterable[GangJob], *, sharing: bool = True) -> list[Award]:
+    def hold(self, jobs: Iterable[GangJob], *, sharing: bool = True) -> list[GangAward]:
         """Schedule jobs in both passes, by arrival, then name: one round of Algorithm 2.
 
         Parameters
@@ -277,7 +277,7 @@ class Market:
                 waiting.append(job)
                 continue
             self.take(job, gang)
-            awards.append(Award(job, gang))
+            awards.append(GangAward(job, gang))
         if not sharing:
             return awards
         # A tenant contributes the units of its share that the first pass left unused: line 4.
@@ -296,5 +296,5 @@ class Market:
                 lenders = lenders | (ps_unused[job.ps_type][used] > 0)
             else:
                 ps_income = np.zeros_like(worker_income)
-            awards.append(Award(job, gang, worker_income, ps_income, lenders))
+            awards.append(GangAward(job, gang, worker_income, ps_income, lenders))
         return awards

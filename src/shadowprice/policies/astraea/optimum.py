@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shadowprice.policies.milp import Program
+from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.tenants.gang_jobs import GangJob
 
 Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class GangOption:
     """One way to run a job.
 
     Parameters
@@ -48,7 +48,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Optimum:
+class OptimumResult:
     """Result of the solver.
 
     Parameters
@@ -66,11 +66,11 @@ class Optimum:
     value: float
     bound: float
     proved: bool
-    chosen: tuple[Way, ...]
+    chosen: tuple[GangOption, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class GangBatch:
     """Jobs of one pair of types and the units available to them.
 
     Parameters
@@ -95,7 +95,7 @@ class Batch:
     releases: Sequence[int] | None = None
     worth: Callable[[int, int], float] | None = None
 
-    def ways(self) -> list[Way]:
+    def ways(self) -> list[GangOption]:
         """Return all ways worth considering: the smallest worker count for each duration."""
         ways = []
         for index, job in enumerate(self.jobs):
@@ -106,7 +106,7 @@ class Batch:
                     end = start + slots
                     utility = self._worth(index, end)
                     if utility > 0:
-                        ways.append(Way(index, start, end, count, ps, colocated, utility))
+                        ways.append(GangOption(index, start, end, count, ps, colocated, utility))
         return ways
 
     def _worth(self, at: int, end: int) -> float:
@@ -146,7 +146,7 @@ class Batch:
         floors: Mapping[int, float] | None = None,
         time_limit: float = 60.0,
         gap: float = 1e-6,
-    ) -> Optimum:
+    ) -> OptimumResult:
         """Maximise total utility.
 
         Parameters
@@ -160,7 +160,7 @@ class Batch:
         gap : float
             Relative gap that counts as proved.
         """
-        program, ways = Program(), self.ways()
+        program, ways = LinearProgram(), self.ways()
         chosen = [program.column(cost=way.worth, upper=1) for way in ways]
         for index in range(len(self.jobs)):
             members = [
@@ -187,9 +187,11 @@ class Batch:
             if result.feasible and result.values[column] > 0.5
         )
         value = sum(way.worth for way in schedule)
-        return Optimum(value, max(result.bound, value), result.optimal, schedule)
+        return OptimumResult(value, max(result.bound, value), result.optimal, schedule)
 
-    def _totals(self, program: Program, ways: Sequence[Way], chosen: Sequence[int]) -> None:
+    def _totals(
+        self, program: LinearProgram, ways: Sequence[GangOption], chosen: Sequence[int]
+    ) -> None:
         for slot in range(self.slots):
             running = [index for index, way in enumerate(ways) if way.start <= slot < way.end]
             columns = [chosen[index] for index in running]
@@ -199,7 +201,9 @@ class Batch:
             ):
                 program.row(columns, counts, upper=int(places.sum()))
 
-    def _place(self, program: Program, ways: Sequence[Way], chosen: Sequence[int]) -> None:
+    def _place(
+        self, program: LinearProgram, ways: Sequence[GangOption], chosen: Sequence[int]
+    ) -> None:
         servers = range(self.workers.size)
         worker_columns: list[list[int]] = []
         ps_columns: list[list[int]] = []
@@ -231,7 +235,7 @@ class Batch:
                 program.row(columns, counts, upper=int(self.ps[server]))
 
 
-def find_dominating_schedule(batch: Batch, earned: Mapping[int, float]) -> Optimum | None:
+def find_dominating_schedule(batch: GangBatch, earned: Mapping[int, float]) -> OptimumResult | None:
     """Return a schedule that is better for one tenant and worse for none; None if none exists.
 
     Parameters

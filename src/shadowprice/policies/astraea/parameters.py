@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from shadowprice.policies.registry import Parameters, Settings
+from shadowprice.policies.registry import ParameterModel, Parameters
 
 Above1 = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
-class Theta(Settings):
+class Theta(ParameterModel):
     """theta of price function (8): one more than the price of a type's last place."""
 
     source: Literal["known", "online", "given"] = Field(

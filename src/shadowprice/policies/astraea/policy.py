@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.astraea.parameters import RoundParameters
-from shadowprice.policies.astraea.pools import whole_pools
+from shadowprice.policies.astraea.pools import shared_pools
 from shadowprice.policies.astraea.rounds import RoundPolicy
-from shadowprice.policies.tenants.tenancy import tenancy_of
+from shadowprice.policies.tenants.tenancy import read_tenant_shares
 
 
 def build(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
     """Build the policy; called by the registry."""
-    tenancy = tenancy_of(context.cluster)
-    return RoundPolicy(context, parameters, tenancy, whole_pools, sharing=True)
+    tenancy = read_tenant_shares(context.cluster)
+    return RoundPolicy(context, parameters, tenancy, shared_pools, sharing=True)

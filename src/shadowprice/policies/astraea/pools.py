@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowprice.core.job import Job
-from shadowprice.policies.astraea.market import Market, Places
+from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.parameters import Theta
 from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.tenants.gang_jobs import gang_job
-from shadowprice.policies.tenants.tenancy import Claim, Tenancy
+from shadowprice.policies.tenants.tenancy import TenantShares, UnitClaim
 
 Integers = npt.NDArray[np.int64]
 
@@ -58,16 +58,16 @@ class TenantPool:
         """Return a tenant's position in the pool."""
         return self.tenants.index(tenant)
 
-    def most_ps(self, claim: Claim) -> int:
+    def most_ps(self, claim: UnitClaim) -> int:
         """Return the maximum of parameter servers of a claim's type on one server."""
         return 0 if claim.ps_type is None else int(self.ps[claim.ps_type].max(initial=0))
 
-    def places(self, claim: Claim) -> tuple[Integers, Integers]:
+    def places(self, claim: UnitClaim) -> tuple[Integers, Integers]:
         """Return the units of a claim's types on each server."""
         ps = np.zeros_like(self.servers) if claim.ps_type is None else self.ps[claim.ps_type]
         return self.workers[claim.worker_type], ps
 
-    def learn(self, jobs: Iterable[tuple[Job, Claim]], *, rigid: bool) -> None:
+    def learn(self, jobs: Iterable[tuple[Job, UnitClaim]], *, rigid: bool) -> None:
         """Raise theta to its definition over additional jobs."""
         for job, claim in jobs:
             gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
@@ -89,7 +89,7 @@ class TenantPool:
         first, second = scaled
         return first, second
 
-    def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> Market:
+    def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> RoundMarket:
         """Open an empty market on the servers that are up.
 
         Parameters
@@ -99,7 +99,7 @@ class TenantPool:
         lost : sequence of bool
             Whether each of the cluster's servers is lost.
         pack_in_time : bool
-            As in `Market`.
+            As in `RoundMarket`.
         """
         up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
         kinds = []
@@ -111,7 +111,7 @@ class TenantPool:
         ):
             kinds.append(
                 [
-                    Places(
+                    UnitPool(
                         np.where(up, units, 0),
                         owned,
                         price_table(theta, int(units[up].sum())),
@@ -120,10 +120,10 @@ class TenantPool:
                     for units, owned, theta in zip(places, shares, thetas, strict=True)
                 ]
             )
-        return Market(kinds[0], kinds[1], pack_in_time=pack_in_time)
+        return RoundMarket(kinds[0], kinds[1], pack_in_time=pack_in_time)
 
 
-def shared_pool(tenancy: Tenancy, theta: Theta) -> TenantPool:
+def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:
     """Return the pool that all tenants share."""
     return TenantPool(
         tuple(range(len(tenancy.tenants))),
@@ -136,12 +136,12 @@ def shared_pool(tenancy: Tenancy, theta: Theta) -> TenantPool:
     )
 
 
-def whole_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
+def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
     """Return the single shared pool, as a list."""
     return [shared_pool(tenancy, theta)]
 
 
-def theta_record(tenancy: Tenancy, pool: TenantPool) -> Mapping[str, float]:
+def theta_record(tenancy: TenantShares, pool: TenantPool) -> Mapping[str, float]:
     """Return theta in force by unit type."""
     worker, ps = pool.thetas()
     return dict(zip((*tenancy.worker_types, *tenancy.ps_types), (*worker, *ps), strict=True))

@@ -81,7 +81,7 @@ def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
     return 1 + worker, 1 + ps
 
 
-def rounds_of_lemma(
+def lemma_1_rounds(
     total_utility: float, least_utility: float, theta_worker: float, theta_ps: float
 ) -> int:
     """Return Lemma 1's lambda: rounds in which a batch earns the ideal optimum of one.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.policies.astraea.calendar import Round
-from shadowprice.policies.astraea.market import Gang, Market
-from shadowprice.policies.tenants.gang_jobs import LARGEST, MICRO, GangJob
-from shadowprice.policies.tenants.tenancy import Tenancy
+from shadowprice.policies.astraea.market import Gang, RoundMarket
+from shadowprice.policies.tenants.gang_jobs import MAX_UTILITY_MICROS, MICRO, GangJob
+from shadowprice.policies.tenants.tenancy import TenantShares
 
-BONUS: Final = LARGEST // 4
+BONUS: Final = MAX_UTILITY_MICROS // 4
 """Added to every utility to find a job's best gang even if its payoff isn't positive."""
 
 
-def why_not(
-    tenancy: Tenancy, market: Market, gang: GangJob, turn: Round, *, borrow: bool
+def explain_refusal(
+    tenancy: TenantShares, market: RoundMarket, gang: GangJob, turn: Round, *, borrow: bool
 ) -> Refusal:
     """Return the dominant reason, with the smallest change that would have helped.
 
@@ -37,7 +37,7 @@ def why_not(
     if best is not None:
         return _too_dear(best, turn)
     return Refusal(
-        Reason.NO_ROOM,
+        RefusalReason.NO_ROOM,
         f"no gang fits what is left of {where}",
         bottleneck=_bottleneck(tenancy, market, gang, where),
     )
@@ -48,7 +48,7 @@ def _too_dear(gang: Gang, turn: Round) -> Refusal:
     value, cost = gang.value / MICRO, gang.cost / MICRO
     first, last = turn.start + gang.start, turn.start + gang.end - 1
     return Refusal(
-        Reason.PRICE,
+        RefusalReason.PRICE,
         f"worth {value:.6g} in the best gang left, which would cost {cost:.6g}",
         value=value,
         cost=cost,
@@ -58,7 +58,7 @@ def _too_dear(gang: Gang, turn: Round) -> Refusal:
     )
 
 
-def _bottleneck(tenancy: Tenancy, market: Market, gang: GangJob, where: str) -> str:
+def _bottleneck(tenancy: TenantShares, market: RoundMarket, gang: GangJob, where: str) -> str:
     """Return the scarcer unit type of a round: the larger fraction taken."""
     workers, ps = market.places(gang)
     kinds = [(tenancy.worker_types[gang.worker_type], workers)]

@@ -29,16 +29,16 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.astraea.calendar import Calendar, Round
+from shadowprice.policies.astraea.calendar import Round, RoundCalendar
 from shadowprice.policies.astraea.guarantees import performance, sigma_of
-from shadowprice.policies.astraea.market import Award, Market
+from shadowprice.policies.astraea.market import GangAward, RoundMarket
 from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool, theta_record
-from shadowprice.policies.astraea.prices import rounds_of_lemma
-from shadowprice.policies.astraea.reasons import why_not
+from shadowprice.policies.astraea.prices import lemma_1_rounds
+from shadowprice.policies.astraea.reasons import explain_refusal
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, extension_of
 from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.tenants.gang_jobs import (
@@ -46,9 +46,14 @@ from shadowprice.policies.tenants.gang_jobs import (
     GangJob,
     fewest_slots,
     gang_job,
-    hopeless,
+    infeasibility,
 )
-from shadowprice.policies.tenants.tenancy import Claim, Tenancy, require_tenants, tenancy_of
+from shadowprice.policies.tenants.tenancy import (
+    TenantShares,
+    UnitClaim,
+    read_tenant_shares,
+    require_tenants,
+)
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class _Waiting:
     """A job that no round has scheduled yet, or that lost its placement."""
 
     job: Job
-    claim: Claim
+    claim: UnitClaim
     displaced: bool = False
 
 
@@ -64,7 +69,7 @@ class _Waiting:
 class _Running:
     """A scheduled gang; ``begin`` is the slot of the run in which it starts."""
 
-    award: Award
+    award: GangAward
     begin: int
     pool: TenantPool
 
@@ -98,8 +103,8 @@ class RoundPolicy:
         self,
         context: PolicyContext,
         parameters: RoundParameters,
-        tenancy: Tenancy,
-        pools_of: Callable[[Tenancy, Theta], Iterable[TenantPool]],
+        tenancy: TenantShares,
+        pools_of: Callable[[TenantShares, Theta], Iterable[TenantPool]],
         *,
         sharing: bool,
     ) -> None:
@@ -119,12 +124,12 @@ class RoundPolicy:
         self.rounds = self._rounds(known=has_known_jobs)
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
-        self._calendar = Calendar(self.rounds, self.longest)
+        self._calendar = RoundCalendar(self.rounds, self.longest)
         self._ahead: deque[Round] = deque()
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._completed_by = 0
-        self._markets: list[tuple[TenantPool, Market, Round]] = []
+        self._markets: list[tuple[TenantPool, RoundMarket, Round]] = []
         self.capabilities = Capabilities(
             plans_ahead=True,
             charges=sharing and tenancy.named,
@@ -148,7 +153,7 @@ class RoundPolicy:
             If the shares don't add up to the current units.
         """
         before, tenants = self.pools, self.tenancy.tenants
-        self.tenancy = tenancy_of(view.cluster)
+        self.tenancy = read_tenant_shares(view.cluster)
         self.pools = tuple(self._pools_of(self.tenancy, self.parameters.theta))
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
         for pool, old in zip(self.pools, before, strict=False):
@@ -161,7 +166,7 @@ class RoundPolicy:
             if state.status is Status.ARRIVED:
                 continue  # its arrival is decided next
             claim = self.tenancy.claim_of(state.job)
-            if not len(state.plan) and isinstance(claim, Claim):
+            if not len(state.plan) and isinstance(claim, UnitClaim):
                 displaced = name not in waiting or waiting[name].displaced
                 self._waiting[name] = _Waiting(state.job, claim, displaced=displaced)
 
@@ -219,7 +224,7 @@ class RoundPolicy:
     def _learn(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             claim = self.tenancy.claim_of(job)
-            if isinstance(claim, Claim):
+            if isinstance(claim, UnitClaim):
                 self._pool_of[claim.tenant].learn([(job, claim)], rigid=self._rigid)
 
     def _lemma(self, context: PolicyContext) -> int | None:
@@ -233,7 +238,7 @@ class RoundPolicy:
             return None
         worker, ps = self.pools[0].thetas()
         # Without parameter servers, (8) prices only workers.
-        return rounds_of_lemma(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
+        return lemma_1_rounds(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
 
     def _rounds(self, *, known: bool) -> int:
         if self.parameters.rounds != "lemma":
@@ -278,7 +283,7 @@ class RoundPolicy:
         self._running.pop(name, None)
         job = view.open_jobs[name].job
         claim = self.tenancy.claim_of(job)
-        assert isinstance(claim, Claim)
+        assert isinstance(claim, UnitClaim)
         self._waiting[name] = _Waiting(job, claim, displaced=True)
 
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
@@ -325,7 +330,7 @@ class RoundPolicy:
         decision = self._first_word(view, job)
         if isinstance(decision, Queue):
             claim = self.tenancy.claim_of(job)
-            assert isinstance(claim, Claim)
+            assert isinstance(claim, UnitClaim)
             self._waiting[job.name] = _Waiting(job, claim)
         return decision
 
@@ -336,7 +341,7 @@ class RoundPolicy:
         pool = self._pool_of[claim.tenant]
         gang = gang_job(job, claim, pool.most_ps(claim), rigid=self._rigid)
         places = pool.places(claim)
-        refusal = hopeless(job, gang, *places, self.longest, own=not self.sharing)
+        refusal = infeasibility(job, gang, *places, self.longest, own=not self.sharing)
         if refusal is not None:
             return Reject(job.name, refusal)
         turn = self._turn_of(max(job.arrival, view.slot))
@@ -344,7 +349,7 @@ class RoundPolicy:
             return Reject(
                 job.name,
                 Refusal(
-                    Reason.TOO_LATE,
+                    RefusalReason.TOO_LATE,
                     f"its batch begins in slot {turn.start}, the timespan ends at {view.until}",
                     bottleneck="end of the timespan",
                 ),
@@ -411,7 +416,7 @@ class RoundPolicy:
         """Reserve an overrunning gang's units in the round's market."""
         plan = state.plan.from_slot(turn.start)
         claim = self.tenancy.claim_of(state.job) if len(plan) else None
-        if not isinstance(claim, Claim):
+        if not isinstance(claim, UnitClaim):
             return
         pool = self._pool_of[claim.tenant]
         market = next(market for owner, market, _ in self._markets if owner is pool)
@@ -446,7 +451,7 @@ class RoundPolicy:
         )
         return pool, gang
 
-    def _commit(self, award: Award, turn: Round, pool: TenantPool) -> Commit:
+    def _commit(self, award: GangAward, turn: Round, pool: TenantPool) -> Commit:
         gang, name = award.gang, award.job.name
         del self._waiting[name]
         self._running[name] = _Running(award, turn.start + gang.start, pool)
@@ -489,13 +494,13 @@ class RoundPolicy:
     # ---------------------------------------------------------------- unscheduled jobs
 
     def _postpone(
-        self, view: View, turn: Round, market: Market, left: list[GangJob]
+        self, view: View, turn: Round, market: RoundMarket, left: list[GangJob]
     ) -> Iterator[Decision]:
         """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
         worthless = [gang for gang in left if self._worthless(gang)]
         for gang in worthless:
             refusal = Refusal(
-                Reason.NO_VALUE,
+                RefusalReason.NO_VALUE,
                 f"is worth nothing from slot {turn.start} on",
                 value=0.0,
                 cost=0.0,
@@ -509,7 +514,7 @@ class RoundPolicy:
         for gang in left:
             if gang.name not in self._waiting:
                 continue
-            refusal = why_not(self.tenancy, market, gang, turn, borrow=self.sharing)
+            refusal = explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
             if timespan_over:
                 yield self._give_up(gang.name, refusal)
             else:

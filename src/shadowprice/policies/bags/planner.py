@@ -33,7 +33,7 @@ MAX_COPIES = 64
 _ROUNDS = 6
 """Maximum number of times that copies are chosen again at the plan's average prices."""
 
-MOST_LISTED = 4000
+MAX_LISTED = 4000
 """Maximum number of combinations of copies that are enumerated."""
 
 _LARGEST_DECAY = 700.0
@@ -41,7 +41,7 @@ _SLACK = 1.0 + 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CopyPlan:
     """Copies of all remaining tasks, and the units reserved for them.
 
     A unit is the capacity of one copy.
@@ -101,7 +101,7 @@ class BagPlanner:
     _bounds: dict[tuple[float, ...], tuple[float, tuple[TaskCopies, ...] | None]] = field(
         init=False, default_factory=dict
     )
-    _plans: dict[tuple[float, ...], tuple[Plan | None, bool]] = field(
+    _plans: dict[tuple[float, ...], tuple[CopyPlan | None, bool]] = field(
         init=False, default_factory=dict
     )
 
@@ -121,12 +121,12 @@ class BagPlanner:
         self._budget = -math.log1p(-share)
         self._needs: dict[float, tuple[Floats, Integers, int, int]] = {}
 
-    def best(self, factor: float = 1.0) -> Plan | None:
+    def best(self, factor: float = 1.0) -> CopyPlan | None:
         """Return the plan with the largest payoff, None if none meets the deadline.
 
         ``factor`` multiplies every utility.
         """
-        best: Plan | None = None
+        best: CopyPlan | None = None
         best_payoff = ceiling = -math.inf
         # Best-first search by a quick bound, then by a close one. On ties, the earlier start and
         # then the later promise go first.
@@ -209,7 +209,7 @@ class BagPlanner:
             self._bounds[key] = self._cheapest(start, promise, price)
         return self._bounds[key]
 
-    def _plan(self, start: int, promise: int) -> tuple[Plan | None, bool]:
+    def _plan(self, start: int, promise: int) -> tuple[CopyPlan | None, bool]:
         """Return the cheapest plan found for a start and a promise, and whether that is proved.
 
         The plan is None if none was found that fits.
@@ -217,7 +217,7 @@ class BagPlanner:
         key = self._key(start, promise)
         if key not in self._plans:
             best = self._search(start, promise)
-            proved = self._count_ways(start) <= MOST_LISTED
+            proved = self._count_ways(start) <= MAX_LISTED
             if proved:
                 best = self._list(start, promise, best)
             self._plans[key] = best, proved
@@ -232,7 +232,7 @@ class BagPlanner:
         max_copies = self._most_copies(start)
         return math.prod(math.comb(count + max_copies - 1, count) for count in self._count.tolist())
 
-    def _list(self, start: int, promise: int, found: Plan | None) -> Plan | None:
+    def _list(self, start: int, promise: int, found: CopyPlan | None) -> CopyPlan | None:
         """Return the cheapest plan of all combinations of copies, by best-first enumeration.
 
         The bound of a combination is the cost of all copies in the first slot, and of the expected
@@ -279,7 +279,7 @@ class BagPlanner:
                 best = plan
         return best
 
-    def _search(self, start: int, promise: int) -> Plan | None:
+    def _search(self, start: int, promise: int) -> CopyPlan | None:
         _, copies = self._least(start, promise)
         window = slice(start, promise + 1)
         cost = self.cost[window]
@@ -357,7 +357,7 @@ class BagPlanner:
         more = int(copies[group]) + 1
         return self._entries(copies, np.array([group, extra - 1, more, more]))
 
-    def _reserved(self, start: int, promise: int, copies: tuple[TaskCopies, ...]) -> Plan:
+    def _reserved(self, start: int, promise: int, copies: tuple[TaskCopies, ...]) -> CopyPlan:
         slots = promise - start + 1
         rows = [self._groups.index(entry.group) for entry in copies]
         level = self.miss_probability * RESERVE_SHARE / max(slots - 1, 1)
@@ -370,9 +370,9 @@ class BagPlanner:
         places = places[places > 0]
         short = int(np.maximum(places - self._open[start : start + len(places)], 0).sum())
         if short:
-            return Plan(start, promise, copies, places, math.inf, short)
+            return CopyPlan(start, promise, copies, places, math.inf, short)
         paid = self.cost[np.arange(start, start + len(places)), places]
-        return Plan(start, promise, copies, places, float(paid.sum()))
+        return CopyPlan(start, promise, copies, places, float(paid.sum()))
 
 
 def _padded(places: Integers, slots: int) -> Integers:

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from shadowprice.core.bag import Bag
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status, View
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
-from shadowprice.policies.bags.planner import BagPlanner, Plan
-from shadowprice.policies.bags.refusals import out_of_reach, past_deadline
+from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
+from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.offers import Offer, Scarcity
+from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -27,8 +27,8 @@ _PLACES = 4096
 
 
 @dataclass(frozen=True)
-class BagQuote:
-    """Implements `policies.pricing.offers.Quote` for a bag.
+class PricedBag:
+    """Implements `policies.pricing.offers.PricedJob` for a bag.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class BagQuote:
     view: View
     job: Job
 
-    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff, None if no plan meets the deadline.
 
         An admitted bag that is replanned may have lost too much time for its miss probability. It
@@ -62,7 +62,7 @@ class BagQuote:
     def outpriced(self) -> None:
         """Return None: no bound is known that is faster than the best offer."""
 
-    def schedule(self, offer: Offer) -> Schedule:
+    def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer's copies."""
         pool = self.board.window(len(offer.choice))
         demand, share = self.job.worker, self.board.shares(self.job.worker)
@@ -91,13 +91,13 @@ class BagQuote:
         """Return the maximum number of tasks that can finish in one slot: all of them."""
         return self._bag.tasks
 
-    def scarcest(self) -> Scarcity:
+    def scarcest(self) -> ResourceBottleneck:
         """Return the resource that limits the bag most until the deadline."""
         column, room = self.board.scarcest(
             self.job, ps=False, ledger=self.view.ledger, slots=max(self._slots, 1)
         )
         resource = self.view.cluster.resources[column]
-        return Scarcity(resource, "worker servers", "workers", room)
+        return ResourceBottleneck(resource, "worker servers", "workers", room)
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
@@ -115,7 +115,7 @@ class BagQuote:
         view = self.view
         last = self.job.arrival + self._bag.slots - 1
         if view.slot > last:
-            return past_deadline(self.job, self._left)
+            return refuse_past_deadline(self.job, self._left)
         limit = "timespan" if view.until == view.end else "planning horizon"
         cut = f", in the {limit} that ends at slot {view.end}" if view.end <= last else ""
         planner = self._planner
@@ -126,7 +126,7 @@ class BagQuote:
         max_room = max(planner.room(start) for start in range(self._slots))
         scarce = self.scarcest()
         return Refusal(
-            Reason.NO_ROOM,
+            RefusalReason.NO_ROOM,
             f"needs {need} places in one slot or more of them later, and places for what still "
             f"runs after it{cut}; until its deadline no slot has room for more than {max_room}",
             bottleneck=f"{scarce.resource} of {scarce.where}",
@@ -190,14 +190,14 @@ class BagQuote:
             miss_probability=miss_probability,
         )
 
-    def _offer(self, plan: Plan, factor: float) -> Offer:
+    def _offer(self, plan: CopyPlan, factor: float) -> PricedOffer:
         end = plan.start + len(plan.places) - 1
         completion = self.view.slot + end
         duration = np.array([completion - self.job.arrival])
         utility = factor * float(self.job.utility.values(duration)[0])
         places = np.zeros(end + 1, dtype=np.int64)
         places[plan.start :] = plan.places
-        return Offer(
+        return PricedOffer(
             completion=completion,
             utility=utility,
             cost=plan.cost,
@@ -209,4 +209,6 @@ class BagQuote:
     def _hopeless(self, cut: str) -> Refusal:
         """Return the refusal of a bag that all units of the pool couldn't save."""
         places = self._costs.shape[1] - 1 if self._slots > 0 else 0
-        return out_of_reach(self.job, self._left, self.view.slot, self._slots, places, cut)
+        return refuse_infeasible_deadline(
+            self.job, self._left, self.view.slot, self._slots, places, cut
+        )

@@ -5,29 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from shadowprice.cloning.feasible import fewest_machines, smallest_deadline
-from shadowprice.cloning.problem import CloningProblem, Constraint, TaskGroup
+from shadowprice.cloning.feasible import fewest_machines, min_feasible_deadline
+from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint, TaskGroup
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.job import Job
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.laws.named import law_of
 from shadowprice.policies.bags.planner import RESERVE_SHARE
 
 
-def past_deadline(job: Job, left: Sequence[int]) -> Refusal:
+def refuse_past_deadline(job: Job, left: Sequence[int]) -> Refusal:
     """Return the refusal of a bag whose deadline has passed; ``left`` is by group."""
     bag = job.bag
     assert bag is not None
     last = job.arrival + bag.slots - 1
     unfinished = sum(left)
     return Refusal(
-        Reason.DEADLINE,
+        RefusalReason.DEADLINE,
         f"its deadline passed in slot {last} with {unfinished} of {bag.tasks} tasks unfinished",
         numbers={"tasks_unfinished": unfinished},
     )
 
 
-def out_of_reach(
+def refuse_infeasible_deadline(
     job: Job, left: Sequence[int], slot: int, slots: int, places: int, cut: str = ""
 ) -> Refusal:
     """Return the refusal of a bag that would miss its deadline even with all capacity.
@@ -48,7 +48,7 @@ def out_of_reach(
     bag = job.bag
     assert bag is not None
     if slots <= 0:
-        return Refusal(Reason.TOO_LATE, f"no slot is left for it{cut}")
+        return Refusal(RefusalReason.TOO_LATE, f"no slot is left for it{cut}")
     elapsed = slot - job.arrival
     time = min(float(slots), bag.deadline - elapsed) * bag.slot_seconds
     groups = [
@@ -63,13 +63,13 @@ def out_of_reach(
     decays = problem.decays(time)
     best = 1.0
     if decays.min() > 0.0:
-        phi, _ = fewest_machines(problem, Constraint.EXACT, places, decays)
+        phi, _ = fewest_machines(problem, DeadlineConstraint.EXACT, places, decays)
         best = -math.expm1(-phi) / share
     # Reported deadlines count from the submission.
     since = elapsed + job.before_arrival
-    soonest = smallest_deadline(problem) + since * bag.slot_seconds
+    soonest = min_feasible_deadline(problem) + since * bag.slot_seconds
     return Refusal(
-        Reason.TOO_LATE if cut else Reason.DEADLINE,
+        RefusalReason.TOO_LATE if cut else RefusalReason.DEADLINE,
         f"no number of copies on {places} places ends {tasks} tasks within "
         f"{format_seconds(time)} with a miss probability of {bag.miss_probability:g}{cut}; "
         f"the best misses with {min(best, 1.0):.3g}",

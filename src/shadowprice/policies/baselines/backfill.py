@@ -14,14 +14,14 @@ from shadowprice.core.events import Decision, Drop, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill, fitting_now
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import BackfillParameters
-from shadowprice.policies.baselines.waiting import WaitingJob, WaitingJobs
-from shadowprice.policies.reactive.base import Reactive
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
+from shadowprice.policies.baselines.waiting import JobQueue, QueuedJob
+from shadowprice.policies.reactive.base import ReactivePolicy
+from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
 
 Integers = NDArray[np.int64]
 Rows = NDArray[np.void]
@@ -43,13 +43,13 @@ class _Running:
         Resources that it releases on each of them when it ends.
     """
 
-    entry: WaitingJob
+    entry: QueuedJob
     ends: int
     servers: Integers
     amounts: Integers
 
 
-class BackfillPolicy(Reactive[BackfillParameters]):
+class BackfillPolicy(ReactivePolicy[BackfillParameters]):
     """Start jobs in order of priority; later jobs go first if they delay no reservation.
 
     A job keeps its workers until it ends. Its expected run time is its stated ``walltime``, after
@@ -69,12 +69,12 @@ class BackfillPolicy(Reactive[BackfillParameters]):
         super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._empty = EmptyCluster(context.cluster)
-        self._room = Room(context.cluster)
+        self._room = FreeCapacity(context.cluster)
         span = parse_duration(parameters.max_age).in_slots(context.cluster.slot_seconds)
         self._max_age = max(float(span), 1e-9)
         limited = np.where(context.cluster.capacity >= UNLIMITED, 0, context.cluster.capacity)
         self._total = limited.astype(np.float64).sum(axis=0)
-        self._waiting = WaitingJobs(len(context.cluster.resources))
+        self._waiting = JobQueue(len(context.cluster.resources))
         self._running: dict[str, _Running] = {}
         self._none = np.zeros((0, len(context.cluster.resources)), dtype=np.int64)
         self._arrivals = 0
@@ -131,9 +131,9 @@ class BackfillPolicy(Reactive[BackfillParameters]):
             yield Queue(job.name)
         self._waiting.join(entries)
 
-    def _entry(self, job: Job, workers: int, remaining: int) -> WaitingJob:
+    def _entry(self, job: Job, workers: int, remaining: int) -> QueuedJob:
         self._arrivals += 1
-        return WaitingJob(
+        return QueuedJob(
             job,
             workers,
             self._arrivals,
@@ -141,7 +141,7 @@ class BackfillPolicy(Reactive[BackfillParameters]):
             _expected(job, workers, remaining),
         )
 
-    def _run(self, entry: WaitingJob, placement: Placement, ends: int) -> None:
+    def _run(self, entry: QueuedJob, placement: Placement, ends: int) -> None:
         """Record a job's placement from now on."""
         job = entry.job
         self._room.stand(job, placement)
@@ -171,7 +171,7 @@ class BackfillPolicy(Reactive[BackfillParameters]):
                 running.ends = slot + _slots(running.entry.job, running.entry.workers, remaining)
                 continue
             refusal = Refusal(
-                Reason.POLICY,
+                RefusalReason.POLICY,
                 f"it ran for the wall time that it states, {running.entry.job.walltime} slots, "
                 "without being done",
             )

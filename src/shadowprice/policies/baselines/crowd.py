@@ -19,7 +19,7 @@ from shadowprice.kernels.reactive.risk_reward import (
 Integers = NDArray[np.int64]
 
 
-class Crowd:
+class OpenJobAppraisal:
     """Open jobs of one slot, kept sorted by expiry and by delay for their appraisal.
 
     Adding a job takes time linear in the number of jobs, because nothing is sorted again and no

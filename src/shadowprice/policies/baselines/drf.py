@@ -12,10 +12,10 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
 from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.policies.baselines.parameters import DrfParameters
-from shadowprice.policies.reactive.base import Tabled
+from shadowprice.policies.reactive.base import TableReactivePolicy
 
 
-class DrfPolicy(Tabled[DrfParameters]):
+class DrfPolicy(TableReactivePolicy[DrfParameters]):
     """Admit all jobs; set worker counts by max-min fairness of dominant shares.
 
     A job's dominant share is the largest share of any cluster resource that its workers and

@@ -14,19 +14,19 @@ from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.kernels.reactive.places import LESS
 from shadowprice.kernels.reactive.satisfactory import deal_spare, next_change, satisfy
 from shadowprice.policies.baselines.parameters import ElasticFlowParameters
 from shadowprice.policies.baselines.service import gpus_of_worker
-from shadowprice.policies.reactive.base import Tabled
+from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT
 
 Integers = NDArray[np.int64]
 
-NEVER: Final = np.iinfo(np.int64).max
+NO_DEADLINE: Final = np.iinfo(np.int64).max
 """Slot that means "no deadline"."""
 
 _NARROWINGS: Final = 8
@@ -34,17 +34,19 @@ _NARROWINGS: Final = 8
 
 
 def deadline_of(job: Job) -> int:
-    """Return the last slot in which a job should complete, `NEVER` without a deadline.
+    """Return the last slot in which a job should complete, `NO_DEADLINE` without a deadline.
 
     Deadline utilities state it; for a sigmoid it is the target.
     """
     utility = job.utility
     if isinstance(utility, Deadline):
         return job.arrival + int(np.floor(utility.by))
-    return job.arrival + int(np.floor(utility.target)) if isinstance(utility, Sigmoid) else NEVER
+    return (
+        job.arrival + int(np.floor(utility.target)) if isinstance(utility, Sigmoid) else NO_DEADLINE
+    )
 
 
-class Sums:
+class ClusterTotals:
     """Total resources of the servers that are up.
 
     There are three columns for every resource that some server limits: the capacity for workers,
@@ -79,7 +81,7 @@ class Sums:
         return np.concatenate((of_workers, of_ps, of_workers + of_ps), axis=1)
 
 
-class ElasticFlow(Tabled[ElasticFlowParameters]):
+class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     """Admit jobs whose deadlines can all be met together, and run them with that share.
 
     Notes
@@ -94,7 +96,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
     def __init__(self, context: PolicyContext, parameters: ElasticFlowParameters) -> None:
         super().__init__(context, parameters)
         self._capacity = context.cluster.capacity
-        self._sums = Sums(context.cluster)
+        self._sums = ClusterTotals(context.cluster)
         self._columns = len(self._sums.total())
         self._changes_at = 0
         self._width = 4
@@ -122,7 +124,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         """Resume an open job; if it has a deadline, its admission promised that deadline."""
         super()._take_up(view, state, before)
         row = self._table.rows[state.job.name]
-        self._rows["promised"][row] = self._rows["deadline"][row] != NEVER
+        self._rows["promised"][row] = self._rows["deadline"][row] != NO_DEADLINE
 
     # ------------------------------------------------------------ admission
 
@@ -154,7 +156,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         if not workers:
             return NO_PLACEMENT
         row = self._enter(job, workers)
-        if self._rows["deadline"][row] == NEVER:
+        if self._rows["deadline"][row] == NO_DEADLINE:
             return None
         if self._all_satisfied(view.slot):
             self._rows["promised"][row] = True
@@ -169,13 +171,13 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         if slot + shortest - 1 > deadline:
             ends = deadline < deadline_of(job)
             return Refusal(
-                Reason.TOO_LATE,
+                RefusalReason.TOO_LATE,
                 f"with most workers it takes {shortest} slots, and {deadline - slot + 1} "
                 f"are left until {'the timespan ends' if ends else 'its deadline'}",
                 bottleneck="end of the timespan" if ends else None,
             )
         return Refusal(
-            Reason.NO_ROOM,
+            RefusalReason.NO_ROOM,
             "its deadline cannot be met together with those of the jobs admitted before",
             completion=deadline,
         )
@@ -202,7 +204,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         table, jobs = self._table, self._rows
         rows = table.in_order()
         # By deadline. Jobs without a promise come last, in order of arrival.
-        deadline = np.where(jobs["promised"][rows], jobs["deadline"][rows], NEVER)
+        deadline = np.where(jobs["promised"][rows], jobs["deadline"][rows], NO_DEADLINE)
         order = rows[np.argsort(deadline, kind="stable")]
         promised = order[jobs["promised"][order]]
         last, plan, free = self._horizon(slot, promised)
@@ -303,7 +305,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         Thus a simulation that is stopped runs the same jobs up to its end as one that goes on.
         """
         deadline, until = deadline_of(job), self._context.until
-        if deadline == NEVER or until is None or not self._context.end_moves:
+        if deadline == NO_DEADLINE or until is None or not self._context.end_moves:
             return deadline
         return min(deadline, until - 1)
 

@@ -12,11 +12,11 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FifoParameters
-from shadowprice.policies.reactive.base import Reactive
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
+from shadowprice.policies.reactive.base import ReactivePolicy
+from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
 
 
-class FifoPolicy(Reactive[FifoParameters]):
+class FifoPolicy(ReactivePolicy[FifoParameters]):
     """Run jobs in order of arrival, each with a fixed number of workers.
 
     The first job that doesn't fit blocks all later ones, except the next ``backfill`` jobs in the
@@ -34,7 +34,7 @@ class FifoPolicy(Reactive[FifoParameters]):
         super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._empty = EmptyCluster(context.cluster)
-        self._room = Room(context.cluster)
+        self._room = FreeCapacity(context.cluster)
         self._order: dict[str, int] = {}
         self._queue: deque[tuple[Job, int]] = deque()
         self._arrivals = 0

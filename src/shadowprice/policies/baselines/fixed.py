@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 
 from shadowprice.core.job import Job
-from shadowprice.policies.baselines.parameters import WIDEST, FixedWorkers
+from shadowprice.policies.baselines.parameters import MAX_WORKERS, FixedWorkers
 
 
 def fixed_workers(setting: FixedWorkers, seed: int) -> Callable[[Job], int]:
@@ -46,7 +46,7 @@ def _nearest(job: Job, wanted: int) -> int:
 def _drawn(job: Job, key: bytes) -> int:
     counts = job.worker_counts
     allowed = len(counts)
-    if int(counts[-1]) > WIDEST:
-        allowed = max(1, int(np.searchsorted(counts, WIDEST, side="right")))
+    if int(counts[-1]) > MAX_WORKERS:
+        allowed = max(1, int(np.searchsorted(counts, MAX_WORKERS, side="right")))
     digest = blake2b(job.name.encode(), digest_size=8, key=key).digest()
     return int(counts[int.from_bytes(digest, "little") % allowed])

@@ -9,13 +9,13 @@ from shadowprice.core.amounts import MILLI, parse_duration
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.policies.baselines.parameters import LasParameters
-from shadowprice.policies.baselines.ranked import Ranked
+from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
 from shadowprice.policies.baselines.service import gpus_of_worker
 
 Integers = NDArray[np.int64]
 
 
-class LasPolicy(Ranked[LasParameters]):
+class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
     """Run jobs with little attained GPU-time first; within a queue, in order of entry.
 
     A job starts in the first queue and moves to the end of the second when it has attained its

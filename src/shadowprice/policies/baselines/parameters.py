@@ -10,7 +10,7 @@ from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import InputError
 from shadowprice.policies.registry import Parameters
 
-WIDEST: Final = 30
+MAX_WORKERS: Final = 30
 """Most workers drawn: "fixed to a number within [1, 30]" (OASiS, section V)."""
 
 FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "most", "fewest"]
@@ -22,13 +22,13 @@ _FIXED_WORKERS = (
 )
 
 
-class FixedWidthParameters(Parameters):
+class FixedWorkersParameters(Parameters):
     """What policies have in common under which a job keeps its number of workers."""
 
     workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
 
 
-class FifoParameters(FixedWidthParameters):
+class FifoParameters(FixedWorkersParameters):
     """Parameters of `fifo`."""
 
     backfill: int = Field(
@@ -42,7 +42,7 @@ class DrfParameters(Parameters):
     """Parameters of `drf`: it has none."""
 
 
-class RrhParameters(FixedWidthParameters):
+class RrhParameters(FixedWorkersParameters):
     """Parameters of `rrh`."""
 
     threshold: float = Field(
@@ -76,7 +76,7 @@ Length = Annotated[str, AfterValidator(_length)]
 """A length of time as files write it."""
 
 
-class SrtfParameters(FixedWidthParameters):
+class SrtfParameters(FixedWorkersParameters):
     """Parameters of `srtf`."""
 
     by: Literal["time", "service"] = Field(
@@ -86,7 +86,7 @@ class SrtfParameters(FixedWidthParameters):
     )
 
 
-class LasParameters(FixedWidthParameters):
+class LasParameters(FixedWorkersParameters):
     """Parameters of `las`."""
 
     threshold: Length = Field(
@@ -103,7 +103,7 @@ class LasParameters(FixedWidthParameters):
     )
 
 
-class BackfillParameters(FixedWidthParameters):
+class BackfillParameters(FixedWorkersParameters):
     """Parameters of `backfill`."""
 
     mode: Literal["easy", "conservative"] = Field(

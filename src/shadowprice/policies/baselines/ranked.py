@@ -13,15 +13,15 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.policies.baselines.fixed import fixed_workers
-from shadowprice.policies.baselines.parameters import FixedWidthParameters
-from shadowprice.policies.reactive.base import Tabled
+from shadowprice.policies.baselines.parameters import FixedWorkersParameters
+from shadowprice.policies.reactive.base import TableReactivePolicy
 
 Integers = NDArray[np.int64]
 
-P = TypeVar("P", bound=FixedWidthParameters)
+P = TypeVar("P", bound=FixedWorkersParameters)
 
 
-class FixedWidths(Tabled[P]):
+class FixedWorkersPolicy(TableReactivePolicy[P]):
     """Policy base with a fixed worker count per job and extra columns beside the job table.
 
     A subclass adds its own columns to ``_columns``; they are indexed by table row.
@@ -71,7 +71,7 @@ class FixedWidths(Tabled[P]):
         yield from self._table.rearrange(order, change)
 
 
-class Ranked(FixedWidths[P]):
+class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
     """Admit every job that fits the empty cluster, and run jobs in an order while they fit.
 
     A job that doesn't fit beside those before it pauses and keeps its progress. Smaller jobs

@@ -13,17 +13,17 @@ from shadowprice.core.events import Decision, JobsArrived, PolicyEvent, Queue, R
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.kernels.reactive.risk_reward import Candidates, appraise
-from shadowprice.policies.baselines.crowd import Crowd
+from shadowprice.policies.baselines.crowd import OpenJobAppraisal
 from shadowprice.policies.baselines.parameters import RrhParameters
-from shadowprice.policies.baselines.ranked import FixedWidths
+from shadowprice.policies.baselines.ranked import FixedWorkersPolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT
-from shadowprice.policies.reactive.worths import WorthTable
+from shadowprice.policies.reactive.worths import UtilityTable
 
 
-class RiskRewardPolicy(FixedWidths[RrhParameters]):
+class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
     """Admit and rank jobs by their utility less the delay cost that they impose on others.
 
     A job is admitted if its utility at its likely completion, less the loss of the jobs that wait
@@ -33,16 +33,16 @@ class RiskRewardPolicy(FixedWidths[RrhParameters]):
 
     Notes
     -----
-    An arrival takes time linear in the number of jobs (`Crowd`). A slot in which something changed
-    takes ``O(jobs log jobs)``.
+    An arrival takes time linear in the number of jobs (`OpenJobAppraisal`). A slot in which
+    something changed takes ``O(jobs log jobs)``.
     """
 
-    capabilities: ClassVar = replace(FixedWidths.capabilities, forgets_refused=True)
+    capabilities: ClassVar = replace(FixedWorkersPolicy.capabilities, forgets_refused=True)
 
     def __init__(self, context: PolicyContext, parameters: RrhParameters) -> None:
         super().__init__(context, parameters)
-        self._crowd: Crowd | None = None
-        self._worths = WorthTable()
+        self._crowd: OpenJobAppraisal | None = None
+        self._worths = UtilityTable()
         self._columns |= {
             "arrival": np.zeros(0, dtype=np.int64),
             "gain": np.zeros(0, dtype=np.int64),
@@ -94,7 +94,9 @@ class RiskRewardPolicy(FixedWidths[RrhParameters]):
         crowd = self._crowd
         if crowd is None or crowd.slot != view.slot:
             self._refresh(view)
-            crowd = self._crowd = Crowd(view.slot, self._candidates, self._table.in_order())
+            crowd = self._crowd = OpenJobAppraisal(
+                view.slot, self._candidates, self._table.in_order()
+            )
         row = self._enter(job, workers)
         crowd.join(row, self._candidates)
         refusal = self._refusal(view, crowd, job)
@@ -103,7 +105,7 @@ class RiskRewardPolicy(FixedWidths[RrhParameters]):
             self._table.remove(job.name)
         return refusal
 
-    def _refusal(self, view: View, crowd: Crowd, job: Job) -> Refusal | None:
+    def _refusal(self, view: View, crowd: OpenJobAppraisal, job: Job) -> Refusal | None:
         """Return why the newest job isn't worth its delay cost; None if it is."""
         alpha, discount = self._parameters.alpha, self._parameters.discount
         cost, wait = crowd.admission(self._candidates, alpha, discount)
@@ -119,7 +121,7 @@ class RiskRewardPolicy(FixedWidths[RrhParameters]):
             f"{self._parameters.threshold:g}"
         )
         return Refusal(
-            Reason.NO_VALUE if worthless else Reason.POLICY,
+            RefusalReason.NO_VALUE if worthless else RefusalReason.POLICY,
             message,
             value=value,
             cost=cost,

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.policies.baselines.parameters import SrtfParameters
-from shadowprice.policies.baselines.ranked import Ranked
+from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
 from shadowprice.policies.baselines.service import gpus_of_worker
 
 Integers = NDArray[np.int64]
 
 
-class SrtfPolicy(Ranked[SrtfParameters]):
+class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
     """Run jobs in order of remaining slots, or GPU-time, at their fixed worker count."""
 
     def __init__(self, context: PolicyContext, parameters: SrtfParameters) -> None:

@@ -12,7 +12,7 @@ from shadowprice.core.job import Job
 
 
 @dataclass(slots=True)
-class WaitingJob:
+class QueuedJob:
     """A queued job.
 
     Parameters
@@ -36,7 +36,7 @@ class WaitingJob:
     length: int
 
 
-class WaitingJobs:
+class JobQueue:
     """Queued jobs in order of arrival.
 
     Attributes
@@ -55,14 +55,14 @@ class WaitingJobs:
             *((name, np.int64, (resources,)) for name in ("worker", "ps")),
         ]
         self.rows = np.zeros(0, dtype=self._fields)
-        self._entries: dict[int, WaitingJob] = {}
+        self._entries: dict[int, QueuedJob] = {}
         self._orders: dict[str, int] = {}
 
-    def entry(self, order: int) -> WaitingJob:
+    def entry(self, order: int) -> QueuedJob:
         """Return the job with this arrival number."""
         return self._entries[order]
 
-    def join(self, entries: Sequence[WaitingJob]) -> None:
+    def join(self, entries: Sequence[QueuedJob]) -> None:
         """Insert jobs at their positions in the order of arrival."""
         if not entries:
             return

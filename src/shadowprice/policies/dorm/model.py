@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.policies.milp import INFINITY, Program
+from shadowprice.policies.milp import INFINITY, LinearProgram
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,7 +30,7 @@ _SLACK: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class JobItem:
     """One job of the program.
 
     Parameters
@@ -61,7 +61,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class DormInstance:
     """Input of the program.
 
     Parameters
@@ -80,7 +80,7 @@ class Instance:
         Maximum number of running items that change.
     """
 
-    items: Sequence[Item]
+    items: Sequence[JobItem]
     free: Integers
     limited: Flags
     places_workers: Integers
@@ -90,7 +90,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class DormSolution:
     """Decision of the program.
 
     Parameters
@@ -108,7 +108,7 @@ class Solution:
     optimal: bool
 
 
-def solve(instance: Instance, *, node_limit: int, gap: float) -> Solution:
+def solve(instance: DormInstance, *, node_limit: int, gap: float) -> DormSolution:
     """Solve the program, starting from the current placements.
 
     Parameters
@@ -131,15 +131,17 @@ def solve(instance: Instance, *, node_limit: int, gap: float) -> Solution:
         If the solver fails.
     """
     current = sum(item.standing_gain for item in instance.items)
-    unchanged = Solution([None] * len(instance.items), current, optimal=True)
+    unchanged = DormSolution([None] * len(instance.items), current, optimal=True)
     program = _Program(instance)
     if not program.program.columns:
         return unchanged
     values, optimal = program.solve(node_limit, gap)
-    solution = Solution(*program.read(values), optimal=optimal) if values is not None else unchanged
+    solution = (
+        DormSolution(*program.read(values), optimal=optimal) if values is not None else unchanged
+    )
     if solution.utilisation > current + _SLACK:
         return solution
-    return Solution(unchanged.targets, current, optimal)
+    return DormSolution(unchanged.targets, current, optimal)
 
 
 @dataclass(slots=True)
@@ -156,8 +158,8 @@ class _Terms:
 class _Program:
     """The program as columns and rows."""
 
-    instance: Instance
-    program: Program = field(default_factory=Program)
+    instance: DormInstance
+    program: LinearProgram = field(default_factory=LinearProgram)
     terms: list[_Terms] = field(default_factory=list)
 
     def __post_init__(self) -> None:

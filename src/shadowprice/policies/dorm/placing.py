@@ -23,7 +23,7 @@ def places(free: Integers, demand: Integers, hosts: Flags) -> Integers:
 
 
 @dataclass(slots=True)
-class Layout:
+class MutablePlacement:
     """Mutable placement of one job; its resources are always subtracted from ``free``.
 
     Parameters

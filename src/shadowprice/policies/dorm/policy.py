@@ -13,13 +13,13 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.policies.dorm.parameters import DormParameters
-from shadowprice.policies.dorm.recomputation import Outcome, Recomputation, layout_of
-from shadowprice.policies.dorm.shares import Entry, ServerGroups
-from shadowprice.policies.reactive.base import Reactive
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
+from shadowprice.policies.dorm.recomputation import PlacementChanges, Recomputation, layout_of
+from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
+from shadowprice.policies.reactive.base import ReactivePolicy
+from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
 
 
-class Dorm(Reactive[DormParameters]):
+class Dorm(ReactivePolicy[DormParameters]):
     """Admit all jobs, and recompute their workers by an MILP when jobs arrive or leave.
 
     A recomputation takes place at most once a slot, at its start. Running jobs keep at least their
@@ -37,11 +37,11 @@ class Dorm(Reactive[DormParameters]):
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
         super().__init__(context, parameters)
         self._empty = EmptyCluster(context.cluster)
-        self._room = Room(context.cluster)
+        self._room = FreeCapacity(context.cluster)
         self._up = np.ones(context.cluster.servers, dtype=np.bool_)
         self._pools = ServerGroups(context.cluster, self._up, parameters.exact_servers)
-        self._running: dict[str, Entry] = {}
-        self._queue: dict[str, Entry] = {}
+        self._running: dict[str, OpenJob] = {}
+        self._queue: dict[str, OpenJob] = {}
         self._arrivals = 0
         self._count = dict.fromkeys(
             (
@@ -95,7 +95,7 @@ class Dorm(Reactive[DormParameters]):
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view, before
-        entry = Entry.of(state.job, self._arrivals)
+        entry = OpenJob.of(state.job, self._arrivals)
         self._arrivals += 1
         if state.placement is None:
             self._queue[state.job.name] = entry
@@ -118,7 +118,7 @@ class Dorm(Reactive[DormParameters]):
         del view  # only the capacity of the empty cluster decides
         for job in jobs:
             if self._empty.workers(job, int(job.worker_counts[0])):
-                self._queue[job.name] = Entry.of(job, self._arrivals)
+                self._queue[job.name] = OpenJob.of(job, self._arrivals)
                 self._arrivals += 1
                 yield Queue(job.name)
             else:
@@ -156,15 +156,15 @@ class Dorm(Reactive[DormParameters]):
             queued.job.name in self._queue for queued in window
         )
 
-    def _recomputation(self, running: list[Entry], window: list[Entry]) -> Recomputation:
+    def _recomputation(self, running: list[OpenJob], window: list[OpenJob]) -> Recomputation:
         return Recomputation(self._room, self._pools, self._parameters, running, window)
 
-    def _everyone(self) -> Outcome | None:
+    def _everyone(self) -> PlacementChanges | None:
         """Return an outcome that gives every job all it can use; None if that doesn't fit."""
         if any(entry.choice < len(entry.counts) - 1 for entry in self._running.values()):
             return None
         free = self._room.free.copy()
-        outcome: Outcome = {}
+        outcome: PlacementChanges = {}
         for entry in self._queue.values():
             layout = layout_of(self._room, entry, free)
             if not layout.reach(int(entry.counts[-1]), int(entry.ps_counts[-1])):
@@ -172,7 +172,7 @@ class Dorm(Reactive[DormParameters]):
             outcome[entry] = (len(entry.counts) - 1, layout)
         return outcome
 
-    def _first(self) -> Outcome:
+    def _first(self) -> PlacementChanges:
         """Start the first job that fits, so that the cluster never idles for fairness."""
         for entry in self._queue.values():
             layout = layout_of(self._room, entry, self._room.free.copy())
@@ -182,7 +182,7 @@ class Dorm(Reactive[DormParameters]):
                     return {entry: (choice, layout)}
         return {}
 
-    def _apply(self, outcome: Outcome) -> Iterator[Decision]:
+    def _apply(self, outcome: PlacementChanges) -> Iterator[Decision]:
         """Yield changes in an order that never overbooks: shrink, pause, then grow."""
         less: list[Decision] = []
         paused: list[Decision] = []

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.policies.dorm.model import Instance, Item, Solution, solve
+from shadowprice.policies.dorm.model import DormInstance, DormSolution, JobItem, solve
 from shadowprice.policies.dorm.parameters import DormParameters
-from shadowprice.policies.dorm.placing import Layout
-from shadowprice.policies.dorm.shares import Entry, ServerGroups
-from shadowprice.policies.reactive.room import Room
+from shadowprice.policies.dorm.placing import MutablePlacement
+from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
+from shadowprice.policies.reactive.room import FreeCapacity
 
 Integers = NDArray[np.int64]
-Outcome = dict[Entry, tuple[int, Layout]]
+PlacementChanges = dict[OpenJob, tuple[int, MutablePlacement]]
 """Jobs that change, with the index of their new worker count and their new placement."""
 
 _ROUNDING = 1e-9
@@ -48,11 +48,11 @@ class Recomputation:
         Increments of the statistics that `Dorm.parameters_in_force` describes.
     """
 
-    room: Room
+    room: FreeCapacity
     pools: ServerGroups
     setting: DormParameters
-    running: Sequence[Entry]
-    queued: Sequence[Entry]
+    running: Sequence[OpenJob]
+    queued: Sequence[OpenJob]
     statistics: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Recomputation:
         allowed = ceiling(self.setting.fairness_loss * 2 * self.pools.resources)
         self.bound = max(allowed, self._total_loss({}))
 
-    def solve(self) -> Outcome:
+    def solve(self) -> PlacementChanges:
         """Return the changes, which keep within both bounds."""
         farthest = sorted(
             self.running, key=lambda entry: (-self._loss(entry, entry.choice), entry.order)
@@ -87,7 +87,7 @@ class Recomputation:
 
     # ---------------------------------------------------------------- the program
 
-    def _instance(self, entries: Sequence[Entry], fixed: float) -> Instance:
+    def _instance(self, entries: Sequence[OpenJob], fixed: float) -> DormInstance:
         free = self.pools.gather(self.room.free)
         items = [self._item(entry) for entry in entries]
         for item in items:
@@ -95,7 +95,7 @@ class Recomputation:
                 workers, ps = item.standing
                 free += workers[:, None] * item.worker + ps[:, None] * item.ps
         places = [self.pools.places(entry) for entry in entries]
-        return Instance(
+        return DormInstance(
             items=items,
             free=free,
             limited=self.pools.limited,
@@ -105,7 +105,7 @@ class Recomputation:
             adjustments=ceiling(self.setting.adjustment_overhead * len(self.running)),
         )
 
-    def _item(self, entry: Entry) -> Item:
+    def _item(self, entry: OpenJob) -> JobItem:
         pools, choice = self.pools, entry.choice
         offered = np.ones(len(entry.counts), dtype=np.bool_)
         standing = None
@@ -113,7 +113,7 @@ class Recomputation:
             standing = pools.standing(self.room.standing[entry.job.name][1])
             # With a single group, the same count is the same placement.
             offered[choice] = not pools.has_single_group
-        return Item(
+        return JobItem(
             counts=entry.counts[offered],
             ps_counts=entry.ps_counts[offered],
             worker=entry.job.worker,
@@ -127,7 +127,9 @@ class Recomputation:
 
     # ---------------------------------------------------------------- places
 
-    def _arrange(self, entries: Sequence[Entry], solution: Solution) -> Outcome | None:
+    def _arrange(
+        self, entries: Sequence[OpenJob], solution: DormSolution
+    ) -> PlacementChanges | None:
         """Place the program's decision; None if a running job would get no placement."""
         free = self.room.free.copy()
         changed = [
@@ -144,7 +146,7 @@ class Recomputation:
         changed.sort(
             key=lambda change: (change[0].choice < 0, -self._weight(change[0]), change[0].order)
         )
-        outcome: Outcome = {}
+        outcome: PlacementChanges = {}
         for entry, target, layout in changed:
             choice = self._settle(entry, target, layout)
             if choice is not None:
@@ -154,7 +156,7 @@ class Recomputation:
         return outcome
 
     def _settle(
-        self, entry: Entry, target: tuple[Integers, Integers], layout: Layout
+        self, entry: OpenJob, target: tuple[Integers, Integers], layout: MutablePlacement
     ) -> int | None:
         """Fill a trimmed layout to its target or below; return the choice, None if none fits."""
         choice = int(np.searchsorted(entry.counts, target[0].sum()))
@@ -166,7 +168,7 @@ class Recomputation:
                 return smaller
         return None
 
-    def _fill(self, target: tuple[Integers, Integers], layout: Layout) -> bool:
+    def _fill(self, target: tuple[Integers, Integers], layout: MutablePlacement) -> bool:
         """Extend a trimmed layout group by group; if that fails, change nothing."""
         before = (layout.given[0].copy(), layout.given[1].copy())
         for order in ((0, 1), (1, 0)):  # one kind may take the only servers of the other
@@ -181,10 +183,10 @@ class Recomputation:
             layout.restore(before)
         return False
 
-    def _start(self) -> Outcome:
+    def _start(self) -> PlacementChanges:
         """Keep running jobs; start queued ones whose fairness loss doesn't grow."""
         free = self.room.free.copy()
-        outcome: Outcome = {}
+        outcome: PlacementChanges = {}
         for entry in self.queued:
             layout = layout_of(self.room, entry, free)
             for choice in range(len(entry.counts) - 1, -1, -1):
@@ -195,15 +197,15 @@ class Recomputation:
                     break
         return outcome
 
-    def _weight(self, entry: Entry) -> float:
+    def _weight(self, entry: OpenJob) -> float:
         return float(self.pools.gains(entry)[0]) / int(entry.counts[0])
 
     # ---------------------------------------------------------------- fairness
 
-    def _loss(self, entry: Entry, choice: int) -> float:
+    def _loss(self, entry: OpenJob, choice: int) -> float:
         return abs(self.pools.share(entry, choice) - self._fair[entry])
 
-    def _total_loss(self, outcome: Mapping[Entry, tuple[int, Layout]]) -> float:
+    def _total_loss(self, outcome: Mapping[OpenJob, tuple[int, MutablePlacement]]) -> float:
         """Return the total fairness loss after these changes."""
         return math.fsum(
             self._loss(entry, outcome[entry][0] if entry in outcome else entry.choice)
@@ -211,14 +213,16 @@ class Recomputation:
         )
 
 
-def layout_of(room: Room, entry: Entry, free: Integers) -> Layout:
+def layout_of(room: FreeCapacity, entry: OpenJob, free: Integers) -> MutablePlacement:
     """Return a job's current placement as a layout to be changed on ``free``."""
     given = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
     if entry.choice >= 0:
         placement = room.standing[entry.job.name][1]
         servers = list(placement.servers)
         given[0][servers], given[1][servers] = placement.workers, placement.ps
-    return Layout(free, (entry.job.worker, entry.ps), (room.hosts_workers, room.hosts_ps), given)
+    return MutablePlacement(
+        free, (entry.job.worker, entry.ps), (room.hosts_workers, room.hosts_ps), given
+    )
 
 
 def ceiling(value: float) -> int:

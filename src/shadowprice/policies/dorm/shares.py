@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class OpenJob:
     """An open job.
 
     Parameters
@@ -48,7 +48,7 @@ class Entry:
     choice: int = -1
 
     @classmethod
-    def of(cls, job: Job, order: int) -> Entry:
+    def of(cls, job: Job, order: int) -> OpenJob:
         """Build the entry of a queued job."""
         best = np.maximum.accumulate(job.gains)
         useful = np.concatenate(([True], best[1:] > best[:-1]))
@@ -116,7 +116,7 @@ class ServerGroups:
         self.resources = int(counted.sum())
         self._total = np.where(counted, total, 0.0)
         self._weights = np.divide(1.0, total, out=np.zeros(width), where=counted)
-        self._used: dict[Entry, tuple[Floats, Floats]] = {}
+        self._used: dict[OpenJob, tuple[Floats, Floats]] = {}
         self._places: dict[bytes, tuple[Integers, Integers]] = {}
 
     @property
@@ -124,19 +124,19 @@ class ServerGroups:
         """Whether at most one group can carry workers, and one parameter servers."""
         return all(int(hosts.sum()) <= 1 for hosts in self._group_hosts)
 
-    def gains(self, entry: Entry) -> Floats:
+    def gains(self, entry: OpenJob) -> Floats:
         """Return the sum over resources of used / capacity for each of a job's choices."""
         return self._fractions(entry)[0]
 
-    def shares(self, entry: Entry) -> Floats:
+    def shares(self, entry: OpenJob) -> Floats:
         """Return the dominant share of each of a job's choices."""
         return self._fractions(entry)[1]
 
-    def share(self, entry: Entry, choice: int) -> float:
+    def share(self, entry: OpenJob, choice: int) -> float:
         """Return the dominant share of one choice; 0 for -1, a waiting job."""
         return 0.0 if choice < 0 else float(self.shares(entry)[choice])
 
-    def places(self, entry: Entry) -> tuple[Integers, Integers]:
+    def places(self, entry: OpenJob) -> tuple[Integers, Integers]:
         """Return how many of a job's workers and PS fit on each empty group."""
         key = entry.job.worker.tobytes() + entry.ps.tobytes()
         if key not in self._places:
@@ -164,7 +164,7 @@ class ServerGroups:
         np.add.at(ps, groups, placement.ps)
         return workers, ps
 
-    def fair_shares(self, entries: Sequence[Entry]) -> list[float]:
+    def fair_shares(self, entries: Sequence[OpenJob]) -> list[float]:
         """Return the jobs' max-min fair dominant shares on the empty groups.
 
         Progressive filling in whole workers (Ghodsi et al. 2011, Algorithm 1), as `drf` does it,
@@ -204,14 +204,14 @@ class ServerGroups:
         )
         return [float(share) for share in shares]
 
-    def _fractions(self, entry: Entry) -> tuple[Floats, Floats]:
+    def _fractions(self, entry: OpenJob) -> tuple[Floats, Floats]:
         if entry not in self._used:
             amounts = entry.counts[:, None] * entry.job.worker + entry.ps_counts[:, None] * entry.ps
             fractions = amounts * self._weights
             self._used[entry] = (fractions.sum(axis=1), fractions.max(axis=1))
         return self._used[entry]
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: OpenJob) -> None:
         """Drop a job's cached shares."""
         self._used.pop(entry, None)
 

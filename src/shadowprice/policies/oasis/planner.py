@@ -14,7 +14,7 @@ from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.kernels.slots.groups import Groups
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.offers import Offer
+from shadowprice.policies.pricing.offers import PricedOffer
 from shadowprice.policies.pricing.posted import PostedPrices
 
 Integers = NDArray[np.int64]
@@ -75,7 +75,7 @@ class ScheduleSearch:
 
     def best(
         self, job: Job, now: int, end: int, remaining: int, factor: float = 1.0
-    ) -> Offer | None:
+    ) -> PricedOffer | None:
         """Return the schedule of largest payoff over slots ``[now, end)``, (27).
 
         Parameters
@@ -114,7 +114,7 @@ class ScheduleSearch:
 
     def _search(
         self, job: Job, now: int, gains: Integers, required: int, utility: Floats
-    ) -> Offer | None:
+    ) -> PricedOffer | None:
         """Return the best offer over the first ``len(utility)`` slots."""
         cost = self.costs(job, len(utility))
         if self.posted is not None:
@@ -129,7 +129,7 @@ class ScheduleSearch:
         choice = result.choice
         if useful is not None:
             choice = np.where(choice >= 0, useful[choice], -1)
-        return Offer(
+        return PricedOffer(
             completion=now + result.completion,
             utility=float(utility[result.completion]),
             cost=result.cost,
@@ -138,7 +138,7 @@ class ScheduleSearch:
             bound=result.bound,
         )
 
-    def schedule(self, job: Job, now: int, offer: Offer) -> Schedule:
+    def schedule(self, job: Job, now: int, offer: PricedOffer) -> Schedule:
         """Return the placement of an offer's workers and parameter servers, lines 23-38."""
         (worker_pool, demand, share, ps_pool, ps_demand, ps_share) = self._demands(
             job, len(offer.choice)

@@ -18,19 +18,19 @@ from shadowprice.core.policy import PolicyContext, View
 from shadowprice.policies.oasis.parameters import OasisParameters
 from shadowprice.policies.oasis.planner import ScheduleSearch
 from shadowprice.policies.oasis.quotes import OasisPlanner
-from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
-from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.pricing.admission import PricedAdmission, initial_constants
+from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import (
     Carries,
     ConstantsLearner,
-    Floor,
-    Pool,
+    LowerConstant,
     PriceConstants,
+    PricePool,
 )
-from shadowprice.policies.pricing.offers import Offer
-from shadowprice.policies.pricing.posted import read_posted
-from shadowprice.policies.pricing.terms import Shortfall, Terms
+from shadowprice.policies.pricing.offers import PricedOffer
+from shadowprice.policies.pricing.posted import read_posted_prices
+from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 
 
 class OasisPolicy(PricedAdmission):
@@ -54,11 +54,11 @@ class OasisPolicy(PricedAdmission):
         self._undivided = parameters.split == "auto" and not divided
         self._halved = divided
         kinds: tuple[Carries, ...] = ("workers", "ps")
-        members = pools(cluster, halved=divided)
-        floor = Floor(parameters.lower, Alone(cluster, *members))
+        members = server_pools(cluster, halved=divided)
+        floor = LowerConstant(parameters.lower, StandaloneValue(cluster, *members))
         learners = [
             ConstantsLearner(
-                Pool.of(cluster, servers),
+                PricePool.of(cluster, servers),
                 carries,
                 cluster.horizon,
                 context.until,
@@ -67,12 +67,14 @@ class OasisPolicy(PricedAdmission):
             )
             for servers, carries in zip(members, kinds, strict=True)
         ]
-        constants = first_constants(
+        constants = initial_constants(
             "oasis", context, parameters, learners, (parameters.worker, parameters.ps)
         )
         self._literal = parameters.chunks == "literal"
         self._gap = parameters.gap
-        self._posted = None if parameters.fixed is None else read_posted(parameters.fixed, cluster)
+        self._posted = (
+            None if parameters.fixed is None else read_posted_prices(parameters.fixed, cluster)
+        )
         planner = self._planner_of(cluster, learners, constants)
         super().__init__(planner, learners, parameters, cluster, itemised=context.itemised)
         self._explained = context.explained
@@ -90,11 +92,11 @@ class OasisPolicy(PricedAdmission):
             self._divide()
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> DecisionInputs:
         """Inputs of decisions besides reservations: constants, and whether pools are halved."""
-        return Terms([board.constants for board in self._planner.boards], self._halved)
+        return DecisionInputs([board.constants for board in self._planner.boards], self._halved)
 
-    def _shortfall(self, view: View, job: Job, offer: Offer | None) -> Shortfall | None:
+    def _shortfall(self, view: View, job: Job, offer: PricedOffer | None) -> Shortfall | None:
         if self._posted is not None or job.bag is not None:
             return None
         value = float(job.utility.values(np.array([view.slot - job.arrival]))[0])
@@ -122,9 +124,9 @@ class OasisPolicy(PricedAdmission):
         self._follow(self._cluster)
 
     def _follow(self, cluster: Cluster) -> None:
-        members = pools(cluster, halved=self._halved)
+        members = server_pools(cluster, halved=self._halved)
         learners = [
-            learner.moved(Pool.of(cluster, servers), Alone(cluster, *members))
+            learner.moved(PricePool.of(cluster, servers), StandaloneValue(cluster, *members))
             for learner, servers in zip(self._learners, members, strict=True)
         ]
         constants = [board.constants for board in self._planner.boards]
@@ -153,8 +155,8 @@ class OasisPolicy(PricedAdmission):
         )
         return OasisPlanner(planner)
 
-    def _alone(self) -> Alone:
-        return Alone(self._cluster, *pools(self._cluster, halved=self._halved))
+    def _alone(self) -> StandaloneValue:
+        return StandaloneValue(self._cluster, *server_pools(self._cluster, halved=self._halved))
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""
@@ -166,7 +168,7 @@ class OasisPolicy(PricedAdmission):
         }
 
 
-def pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def server_pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return disjoint masks of the servers for workers and of those for parameter servers.
 
     Parameters

@@ -12,10 +12,10 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.bags.quotes import BagQuote
+from shadowprice.policies.bags.quotes import PricedBag
 from shadowprice.policies.oasis.planner import ScheduleSearch
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.offers import Offer, Quote, Scarcity
+from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, ResourceBottleneck
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class OasisPlanner:
         """Update both boards from the ledger."""
         self.planner.follow(ledger)
 
-    def quote(self, view: View, job: Job, remaining: int) -> Quote:
+    def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
         """Return the job at the current prices; ``remaining`` is in progress units."""
         if job.bag is not None:
-            return BagQuote(self.planner.workers, view, job)
+            return PricedBag(self.planner.workers, view, job)
         return OasisPricedJob(self.planner, view, job, remaining)
 
 
 @dataclass(frozen=True)
 class OasisPricedJob:
-    """A job on two pools; implements `policies.pricing.offers.Quote`."""
+    """A job on two pools; implements `policies.pricing.offers.PricedJob`."""
 
     planner: ScheduleSearch
     view: View
     job: Job
     remaining: int
 
-    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer of largest payoff; None if no schedule completes the work."""
         work = self.remaining + more
         return self.planner.best(self.job, self.view.slot, self.view.end, work, factor)
@@ -57,7 +57,7 @@ class OasisPricedJob:
     def outpriced(self) -> None:
         """Return None: computing the best offer takes little longer than a bound would."""
 
-    def schedule(self, offer: Offer) -> Schedule:
+    def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the placement of an offer's workers and parameter servers."""
         return self.planner.schedule(self.job, self.view.slot, offer)
 
@@ -68,7 +68,7 @@ class OasisPricedJob:
     def hopeless(self) -> None:
         """Return None: the scarcest resource explains why no schedule completes the work."""
 
-    def scarcest(self) -> Scarcity:
+    def scarcest(self) -> ResourceBottleneck:
         """Return the resource with the least free capacity for the job, over both pools."""
         job, view = self.job, self.view
         slots = view.end - view.slot
@@ -84,7 +84,7 @@ class OasisPricedJob:
         column, room, ps = min(
             candidates, key=lambda candidate: candidate[1] / (per_worker if candidate[2] else 1.0)
         )
-        return Scarcity(
+        return ResourceBottleneck(
             view.cluster.resources[column],
             "parameter-server servers" if ps else "worker servers",
             "parameter servers" if ps else "workers",

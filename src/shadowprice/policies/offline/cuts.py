@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.kernels.reactive.server_patterns import best_pattern
-from shadowprice.policies.milp import Program
+from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import Problem
 
@@ -36,7 +36,7 @@ LARGEST_COUNT: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class CutItem:
     """Workers, or parameter servers, of one job."""
 
     owner: int
@@ -73,7 +73,7 @@ class CutPool:
         The items to place.
     """
 
-    def __init__(self, problem: Problem, slot: int, items: list[Item]) -> None:
+    def __init__(self, problem: Problem, slot: int, items: list[CutItem]) -> None:
         self.items = items
         self.cuts: list[Cut] = []
         self.fresh: list[Cut] = []
@@ -142,7 +142,7 @@ class CutPool:
 
     def _weigh(self, totals: Floats, scale: float) -> tuple[Floats, Floats, float]:
         """Return weights that separate totals from the known patterns, and the violation."""
-        program = Program()
+        program = LinearProgram()
         weights = [program.column(cost=float(total), upper=1.0, integer=False) for total in totals]
         tops = [program.column(cost=-float(kind.count), integer=False) for kind in self._kinds]
         for top, patterns in zip(tops, self._patterns, strict=True):
@@ -160,10 +160,12 @@ class CutPool:
 def pools(problem: Problem, slot: int) -> list[CutPool]:
     """Return the pools of a slot: one per role, or a single one if a server may carry both."""
     workers = [
-        Item(index, True) for index, request in enumerate(problem.requests) if request.completions
+        CutItem(index, True)
+        for index, request in enumerate(problem.requests)
+        if request.completions
     ]
     servers = [
-        Item(index, False)
+        CutItem(index, False)
         for index, request in enumerate(problem.requests)
         if request.completions and request.job.ps is not None
     ]

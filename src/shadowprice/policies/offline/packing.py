@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
-from shadowprice.policies.milp import Program
+from shadowprice.policies.milp import LinearProgram
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class EqualItems:
     """Equal items to be packed.
 
     Parameters
@@ -40,7 +40,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Machines:
+class SlotServers:
     """The servers of one slot.
 
     Parameters
@@ -55,11 +55,11 @@ class Machines:
     hosts_workers: NDArray[np.bool_]
     hosts_ps: NDArray[np.bool_]
 
-    def hosts(self, items: Items) -> NDArray[np.bool_]:
+    def hosts(self, items: EqualItems) -> NDArray[np.bool_]:
         """Return which servers may carry the items."""
         return self.hosts_workers if items.is_worker else self.hosts_ps
 
-    def places(self, items: Items) -> Integers:
+    def places(self, items: EqualItems) -> Integers:
         """Return how many of the items fit on each server alone."""
         return places(self.free, items.demand, self.hosts(items))
 
@@ -73,15 +73,15 @@ def places(free: Integers, demand: Integers, hosts: NDArray[np.bool_]) -> Intege
     return np.where(hosts, np.maximum(fitting, 0), 0)
 
 
-def items_of(owner: int, job: Job, workers: int) -> list[Items]:
+def items_of(owner: int, job: Job, workers: int) -> list[EqualItems]:
     """Return the items of a job with this number of workers."""
-    items = [Items(owner, True, workers, job.worker)]
+    items = [EqualItems(owner, True, workers, job.worker)]
     if job.ps is not None and job.ps_needed(workers):
-        items.append(Items(owner, False, job.ps_needed(workers), job.ps))
+        items.append(EqualItems(owner, False, job.ps_needed(workers), job.ps))
     return items
 
 
-def pack(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
+def pack(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
     """Pack all items.
 
     Returns
@@ -94,7 +94,7 @@ def pack(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
     return _first_fit(machines, items) or _exact(machines, items)
 
 
-def _first_fit(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
+def _first_fit(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
     """Place the largest items first, each kind on the tightest or on the emptiest servers."""
     total = np.maximum(machines.free.sum(axis=0).astype(np.float64), 1.0)
     weight = [float((item.demand / total).max()) for item in items]
@@ -118,9 +118,9 @@ def _first_fit(machines: Machines, items: Sequence[Items]) -> list[Integers] | N
     return None
 
 
-def _exact(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
+def _exact(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
     """Solve a feasibility program and check its result in integers."""
-    program = Program()
+    program = LinearProgram()
     columns = []
     for item in items:
         fits = machines.places(item)

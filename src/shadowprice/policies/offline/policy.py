@@ -25,14 +25,14 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.core.potential import potential
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.potential import planned_progress
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.offline.parameters import OptimumParameters
 from shadowprice.policies.offline.problem import (
+    OfflineSolution,
     Problem,
-    Solution,
     full_problem,
     request_of,
     utility_end_slots,
@@ -40,20 +40,23 @@ from shadowprice.policies.offline.problem import (
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.restarts import restarts
 
-REFUSED: Final = Refusal(
-    Reason.NO_ROOM,
+NOT_IN_OPTIMUM: Final = Refusal(
+    RefusalReason.NO_ROOM,
     "not in the set of jobs that together are worth most",
 )
 CANNOT_COMPLETE: Final = Refusal(
-    Reason.TOO_LATE, "cannot complete before the end, whatever the others do"
+    RefusalReason.TOO_LATE, "cannot complete before the end, whatever the others do"
 )
-OVER: Final = Refusal(Reason.TOO_LATE, "its plan fell short, and the timespan is over")
-SHORT: Final = Refusal(
-    Reason.NO_ROOM,
+TIMESPAN_OVER: Final = Refusal(
+    RefusalReason.TOO_LATE, "its plan fell short, and the timespan is over"
+)
+REMAINDER_NOT_WORTH_IT: Final = Refusal(
+    RefusalReason.NO_ROOM,
     "its plan fell short, and what remains of it is not worth the jobs that would have to give way",
 )
-LOST: Final = Refusal(
-    Reason.SERVER_LOST, "what remains of it is not worth the jobs that would have to give way"
+LOST_AND_NOT_WORTH_IT: Final = Refusal(
+    RefusalReason.SERVER_LOST,
+    "what remains of it is not worth the jobs that would have to give way",
 )
 
 _FRUITLESS: Final = 16
@@ -82,7 +85,7 @@ class Optimum:
         self._window = context.cluster.horizon
         self._plans: dict[str, Schedule | None] = {}
         self._answered: set[str] = set()
-        self.solution: Solution | None = None
+        self.solution: OfflineSolution | None = None
         if self._jobs:
             jobs = list(self._jobs.values())
             ends = utility_end_slots(context.cluster, jobs, context.until)
@@ -123,25 +126,25 @@ class Optimum:
             case JobsArrived(_, jobs):
                 for job in jobs:
                     self._answered.add(job.name)
-                    yield self._answer(job, REFUSED)
+                    yield self._answer(job, NOT_IN_OPTIMUM)
             case JobsDisplaced(_, names, server):
-                given_up = LOST if server is not None else SHORT
+                given_up = LOST_AND_NOT_WORTH_IT if server is not None else REMAINDER_NOT_WORTH_IT
                 yield from self._plan_again(
-                    view, names, OVER if view.end <= view.slot else given_up
+                    view, names, TIMESPAN_OVER if view.end <= view.slot else given_up
                 )
             case ServerLost() | ServerBack() | JobCancelled() | CapacityChanged() | JobRevised():
                 # The free capacity differs from the planned one: replan future jobs.
-                yield from self._plan_again(view, (), LOST)
+                yield from self._plan_again(view, (), LOST_AND_NOT_WORTH_IT)
 
     def _answer(self, job: Job, otherwise: Refusal) -> Decision:
         plan = self._plans.get(job.name)
         if plan is not None:
             utility = utility_value(job.utility, plan.completion - job.arrival)
             return Commit(job.name, plan, payoff=utility, utility=utility, cost=0.0)
-        if otherwise is not REFUSED:
+        if otherwise is not NOT_IN_OPTIMUM:
             return Drop(job.name, otherwise)
         late = self._until is not None and job.arrival + job.shortest_slots > self._until
-        return Reject(job.name, CANNOT_COMPLETE if late else REFUSED)
+        return Reject(job.name, CANNOT_COMPLETE if late else NOT_IN_OPTIMUM)
 
     def _plan_again(
         self, view: View, displaced: Iterable[str], given_up: Refusal
@@ -173,7 +176,7 @@ class Optimum:
             decision: Decision = self._answer(self._jobs[name], given_up)
             state = view.open_jobs[name]
             if isinstance(decision, Commit) and restarts(view, state):
-                progresses = potential(state.job, decision.schedule, None, charged=True)
+                progresses = planned_progress(state.job, decision.schedule, None, charged=True)
                 fruitless = None if progresses else _fruitless(view, state)
                 decision = decision if fruitless is None else Drop(name, fruitless)
             yield decision
@@ -191,7 +194,7 @@ class Optimum:
             for job, end in zip(jobs, ends, strict=True)
         ]
 
-    def _solve(self, problem: Problem) -> Solution:
+    def _solve(self, problem: Problem) -> OfflineSolution:
         solution = solve(problem, time_limit=self._parameters.time_limit, gap=self._parameters.gap)
         for request, schedule in zip(problem.requests, solution.schedules, strict=True):
             self._plans[request.job.name] = schedule
@@ -223,7 +226,7 @@ def _fruitless(view: View, state: JobState) -> Refusal | None:
     if elapsed <= _FRUITLESS * (1 + state.progress / int(state.job.gains.max())):
         return None
     message = f"{elapsed} slots after its start, restarts take all that its plan would do"
-    return Refusal(Reason.POLICY, message)
+    return Refusal(RefusalReason.POLICY, message)
 
 
 def build(context: PolicyContext, parameters: OptimumParameters) -> Optimum:

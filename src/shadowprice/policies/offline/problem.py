@@ -13,14 +13,14 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.offline.packing import Machines
-from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.offline.packing import SlotServers
+from shadowprice.policies.pricing.alone import StandaloneValue
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """A job, or its remaining work.
 
     Parameters
@@ -71,7 +71,7 @@ class Problem:
         Servers that may carry workers, and parameter servers.
     """
 
-    requests: tuple[Request, ...]
+    requests: tuple[JobRequest, ...]
     free: Integers
     start: int
     hosts_workers: NDArray[np.bool_]
@@ -93,13 +93,13 @@ class Problem:
         """Whether no server carries both workers and parameter servers."""
         return not bool((self.hosts_workers & self.hosts_ps).any())
 
-    def machines(self, slot: int) -> Machines:
+    def machines(self, slot: int) -> SlotServers:
         """Return the servers with their free capacity in a slot."""
-        return Machines(self.free[slot], self.hosts_workers, self.hosts_ps)
+        return SlotServers(self.free[slot], self.hosts_workers, self.hosts_ps)
 
 
 @dataclass(frozen=True)
-class Solution:
+class OfflineSolution:
     """Schedules and their total utility.
 
     Parameters
@@ -161,7 +161,7 @@ def utility_end_slots(
 ) -> list[int]:
     """Return the first slot that is useless for each job.
 
-    That is the earliest of T, the slot in which its utility becomes 0, and `all_done`.
+    That is the earliest of T, the slot in which its utility becomes 0, and `finish_bound`.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def utility_end_slots(
     list of int
         One for each job.
     """
-    done = all_done(cluster, jobs, begin=begin, left=left)
+    done = finish_bound(cluster, jobs, begin=begin, left=left)
     ends = []
     for job in jobs:
         end = done if until is None else min(done, until)
@@ -190,7 +190,7 @@ def utility_end_slots(
     return ends
 
 
-def all_done(
+def finish_bound(
     cluster: Cluster,
     jobs: Sequence[Job],
     *,
@@ -207,7 +207,7 @@ def all_done(
 
     The parameters are those of `utility_end_slots`.
     """
-    alone = Alone(cluster, cluster.hosts_workers, cluster.hosts_ps)
+    alone = StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps)
     exact = not bool((cluster.hosts_workers & cluster.hosts_ps).any())
     done = max([begin, *(job.arrival for job in jobs)])
     for job, required in zip(jobs, left or [None] * len(jobs), strict=True):
@@ -222,7 +222,7 @@ def all_done(
     return done
 
 
-def request_of(job: Job, start: int, end: int, required: int | None = None) -> Request:
+def request_of(job: Job, start: int, end: int, required: int | None = None) -> JobRequest:
     """Build a job's request to a problem that begins in slot ``start``.
 
     Parameters
@@ -252,4 +252,4 @@ def request_of(job: Job, start: int, end: int, required: int | None = None) -> R
     later = np.append(utility[1:], 0.0)
     keep = (utility > 0) & (utility > later)
     completions = zip((slots[keep] - start).tolist(), utility[keep].tolist(), strict=True)
-    return Request(job, work, first - start, end - 1 - start, tuple(completions))
+    return JobRequest(job, work, first - start, end - 1 - start, tuple(completions))

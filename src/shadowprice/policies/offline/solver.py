@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.milp import INFINITY, Answer, Program
+from shadowprice.policies.milp import INFINITY, LinearProgram, SolverResult
 from shadowprice.policies.offline.cuts import CutPool, pools
-from shadowprice.policies.offline.packing import Items, items_of, pack, places
-from shadowprice.policies.offline.problem import Problem, Request, Solution
+from shadowprice.policies.offline.packing import EqualItems, items_of, pack, places
+from shadowprice.policies.offline.problem import JobRequest, OfflineSolution, Problem
 
 Integers = NDArray[np.int64]
 
@@ -45,7 +45,7 @@ reported bounded programs as unbounded.
 """
 
 
-def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) -> Solution:
+def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) -> OfflineSolution:
     """Solve problem (1).
 
     Parameters
@@ -125,7 +125,7 @@ class _Model:
 
     problem: Problem
     walls: _Walls
-    program: Program = field(default_factory=Program)
+    program: LinearProgram = field(default_factory=LinearProgram)
 
     def __post_init__(self) -> None:
         self._by_slot: dict[
@@ -141,7 +141,7 @@ class _Model:
             if slot in self.walls.written:
                 self._servers(slot, users)
 
-    def workers(self, answer: Answer) -> Integers:
+    def workers(self, answer: SolverResult) -> Integers:
         """Return the workers of each job in each slot, shape (jobs, slots)."""
         counts = np.zeros((len(self.problem.requests), self.problem.slots), dtype=np.int64)
         for (index, slot, is_worker), terms in self._terms.items():
@@ -151,7 +151,7 @@ class _Model:
                 )
         return counts
 
-    def tighten(self, answer: Answer, slots: Iterable[int] | None = None) -> bool:
+    def tighten(self, answer: SolverResult, slots: Iterable[int] | None = None) -> bool:
         """Search violated inequalities in slots, all by default; return whether any exists."""
         violated = False
         for slot in range(self.problem.slots) if slots is None else sorted(slots):
@@ -182,7 +182,7 @@ class _Model:
                 ]
                 self._capacity(terms, cut.limit)
 
-    def _job(self, at: int, request: Request) -> None:
+    def _job(self, at: int, request: JobRequest) -> None:
         program = self.program
         completed = {
             slot: program.column(cost=utility, upper=1) for slot, utility in request.completions
@@ -225,7 +225,7 @@ class _Model:
                 lower=0,
             )
 
-    def _room(self, slot: int, request: Request) -> tuple[int, int]:
+    def _room(self, slot: int, request: JobRequest) -> tuple[int, int]:
         """Return the maximum of workers, and of PS, that the job alone can have in a slot."""
         problem, job = self.problem, request.job
         free = problem.free[slot]
@@ -235,7 +235,7 @@ class _Model:
         return workers, int(places(free, job.ps, problem.hosts_ps).sum())
 
     def _linear(
-        self, request: Request, room: tuple[int, int], later: list[int]
+        self, request: JobRequest, room: tuple[int, int], later: list[int]
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
         """Add one integer for the workers and one for the parameter servers of a slot."""
         program, job = self.program, request.job
@@ -255,7 +255,7 @@ class _Model:
         return [(n, 1)], [(z, 1)], [(n, 1)]
 
     def _choices(
-        self, request: Request, room: tuple[int, int], later: list[int]
+        self, request: JobRequest, room: tuple[int, int], later: list[int]
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
         """Add a binary for every allowed number of workers of a slot."""
         program, job = self.program, request.job
@@ -414,19 +414,19 @@ class _Incumbent:
         if total > self.utility:
             self.utility, self._schedules = total, tuple(schedules)
 
-    def solution(self, bound: float, optimal: bool, rounds: int, began: float) -> Solution:
+    def solution(self, bound: float, optimal: bool, rounds: int, began: float) -> OfflineSolution:
         """Return the best schedules with their bound."""
         if not self._schedules:
             self._schedules, self.utility = (None,) * len(self._problem.requests), 0.0
         bound = max(bound, self.utility)
         seconds = time.perf_counter() - began
-        return Solution(self._schedules, self.utility, bound, optimal, rounds, seconds)
+        return OfflineSolution(self._schedules, self.utility, bound, optimal, rounds, seconds)
 
 
 def _enter(
     entries: dict[int, list[tuple[int, int, int, int]]],
     slot: int,
-    items: list[Items],
+    items: list[EqualItems],
     given: list[Integers],
 ) -> None:
     for item, counts in zip(items, given, strict=True):
@@ -437,8 +437,8 @@ def _enter(
 
 
 def _fit_in(
-    problem: Problem, free: Integers, request: Request, owner: int, wanted: Integers | None
-) -> list[tuple[int, list[Items], list[Integers]]] | None:
+    problem: Problem, free: Integers, request: JobRequest, owner: int, wanted: Integers | None
+) -> list[tuple[int, list[EqualItems], list[Integers]]] | None:
     """Fit one job into free capacity: as planned, or as early and with as many workers as fit."""
     job, remaining = request.job, request.required
     fitted = []
@@ -460,7 +460,7 @@ def _fit_in(
     return None
 
 
-def _worth(request: Request, schedule: Schedule) -> tuple[float, Schedule]:
+def _worth(request: JobRequest, schedule: Schedule) -> tuple[float, Schedule]:
     """Cut a schedule when the work is done; return utility and schedule, 0 and empty if not."""
     progress = 0
     workers, _, _ = schedule.totals()

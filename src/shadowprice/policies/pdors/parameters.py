@@ -6,7 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from shadowprice.policies.pricing.parameters import GivenPrices, Positive, PriceParameters, ordered
+from shadowprice.policies.pricing.parameters import (
+    GivenPrices,
+    Positive,
+    PriceParameters,
+    check_lower_below_upper,
+)
 
 THEOREM = "theorem"
 
@@ -74,7 +79,7 @@ class PdorsParameters(PriceParameters):
         if self.prices != "given" and (self.L is not None or self.U is not None):
             raise ValueError("L and U are read with prices=given only; set that too")
         if self.L is not None and self.U is not None:
-            ordered(self.L, self.U)
+            check_lower_below_upper(self.L, self.U)
         return self
 
     @property

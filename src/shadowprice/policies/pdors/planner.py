@@ -25,11 +25,11 @@ from shadowprice.kernels.slots.placement import (
 )
 from shadowprice.kernels.slots.rounding import mix
 from shadowprice.kernels.slots.states import slot_states
-from shadowprice.policies.bags.quotes import BagQuote
+from shadowprice.policies.bags.quotes import PricedBag
 from shadowprice.policies.pdors.parameters import PdorsParameters
-from shadowprice.policies.pdors.quotes import Choices, PdorsQuote
+from shadowprice.policies.pdors.quotes import PdorsPricedJob, SlotChoices
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.offers import Quote
+from shadowprice.policies.pricing.offers import PricedJob
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -70,11 +70,11 @@ class PdorsPlanner:
         """Update the board from the ledger."""
         self.board.follow(ledger)
 
-    def quote(self, view: View, job: Job, remaining: int) -> Quote:
+    def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
         """Return the job at the current prices; ``remaining`` is in progress units."""
         if job.bag is not None:
-            return BagQuote(self._board_for_copies(view.ledger), view, job)
-        return PdorsQuote(self, view, job, remaining)
+            return PricedBag(self._board_for_copies(view.ledger), view, job)
+        return PdorsPricedJob(self, view, job, remaining)
 
     def _board_for_copies(self, ledger: LedgerView) -> PriceBoard:
         """Return a board of the worker servers at the prices of the pool of all servers."""
@@ -88,7 +88,7 @@ class PdorsPlanner:
         self._copies.follow(ledger)
         return self._copies
 
-    def choices(self, job: Job, view: View) -> Choices:
+    def choices(self, job: Job, view: View) -> SlotChoices:
         """Compute the cost of every number of workers in every usable slot: Algorithm 4.
 
         Random draws depend only on the seed, the job's name and the slot.
@@ -127,7 +127,7 @@ class PdorsPlanner:
             self._method_of(spread),
             streams,
         )
-        return Choices(state_of, slots, streams, cost, machine, relaxed, rounds)
+        return SlotChoices(state_of, slots, streams, cost, machine, relaxed, rounds)
 
     def _method_of(self, spread: bool) -> Method:
         parameters = self._parameters
@@ -174,7 +174,7 @@ class PdorsPlanner:
         return max_gain
 
     def place(
-        self, job: Job, choices: Choices, state: int, choice: int
+        self, job: Job, choices: SlotChoices, state: int, choice: int
     ) -> list[tuple[int, int, int]]:
         """Return (server, workers, PS) triples of one choice, as Algorithm 4 places it."""
         counts = len(job.worker_counts)

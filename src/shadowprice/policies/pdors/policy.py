@@ -14,10 +14,10 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.pdors.parameters import THEOREM, PdorsParameters
 from shadowprice.policies.pdors.planner import PdorsPlanner
-from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
-from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.pricing.admission import PricedAdmission, initial_constants
+from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import ConstantsLearner, Floor, Pool
+from shadowprice.policies.pricing.constants import ConstantsLearner, LowerConstant, PricePool
 
 
 class Pdors(PricedAdmission):
@@ -55,14 +55,14 @@ class Pdors(PricedAdmission):
             )
         everything = np.ones(cluster.servers, dtype=np.bool_)
         learner = ConstantsLearner(
-            Pool.of(cluster, everything),
+            PricePool.of(cluster, everything),
             "both",
             cluster.horizon,
             context.until,
-            Floor(parameters.lower, _alone(cluster, parameters)),
+            LowerConstant(parameters.lower, _alone(cluster, parameters)),
             parameters.prices == "offline",
         )
-        constants = first_constants("pdors", context, parameters, [learner], [parameters.given])
+        constants = initial_constants("pdors", context, parameters, [learner], [parameters.given])
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
         planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
@@ -74,7 +74,7 @@ class Pdors(PricedAdmission):
         (learner,), (board,) = self._learners, self._planner.boards
         assert isinstance(self._parameters, PdorsParameters)
         learner = learner.moved(
-            Pool.of(cluster, np.ones(cluster.servers, dtype=np.bool_)),
+            PricePool.of(cluster, np.ones(cluster.servers, dtype=np.bool_)),
             _alone(cluster, self._parameters),
         )
         constants = board.constants
@@ -84,7 +84,7 @@ class Pdors(PricedAdmission):
         board = PriceBoard(cluster, learner.pool, constants, cluster.horizon)
         self._planner = PdorsPlanner(board, cluster, self._parameters, self._seed)
 
-    def _alone(self) -> Alone:
+    def _alone(self) -> StandaloneValue:
         assert isinstance(self._parameters, PdorsParameters)
         return _alone(self._cluster, self._parameters)
 
@@ -116,9 +116,9 @@ class Pdors(PricedAdmission):
         return self._parameters.model_dump(exclude={"L", "U"}) | record
 
 
-def _alone(cluster: Cluster, parameters: PdorsParameters) -> Alone:
+def _alone(cluster: Cluster, parameters: PdorsParameters) -> StandaloneValue:
     colocated = parameters.bandwidth == "internal"
-    return Alone(cluster, cluster.hosts_workers, cluster.hosts_ps, colocated=colocated)
+    return StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps, colocated=colocated)
 
 
 def build(context: PolicyContext, parameters: PdorsParameters) -> Pdors:

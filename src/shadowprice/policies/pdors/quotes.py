@@ -16,7 +16,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.choices import Slots
 from shadowprice.kernels.slots.costs import slot_costs
-from shadowprice.policies.pricing.offers import Offer, Outpriced, Scarcity
+from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck, TooExpensiveProof
 
 if TYPE_CHECKING:
     from shadowprice.policies.pdors.planner import PdorsPlanner
@@ -29,7 +29,7 @@ _CLEARLY: Final = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class SlotChoices:
     """Cost of every number of workers in every distinct state of a window, at either rate.
 
     Parameters
@@ -60,8 +60,8 @@ class Choices:
     rounds: Integers
 
 
-class PdorsQuote:
-    """A job on one pool; implements `policies.pricing.offers.Quote`.
+class PdorsPricedJob:
+    """A job on one pool; implements `policies.pricing.offers.PricedJob`.
 
     ``remaining`` counts the progress units to make.
     """
@@ -73,7 +73,7 @@ class PdorsQuote:
         self._remaining = remaining
 
     @cached_property
-    def choices(self) -> Choices:
+    def choices(self) -> SlotChoices:
         """Costs of every choice in every slot of the window."""
         return self._planner.choices(self._job, self._view)
 
@@ -85,7 +85,7 @@ class PdorsQuote:
         gains = np.concatenate([self._job.gains, self._job.internal_gains])[usable]
         return choices.cost[:, usable][choices.state_of], gains, usable
 
-    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer of largest payoff; None if no schedule completes the work."""
         job, now, end = self._job, self._view.slot, self._view.end
         work = self._remaining + more
@@ -98,7 +98,7 @@ class PdorsQuote:
         result = best_schedule(cost, gains, work, utility)
         if not result.feasible:
             return None
-        return Offer(
+        return PricedOffer(
             completion=now + result.completion,
             utility=float(utility[result.completion]),
             cost=result.cost,
@@ -106,7 +106,7 @@ class PdorsQuote:
             choice=np.where(result.choice >= 0, usable[result.choice], -1),
         )
 
-    def outpriced(self) -> Outpriced | None:
+    def outpriced(self) -> TooExpensiveProof | None:
         """Return a bound if the work costs more than its utility even in the relaxed problem.
 
         The relaxation places workers and parameter servers separately, each on the cheapest
@@ -115,7 +115,7 @@ class PdorsQuote:
         """
         job, now, end = self._job, self._view.slot, self._view.end
         if self.fastest() * (end - now) < self._remaining:
-            return Outpriced(-np.inf)
+            return TooExpensiveProof(-np.inf)
         board = self._planner.board
         pool = board.window(end - now)
         ps = job.worker if job.ps is None else job.ps
@@ -132,12 +132,12 @@ class PdorsQuote:
         utility = job.utility.values(np.arange(now - job.arrival, end - job.arrival))
         result = best_schedule(cost, gain, self._remaining, utility)
         if not result.feasible:
-            return Outpriced(-np.inf)
+            return TooExpensiveProof(-np.inf)
         if result.payoff >= -_CLEARLY * result.cost:
             return None
-        return Outpriced(result.bound, float(utility[result.completion]), result.cost)
+        return TooExpensiveProof(result.bound, float(utility[result.completion]), result.cost)
 
-    def schedule(self, offer: Offer) -> Schedule:
+    def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the placement of an offer's workers and parameter servers."""
         placed: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         entries: list[tuple[int, int, int, int]] = []
@@ -157,7 +157,7 @@ class PdorsQuote:
     def hopeless(self) -> None:
         """Return None: the scarcest resource explains why no schedule completes the work."""
 
-    def scarcest(self) -> Scarcity:
+    def scarcest(self) -> ResourceBottleneck:
         """Return the resource with the least free capacity for workers, PS, or both together."""
         job, view = self._job, self._view
         slots = view.end - view.slot
@@ -176,7 +176,9 @@ class PdorsQuote:
             candidates, key=lambda candidate: float(candidate[2].min()) / candidate[1]
         )
         column = int(np.argmin(room))
-        return Scarcity(view.cluster.resources[column], "servers", kind, float(room[column]))
+        return ResourceBottleneck(
+            view.cluster.resources[column], "servers", kind, float(room[column])
+        )
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource that contributes most to a schedule's cost, and its cost."""

@@ -29,12 +29,12 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
-from shadowprice.core.quote import Answer
 from shadowprice.core.quote import Quote as Answered
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.quote import QuoteAnswer
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.pricing.alone import Alone
-from shadowprice.policies.pricing.charged import Charged
+from shadowprice.policies.pricing.alone import StandaloneValue
+from shadowprice.policies.pricing.charged import RestartAwareJob
 from shadowprice.policies.pricing.constants import (
     ConstantsLearner,
     PriceConstants,
@@ -43,16 +43,16 @@ from shadowprice.policies.pricing.constants import (
 from shadowprice.policies.pricing.fixed import FixedPlacement
 from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.measures import Measures
-from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
+from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, PricedPlanner
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, extension_of
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
-from shadowprice.policies.pricing.refusals import explain
+from shadowprice.policies.pricing.refusals import build_refusal
 from shadowprice.policies.pricing.restarts import restarts
-from shadowprice.policies.pricing.terms import Shortfall, Terms
+from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 
 TIMESPAN: Final = "the end of the timespan changed"
 
-_NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
+_NO_REASON: Final = Refusal(RefusalReason.PRICE, "nobody asked why")
 
 
 class PricedAdmission(ABC):
@@ -177,20 +177,20 @@ class PricedAdmission(ABC):
         quote, offer = self._offered(view, job, quote)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             # A restart-aware search that finds no plan proves nothing.
-            proved = offer is not None or not isinstance(quote, Charged)
+            proved = offer is not None or not isinstance(quote, RestartAwareJob)
             short = self._shortfall(view, job, offer) if measured and proved else None
             if not self._explained:
                 return Reject(job.name, _short(offer)), short
-            return Reject(job.name, explain(quote, view, job, offer, job.required)), short
+            return Reject(job.name, build_refusal(quote, view, job, offer, job.required)), short
         self._earned += offer.utility
         return _commitment(job, quote, offer, itemised=self._itemised), None
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> DecisionInputs:
         """The inputs of decisions besides reservations."""
-        return Terms([board.constants for board in self._planner.boards])
+        return DecisionInputs([board.constants for board in self._planner.boards])
 
-    def _shortfall(self, view: View, job: Job, offer: Offer | None) -> Shortfall | None:
+    def _shortfall(self, view: View, job: Job, offer: PricedOffer | None) -> Shortfall | None:
         """Return how far a refusal was from an admission, None without a proven bound."""
         del view, job, offer
         return None
@@ -215,7 +215,7 @@ class PricedAdmission(ABC):
         """Return the parameters and the price constants."""
 
     @abstractmethod
-    def _alone(self) -> Alone:
+    def _alone(self) -> StandaloneValue:
         """Return the object that computes a job's utility alone on the current cluster."""
 
     def _ratio_over_alpha(self) -> float:
@@ -251,13 +251,15 @@ class PricedAdmission(ABC):
             self._planner.follow(view.ledger)
             quote = self._planner.quote(view, job, job.required)
             if not (self._explained or explained) and quote.outpriced() is not None:
-                return Answered(job.name, view.slot, Answer.REFUSED)
+                return Answered(job.name, view.slot, QuoteAnswer.REFUSED)
             quote, offer = self._offered(view, job, quote)
             if offer is not None and offer.payoff > 0:
-                answer, refusal = Answer.ADMITTED, None
+                answer, refusal = QuoteAnswer.ADMITTED, None
             else:
-                answer = Answer.REFUSED
-                refusal = explain(quote, view, job, offer, job.required) if explained else None
+                answer = QuoteAnswer.REFUSED
+                refusal = (
+                    build_refusal(quote, view, job, offer, job.required) if explained else None
+                )
         if offer is None:
             return Answered(job.name, view.slot, answer, refusal=refusal)
         numbers = offer.completion, offer.utility, offer.cost
@@ -337,8 +339,8 @@ class PricedAdmission(ABC):
         offer = quote.best()
         if offer is not None:
             return _commitment(job, quote, offer, message=reason)
-        detail = explain(quote, view, job, None, state.remaining)
-        if detail.reason is Reason.DEADLINE:
+        detail = build_refusal(quote, view, job, None, state.remaining)
+        if detail.reason is RefusalReason.DEADLINE:
             return Drop(job.name, detail)
         if self._end_moves and view.end == view.until:  # then admitted work may still complete
             return Queue(
@@ -349,13 +351,15 @@ class PricedAdmission(ABC):
         return Drop(
             job.name,
             Refusal(
-                Reason.SERVER_LOST if lost else detail.reason,
+                RefusalReason.SERVER_LOST if lost else detail.reason,
                 f"{reason}, and the rest of the job does not fit: {detail.message}",
                 bottleneck=detail.bottleneck,
             ),
         )
 
-    def _offered(self, view: View, job: Job, quote: Quote) -> tuple[Quote, Offer | None]:
+    def _offered(
+        self, view: View, job: Job, quote: PricedJob
+    ) -> tuple[PricedJob, PricedOffer | None]:
         """Return the best offer to a job that was never planned, and its quote.
 
         A restart-aware quote is only made if the paper's plan has a positive payoff, because
@@ -368,16 +372,16 @@ class PricedAdmission(ABC):
         charges = self.capabilities.charges_restarts and bool(job.restart) and job.bag is None
         if not charges or offer is None or offer.payoff <= 0:
             return quote, offer
-        charged = Charged(quote, view, job, job.required, begun=view.cluster.restart_first)
+        charged = RestartAwareJob(quote, view, job, job.required, begun=view.cluster.restart_first)
         return charged, charged.lengthened(offer)
 
     def _fixed(
-        self, quote: Quote, view: View, job: Job, remaining: int, *, begun: bool
+        self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
     ) -> FixedPlacement:
         boards = self._planner.boards
         return FixedPlacement(quote, boards, view, job, remaining, begun=begun)
 
-    def _again(self, view: View, state: JobState) -> Quote:
+    def _again(self, view: View, state: JobState) -> PricedJob:
         """Return the quote of a job that is replanned.
 
         It always counts restarts. The paper's plan is just long enough and may move in every slot,
@@ -390,7 +394,7 @@ class PricedAdmission(ABC):
         if not state.job.restart or state.job.bag is not None:
             return quote
         begun = restarts(view, state)
-        return Charged(quote, view, state.job, state.remaining, begun=begun)
+        return RestartAwareJob(quote, view, state.job, state.remaining, begun=begun)
 
 
 def _short_by(view: View, job: Job, bound: float) -> Shortfall:
@@ -398,7 +402,7 @@ def _short_by(view: View, job: Job, bound: float) -> Shortfall:
     return Shortfall(float(job.utility.values(np.array([view.slot - job.arrival]))[0]), bound)
 
 
-def _short(offer: Offer | None) -> Refusal:
+def _short(offer: PricedOffer | None) -> Refusal:
     """Return a refusal with the numbers of an offer, without an explanation."""
     if offer is None:
         return _NO_REASON
@@ -410,7 +414,7 @@ def _fell_short(view: View, server: int | None) -> str:
 
 
 def _commitment(
-    job: Job, quote: Quote, offer: Offer, *, itemised: bool = False, message: str = ""
+    job: Job, quote: PricedJob, offer: PricedOffer, *, itemised: bool = False, message: str = ""
 ) -> Commit:
     schedule = quote.schedule(offer)
     costs = tuple(quote.slot_costs(schedule).tolist()) if itemised else ()
@@ -427,7 +431,7 @@ def _commitment(
     )
 
 
-def first_constants(
+def initial_constants(
     name: str,
     context: PolicyContext,
     parameters: PriceParameters,

@@ -21,7 +21,7 @@ _MOST: Final = 2**31
 """Unit count of a server that stands for any number."""
 
 
-class Alone:
+class StandaloneValue:
     """Computes the maximum utility of a job on an otherwise empty cluster.
 
     Parameters

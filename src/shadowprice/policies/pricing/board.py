@@ -14,7 +14,7 @@ from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.prices.exponential import exponential_prices
 from shadowprice.kernels.slots.groups import Groups, SlotGroups
-from shadowprice.policies.pricing.constants import Pool, PriceConstants
+from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -38,7 +38,9 @@ class PriceBoard:
         Length of the ledger's window.
     """
 
-    def __init__(self, cluster: Cluster, pool: Pool, constants: PriceConstants, slots: int) -> None:
+    def __init__(
+        self, cluster: Cluster, pool: PricePool, constants: PriceConstants, slots: int
+    ) -> None:
         cluster.check_plan(slots)
         self.pool = pool
         self.constants = constants

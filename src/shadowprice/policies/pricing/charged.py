@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
 from shadowprice.core.policy import View
-from shadowprice.core.potential import potential
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.potential import planned_progress
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.pricing.offers import Offer, Outpriced, Quote, Scarcity
+from shadowprice.policies.pricing.offers import (
+    PricedJob,
+    PricedOffer,
+    ResourceBottleneck,
+    TooExpensiveProof,
+)
 
 _TRIES: Final = 4
 """Maximum number of plans, each longer by the last shortfall; most jobs need one."""
@@ -33,7 +38,7 @@ _STAYS: Final = 8
 """Maximum number of placements that are tried as fixed; a plan may have hundreds."""
 
 
-class Charged:
+class RestartAwareJob:
     """A quote whose offers complete the work with their restarts counted.
 
     Parameters
@@ -50,19 +55,23 @@ class Charged:
         Whether the first slot of a plan counts a restart too.
     """
 
-    def __init__(self, quote: Quote, view: View, job: Job, remaining: int, *, begun: bool) -> None:
+    def __init__(
+        self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
+    ) -> None:
         self._quote = quote
         self._view = view
         self._job = job
         self._remaining = remaining
         self._begun = begun
 
-    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found."""
         plain = self._quote.best(factor, more=more)
         return None if plain is None else self.lengthened(plain, factor, more=more)
 
-    def lengthened(self, plain: Offer, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+    def lengthened(
+        self, plain: PricedOffer, factor: float = 1.0, *, more: int = 0
+    ) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found.
 
         Restarts depend on the whole plan, while the search plans slot by slot. So the payoff isn't
@@ -84,7 +93,7 @@ class Charged:
         # A fixed placement may beat the bound of a planner that rounds work up to chunks.
         return replace(best, bound=max(plain.bound, best.payoff))
 
-    def _longer(self, plain: Offer, factor: float, more: int) -> Iterator[Offer]:
+    def _longer(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
         """Yield the first plan that is long enough, of plans for more and more work."""
         remaining, offer, planned_extra = self._remaining + more, plain, more
         for _ in range(_TRIES):
@@ -106,12 +115,12 @@ class Charged:
             if longer is not None and self._done(longer) >= remaining:
                 yield longer
 
-    def _done(self, offer: Offer) -> int:
+    def _done(self, offer: PricedOffer) -> int:
         """Return the progress units of an offer's plan after its restarts."""
         plan = self._quote.schedule(offer)
-        return potential(self._job, plan, None, charged=True, ran=self._begun)
+        return planned_progress(self._job, plan, None, charged=True, ran=self._begun)
 
-    def _staying(self, plain: Offer, factor: float, more: int) -> Iterator[Offer]:
+    def _staying(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
         """Yield offers that keep one placement of the plan until the work is done."""
         arrival, remaining = self._job.arrival, self._remaining + more
         first: dict[Placement, int] = {}
@@ -122,7 +131,9 @@ class Charged:
             if plan is not None:
                 utility = factor * utility_value(self._job.utility, plan.completion - arrival)
                 cost = float(self._quote.slot_costs(plan).sum())
-                yield Offer(plan.completion, utility, cost, utility - cost, plain.choice, plan=plan)
+                yield PricedOffer(
+                    plan.completion, utility, cost, utility - cost, plain.choice, plan=plan
+                )
 
     def _stay(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
         """Return a plan with one placement from a slot on, None if it doesn't fit."""
@@ -143,11 +154,11 @@ class Charged:
                 return None
         return Schedule.of((t, *entry) for t in range(slot, end) for entry in entries)
 
-    def outpriced(self) -> Outpriced | None:
+    def outpriced(self) -> TooExpensiveProof | None:
         """Return a bound if even a plan without restarts costs more than its utility."""
         return self._quote.outpriced()
 
-    def schedule(self, offer: Offer) -> Schedule:
+    def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer."""
         return self._quote.schedule(offer) if offer.plan is None else offer.plan
 
@@ -162,14 +173,14 @@ class Charged:
             return self._quote.hopeless()
         loss = float(self._job.restart)
         return Refusal(
-            Reason.NO_ROOM,
+            RefusalReason.NO_ROOM,
             f"a restart takes {loss:.2g} of a slot, and no plan that is longer by that has "
             f"room; without them it would be done in slot {plain.completion}",
             completion=plain.completion,
             numbers={"restart_slots": loss},
         )
 
-    def scarcest(self) -> Scarcity:
+    def scarcest(self) -> ResourceBottleneck:
         """Return the resource that limits the job most in the slots in which it could run."""
         return self._quote.scarcest()
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
-from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.clearing import ClearingPrice
-from shadowprice.policies.pricing.extremes import Extreme
-from shadowprice.policies.pricing.measures import Measure, Measures, what_is_remembered
+from shadowprice.policies.pricing.extremes import ExtremeShareSum
+from shadowprice.policies.pricing.measures import Measures, PriceContribution, active_cache
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ Lower = Literal["theory", "guaranteed", "clearing"]
 Absorbs = Literal["U", "L"]
 
 
-class Floor(NamedTuple):
+class LowerConstant(NamedTuple):
     """Definition of L, and the data that it needs.
 
     Attributes
@@ -45,11 +45,11 @@ class Floor(NamedTuple):
     """
 
     kind: Lower = "theory"
-    alone: Alone | None = None
+    alone: StandaloneValue | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class PricePool:
     """Servers that are priced together.
 
     Parameters
@@ -76,7 +76,7 @@ class Pool:
         return np.where(self.unlimited, np.inf, self.total_shares)
 
     @classmethod
-    def of(cls, cluster: Cluster, members: NDArray[np.bool_]) -> Pool:
+    def of(cls, cluster: Cluster, members: NDArray[np.bool_]) -> PricePool:
         """Build the pool of some servers of a cluster."""
         scale = cluster.pool_scale(members)
         unlimited = cluster.capacity[members] >= UNLIMITED
@@ -138,7 +138,7 @@ class PriceConstants:
         return {"ln_L": self.ln_lower if math.isfinite(self.ln_lower) else None, "ln_U": upper}
 
 
-_AS_PRINTED: Final = Floor()
+_AS_PRINTED: Final = LowerConstant()
 
 _ROUNDING: Final = 1e-9
 """Tolerated error of a difference of logarithms."""
@@ -168,11 +168,11 @@ class ConstantsLearner:
         First slot of the timespan; in a live service, the slot in which it was set.
     """
 
-    pool: Pool
+    pool: PricePool
     carries: Carries
     horizon: int
     until: int | None
-    floor: Floor = _AS_PRINTED
+    floor: LowerConstant = _AS_PRINTED
     known: bool = True
     since: int = 0
     _ln_upper: Floats = field(init=False)
@@ -211,7 +211,7 @@ class ConstantsLearner:
         clone._elsewhere = self._elsewhere.copy()
         return clone
 
-    def moved(self, pool: Pool, alone: Alone | None = None) -> ConstantsLearner:
+    def moved(self, pool: PricePool, alone: StandaloneValue | None = None) -> ConstantsLearner:
         """Return a learner with the same jobs for other servers.
 
         Learnt values are in shares of the pool's largest capacities. If these differ, the values
@@ -250,7 +250,7 @@ class ConstantsLearner:
         self._take_in(job, self._measured(job, position, measures))
         return _differ(before, self.constants())
 
-    def _measured(self, job: Job, position: int, measures: Measures) -> Measure | None:
+    def _measured(self, job: Job, position: int, measures: Measures) -> PriceContribution | None:
         """Return the contribution of a job of a set, computed once."""
         scale = self.pool.scale.tobytes()
         cached = measures.setdefault((*self._kind, scale), {})
@@ -269,7 +269,7 @@ class ConstantsLearner:
         If job sets that differ in one job follow each other (`remembered`), the other jobs are
         processed once.
         """
-        memory = what_is_remembered()
+        memory = active_cache()
         if memory is None:
             self.learn(jobs)
             return
@@ -320,7 +320,9 @@ class ConstantsLearner:
     def _learn(self, job: Job, *, for_good: bool = True) -> None:
         self._take_in(job, self._measure(job), for_good=for_good)
 
-    def _take_in(self, job: Job, measure: Measure | None, *, for_good: bool = True) -> None:
+    def _take_in(
+        self, job: Job, measure: PriceContribution | None, *, for_good: bool = True
+    ) -> None:
         window = self._window(job)
         if self.floor.kind == "guaranteed" and self.floor.alone is not None and window > 0:
             # D0 and the optimum are over all pools and jobs, whatever this job needs.
@@ -347,7 +349,7 @@ class ConstantsLearner:
                 uses = measure.slots * measure.shares
                 market.add(job.arrival, measure.ln_best, rate, uses, amounts)
 
-    def _measure(self, job: Job) -> Measure | None:
+    def _measure(self, job: Job) -> PriceContribution | None:
         """Return a job's contribution, None if it has no demand or no time to run."""
         demand = self._demand(job)
         window = self._window(job)
@@ -366,7 +368,7 @@ class ConstantsLearner:
         ln_use = math.log(slots) + _ln(float(shares.sum())) if priced.any() else math.inf
         useful = window if job.bag is None else min(window, job.bag.slots)
         ln_worst = _ln_smallest_utility(job, useful)
-        return Measure(ln_upper, ln_best, ln_worst, ln_use, slots, window, demand, shares)
+        return PriceContribution(ln_upper, ln_best, ln_worst, ln_use, slots, window, demand, shares)
 
     def covers(self, job: Job, constants: PriceConstants) -> bool:
         """Return whether no utility of a job per share of a resource exceeds U.
@@ -475,18 +477,21 @@ class _Elsewhere:
     """
 
     ln_worth: Floats
-    rates: Extreme
-    uses: Extreme
+    rates: ExtremeShareSum
+    uses: ExtremeShareSum
 
     @classmethod
     def of(cls, resources: int) -> _Elsewhere:
-        rates, uses = Extreme(resources, largest=True), Extreme(resources, largest=False)
+        rates, uses = (
+            ExtremeShareSum(resources, largest=True),
+            ExtremeShareSum(resources, largest=False),
+        )
         return cls(np.full(resources, -np.inf), rates, uses)
 
     def copy(self) -> _Elsewhere:
         return _Elsewhere(self.ln_worth, copy(self.rates), copy(self.uses))
 
-    def add(self, measure: Measure) -> None:
+    def add(self, measure: PriceContribution) -> None:
         needed = measure.demand > 0
         ln_demand = np.log(measure.demand, out=np.full(len(needed), -np.inf), where=needed)
         ln_worth = np.where(needed, measure.ln_best, -np.inf)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class Extreme:
+class ExtremeShareSum:
     """The extreme of ``ln(sum over resources of amount / capacity)`` over the amounts seen.
 
     It is the maximum if ``largest``, otherwise the minimum.
@@ -46,7 +46,7 @@ class Extreme:
         comparable = (np.isneginf(one) == np.isneginf(other)).all(axis=1)
         return np.asarray(comparable & (one >= other).all(axis=1))
 
-    def join(self, other: Extreme) -> None:
+    def join(self, other: ExtremeShareSum) -> None:
         """Add all amounts of another extreme."""
         for row in other._rows:
             self.add(row)

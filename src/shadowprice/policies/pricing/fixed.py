@@ -14,11 +14,16 @@ from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
 from shadowprice.core.policy import View
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.offers import Offer, Outpriced, Quote, Scarcity
+from shadowprice.policies.pricing.offers import (
+    PricedJob,
+    PricedOffer,
+    ResourceBottleneck,
+    TooExpensiveProof,
+)
 
 _MAX_COUNTS: Final = 12
 """Maximum number of worker counts that are tried, evenly spaced."""
@@ -45,7 +50,7 @@ class FixedPlacement:
 
     def __init__(
         self,
-        quote: Quote,
+        quote: PricedJob,
         boards: Sequence[PriceBoard],
         view: View,
         job: Job,
@@ -64,12 +69,12 @@ class FixedPlacement:
         self._hosts[0][:] &= view.cluster.hosts_workers
         self._hosts[1][:] &= view.cluster.hosts_ps
 
-    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff among the earliest of each worker count."""
         offers = self._offers(factor, self._remaining + more)
         return max(offers, key=lambda offer: offer.payoff, default=None)
 
-    def _offers(self, factor: float, remaining: int) -> Iterator[Offer]:
+    def _offers(self, factor: float, remaining: int) -> Iterator[PricedOffer]:
         job, view = self._job, self._view
         counts = np.linspace(0, len(job.worker_counts) - 1, _MAX_COUNTS).round().astype(int)
         for choice in np.unique(counts).tolist():
@@ -79,7 +84,7 @@ class FixedPlacement:
             value = factor * utility_value(job.utility, plan.completion - job.arrival)
             cost = float(self._quote.slot_costs(plan).sum())
             none = np.full(view.end - view.slot, -1, dtype=np.int64)
-            yield Offer(plan.completion, value, cost, value - cost, none, plan=plan)
+            yield PricedOffer(plan.completion, value, cost, value - cost, none, plan=plan)
 
     def _earliest(self, choice: int, remaining: int) -> Schedule | None:
         """Return the plan with a worker count that completes first, None if none fits."""
@@ -139,11 +144,11 @@ class FixedPlacement:
         servers = np.flatnonzero(fits)
         return Placement.of([(int(servers[0]), workers, ps)]) if len(servers) else None
 
-    def outpriced(self) -> Outpriced | None:
+    def outpriced(self) -> TooExpensiveProof | None:
         """Return a bound that holds for every plan, and so for one placement."""
         return self._quote.outpriced()
 
-    def schedule(self, offer: Offer) -> Schedule:
+    def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer."""
         return self._quote.schedule(offer) if offer.plan is None else offer.plan
 
@@ -156,12 +161,12 @@ class FixedPlacement:
         if self._quote.best() is None:
             return self._quote.hopeless()
         return Refusal(
-            Reason.NO_ROOM,
+            RefusalReason.NO_ROOM,
             "the job does not save its progress, so it needs one placement from its start to its "
             "end; no placement is free for that long",
         )
 
-    def scarcest(self) -> Scarcity:
+    def scarcest(self) -> ResourceBottleneck:
         """Return the resource that limits the job most in the slots in which it could run."""
         return self._quote.scarcest()
 

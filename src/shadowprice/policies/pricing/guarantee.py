@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from shadowprice.core.job import Job
-from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants
 
 Fields = dict[str, object]
@@ -72,7 +72,7 @@ def optimum_at_most(
 def guarantee(
     learners: Sequence[ConstantsLearner],
     constants: Sequence[PriceConstants],
-    alone: Alone,
+    alone: StandaloneValue,
     jobs: Sequence[Job],
     earned: float,
     *,

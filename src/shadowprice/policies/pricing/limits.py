@@ -29,12 +29,12 @@ from shadowprice.core.cluster import Cluster
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FINEST: Final = 4
+MAX_DFF_K: Final = 4
 """Maximum k."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class CapacityLimit:
     """One limit of a pool.
 
     Parameters
@@ -73,7 +73,7 @@ def _weight(demand: int, reference: int, parts: int) -> Fraction:
     return Fraction(scaled.numerator // scaled.denominator, parts)
 
 
-def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[Limit]:
+def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[CapacityLimit]:
     """Return the limits of the servers of a pool.
 
     Resources that a server doesn't limit, or that no server has, give no limit.
@@ -85,7 +85,7 @@ def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[Limit]:
             continue
         reference = int(capacities.max())
         sizes, counts = np.unique(capacities, return_counts=True)
-        for parts in range(FINEST + 1):
+        for parts in range(MAX_DFF_K + 1):
             total = sum(
                 (
                     int(count) * _weight(int(size), reference, parts)
@@ -93,11 +93,11 @@ def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[Limit]:
                 ),
                 start=Fraction(0),
             )
-            limits.append(Limit(resource, parts, reference, total))
+            limits.append(CapacityLimit(resource, parts, reference, total))
     return limits
 
 
-def shares(limits: Sequence[Limit], demand: Integers | None) -> Floats:
+def shares(limits: Sequence[CapacityLimit], demand: Integers | None) -> Floats:
     """Return the share of each limit that one item of a demand takes, shape (limits,)."""
     if demand is None:
         return np.zeros(len(limits))

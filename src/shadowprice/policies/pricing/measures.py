@@ -15,7 +15,7 @@ from shadowprice.core.cluster import Amounts
 Floats = NDArray[np.float64]
 
 
-class Measure(NamedTuple):
+class PriceContribution(NamedTuple):
     """Contribution of one job to the constants of a pool.
 
     Attributes
@@ -47,11 +47,11 @@ class Measure(NamedTuple):
     shares: Floats
 
 
-Measures = dict[tuple[object, ...], dict[int, Measure | None]]
+Measures = dict[tuple[object, ...], dict[int, PriceContribution | None]]
 """Contributions of the jobs of a set, by kind of learner and position of the job."""
 
 
-class Remembered:
+class ContributionCache:
     """Cache for learners that process the same job set repeatedly with one job changed.
 
     Parameters
@@ -74,16 +74,16 @@ class Remembered:
         self.around: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
 
-_REMEMBERED: Final[ContextVar[Remembered | None]] = ContextVar("remembered", default=None)
+_REMEMBERED: Final[ContextVar[ContributionCache | None]] = ContextVar("remembered", default=None)
 
 
-def what_is_remembered() -> Remembered | None:
+def active_cache() -> ContributionCache | None:
     """Return the cache in use, None if there is none."""
     return _REMEMBERED.get()
 
 
 @contextmanager
-def remembered(others: Remembered) -> Iterator[None]:
+def use_cache(others: ContributionCache) -> Iterator[None]:
     """Use a cache within the block; job sets may differ at the cache's position only."""
     token = _REMEMBERED.set(others)
     try:

@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Offer:
+class PricedOffer:
     """The best plan that the cluster can offer a job.
 
     Parameters
@@ -50,7 +50,7 @@ class Offer:
     plan: Schedule | None = None
 
 
-class Scarcity(NamedTuple):
+class ResourceBottleneck(NamedTuple):
     """The resource that limits a job most.
 
     Attributes
@@ -71,7 +71,7 @@ class Scarcity(NamedTuple):
     room: float
 
 
-class Outpriced(NamedTuple):
+class TooExpensiveProof(NamedTuple):
     """Proof that no offer has a positive payoff.
 
     Attributes
@@ -88,10 +88,10 @@ class Outpriced(NamedTuple):
     cost: float | None = None
 
 
-class Quote(Protocol):
+class PricedJob(Protocol):
     """One job at the prices of one moment."""
 
-    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff, None if no plan completes the work.
 
         Parameters
@@ -103,7 +103,7 @@ class Quote(Protocol):
         """
         ...
 
-    def outpriced(self) -> Outpriced | None:
+    def outpriced(self) -> TooExpensiveProof | None:
         """Return a quick proof that no offer has a positive payoff.
 
         For callers that don't need the best offer of a refused job. None if there is no proof that
@@ -111,7 +111,7 @@ class Quote(Protocol):
         """
         ...
 
-    def schedule(self, offer: Offer) -> Schedule:
+    def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer."""
         ...
 
@@ -123,7 +123,7 @@ class Quote(Protocol):
         """Return why no plan completes the work; None if the other methods explain it."""
         ...
 
-    def scarcest(self) -> Scarcity:
+    def scarcest(self) -> ResourceBottleneck:
         """Return the resource that limits the job most in the slots in which it could run."""
         ...
 
@@ -148,6 +148,6 @@ class PricedPlanner(Protocol):
         """Update the boards from the ledger."""
         ...
 
-    def quote(self, view: View, job: Job, remaining: int) -> Quote:
+    def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
         """Return a job's quote for its remaining progress units."""
         ...

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
-from shadowprice.core.potential import potential
-from shadowprice.core.schedule import EMPTY, Placement, Schedule
+from shadowprice.core.potential import planned_progress
+from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.core.utility import utility_value
 
 Integers = NDArray[np.int64]
@@ -61,7 +61,7 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
     job, running = state.job, view.running(state.job.name)
     ahead = state.plan.from_slot(view.slot)
     if view.pinned(job.name):
-        kept, placement, start = EMPTY, running, view.slot
+        kept, placement, start = EMPTY_SCHEDULE, running, view.slot
     elif not len(state.plan):
         return None
     else:
@@ -71,7 +71,7 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
         return None
     if not _are_allowed(job, kept, placement):
         return None
-    done = potential(job, kept, running, charged=charged)
+    done = planned_progress(job, kept, running, charged=charged)
     continues = bool(len(kept)) or running == placement
     slots = _slots_for(job, placement, state.remaining - done, moved=charged and not continues)
     end = start + slots

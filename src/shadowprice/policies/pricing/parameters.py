@@ -27,11 +27,11 @@ class GivenPrices(Spec):
 
     @model_validator(mode="after")
     def _ordered(self) -> GivenPrices:
-        ordered(self.L, self.U)
+        check_lower_below_upper(self.L, self.U)
         return self
 
 
-def ordered(lower: float, upper: Mapping[str, float]) -> None:
+def check_lower_below_upper(lower: float, upper: Mapping[str, float]) -> None:
     """Raise `ValueError` if a U is below L: prices would fall as capacity is used."""
     low = [name for name, price in upper.items() if price < lower]
     if low:

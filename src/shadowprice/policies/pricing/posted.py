@@ -22,7 +22,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.pricing.limits import Limit, limits_of, shares
+from shadowprice.policies.pricing.limits import CapacityLimit, limits_of, shares
 
 Floats = NDArray[np.float64]
 
@@ -69,7 +69,7 @@ class PostedPrices:
 
     first: int
     prices: Floats
-    limits: Sequence[Sequence[Limit]]
+    limits: Sequence[Sequence[CapacityLimit]]
 
     def costs(self, job: Job, first: int, slots: int) -> Floats:
         """Return the cost of each worker count, with its parameter servers, in each slot.
@@ -138,7 +138,7 @@ class PostedPrices:
         }
 
 
-def pool_limits(cluster: Cluster) -> list[list[Limit]]:
+def pool_limits(cluster: Cluster) -> list[list[CapacityLimit]]:
     """Return the limits of a cluster's pools.
 
     If no server hosts both, workers and parameter servers have one pool each; otherwise there is
@@ -149,7 +149,7 @@ def pool_limits(cluster: Cluster) -> list[list[Limit]]:
     return [limits_of(cluster, cluster.hosts_workers), limits_of(cluster, cluster.hosts_ps)]
 
 
-def read_posted(path: Path, cluster: Cluster) -> PostedPrices:
+def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
     """Read a file of prices for a cluster.
 
     Raises
@@ -167,7 +167,7 @@ def read_posted(path: Path, cluster: Cluster) -> PostedPrices:
     expected = pool_limits(cluster)
     limits = [
         [
-            Limit(
+            CapacityLimit(
                 cluster.column.get(record.resource, -1),
                 record.parts,
                 record.reference,

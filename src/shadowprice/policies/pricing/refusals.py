@@ -8,9 +8,9 @@ import numpy as np
 
 from shadowprice.core.job import Job
 from shadowprice.core.policy import View
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.pricing.offers import Offer, Quote
+from shadowprice.policies.pricing.offers import PricedJob, PricedOffer
 
 _STEPS = 20
 _DISTANT = 1e9
@@ -19,7 +19,9 @@ _LARGEST = 1e200
 """Maximum factor: more would overflow if the utility is nearly 0."""
 
 
-def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: int) -> Refusal:
+def build_refusal(
+    quote: PricedJob, view: View, job: Job, offer: PricedOffer | None, remaining: int
+) -> Refusal:
     """Return the reason of a refusal with its numbers.
 
     Parameters
@@ -41,7 +43,7 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
     if nearest is None:
         return _no_value(quote, view, job, offer, remaining)
     return Refusal(
-        Reason.PRICE,
+        RefusalReason.PRICE,
         f"worth {nearest.utility:.4g} if completed in slot {nearest.completion}, but what it would "
         f"use costs {nearest.cost:.4g}",
         value=nearest.utility,
@@ -52,7 +54,7 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
     )
 
 
-def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Refusal:
+def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: int) -> Refusal:
     """Return the refusal of a job that could only complete after its utility is gone."""
     durations = np.arange(view.slot - job.arrival, view.end - job.arrival)
     useful = int(np.count_nonzero(job.utility.values(durations) > 0))
@@ -60,7 +62,7 @@ def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Re
     numbers = {"slots_needed": shortest, "slots_with_value": useful}
     if shortest > useful:
         return Refusal(
-            Reason.NO_VALUE,
+            RefusalReason.NO_VALUE,
             f"needs {shortest} slots at full width, and nothing is left of its utility after "
             f"{useful}",
             value=0.0,
@@ -70,7 +72,7 @@ def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Re
         )
     scarce = quote.scarcest()
     return Refusal(
-        Reason.NO_ROOM,
+        RefusalReason.NO_ROOM,
         f"no room to complete by slot {view.slot + useful - 1}, after which nothing is left of its "
         f"utility; planned for slot {offer.completion} at best",
         value=0.0,
@@ -81,20 +83,20 @@ def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Re
     )
 
 
-def _no_schedule(quote: Quote, view: View, work: int) -> Refusal:
+def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
     slots = view.end - view.slot
     shortest = -(-work // max(quote.fastest(), 1))
     if shortest > slots:
         limit = "timespan" if view.until == view.end else "planning horizon"
         return Refusal(
-            Reason.TOO_LATE,
+            RefusalReason.TOO_LATE,
             f"needs {shortest} slots at full width, {max(slots, 0)} are left in the {limit}",
             bottleneck=f"{limit} ending at slot {view.end}",
             numbers={"slots_needed": shortest, "slots_left": max(slots, 0)},
         )
     scarce = quote.scarcest()
     return Refusal(
-        Reason.NO_ROOM,
+        RefusalReason.NO_ROOM,
         f"no room: {scarce.resource} leaves place for {scarce.room:.3g} {scarce.kind} a slot on "
         f"average until slot {view.end}",
         bottleneck=f"{scarce.resource} of {scarce.where}",
@@ -102,7 +104,7 @@ def _no_schedule(quote: Quote, view: View, work: int) -> Refusal:
     )
 
 
-def _dearest(quote: Quote, offer: Offer) -> str:
+def _dearest(quote: PricedJob, offer: PricedOffer) -> str:
     """Return the most expensive resource of a plan, its part of the cost, and its slots."""
     schedule = quote.schedule(offer)
     label, amount = quote.dearest(schedule)
@@ -110,7 +112,9 @@ def _dearest(quote: Quote, offer: Offer) -> str:
     return f"{label}, {amount / max(offer.cost, 1e-300):.0%} of the cost over {span}"
 
 
-def min_acceptance_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, Offer | None]:
+def min_acceptance_factor(
+    quote: PricedJob, job: Job, offer: PricedOffer
+) -> tuple[float, PricedOffer | None]:
     """Return the minimum factor on the utility at which some plan has a payoff of 0.
 
     It is the minimum of cost / utility over completion slots. Newton's method on the largest payoff
@@ -122,7 +126,7 @@ def min_acceptance_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, 
     (float, Offer or None)
         The factor, and the plan that attains it; None if no plan has a utility.
     """
-    nearest: Offer | None = None
+    nearest: PricedOffer | None = None
     if offer.utility > 0 and offer.cost / offer.utility < _DISTANT:
         nearest, factor = offer, offer.cost / offer.utility
     else:

@@ -11,7 +11,7 @@ import numpy as np
 
 from shadowprice.policies.pricing.constants import PriceConstants
 
-SURE: Final = 1e-7
+REFUSAL_MARGIN: Final = 1e-7
 """Minimum distance of a refusal from an admission, as a share of the job's utility.
 
 Far above rounding errors of costs and the tolerance of the search over slots.
@@ -21,7 +21,7 @@ _TINY: Final = 1e-280
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Terms:
+class DecisionInputs:
     """Inputs of an arriving job's decision besides reservations.
 
     Parameters
@@ -41,7 +41,7 @@ class Terms:
         lower = np.array([pool.ln_lower for pool in self.constants] + [float(self.divided)])
         return b"".join([lower.tobytes(), *(pool.ln_upper.tobytes() for pool in self.constants)])
 
-    def ln_cheapest(self, other: Terms) -> float:
+    def ln_cheapest(self, other: DecisionInputs) -> float:
         """Return ln of a lower bound on the ratio of each price to that of other terms, at most 0.
 
         A price is L (U / L)^y at load y between 0 and 1. So its logarithm changes by no less than
@@ -95,11 +95,11 @@ class Shortfall(NamedTuple):
         Parameters
         ----------
         ln_cheapest : float
-            ln r, from `Terms.ln_cheapest`.
+            ln r, from `DecisionInputs.ln_cheapest`.
         """
         if math.isinf(self.bound):  # doesn't fit, or the price overflows
             return ln_cheapest == 0.0
         if self.worth < _TINY:
             return False
         ratio = math.exp(ln_cheapest)
-        return ratio * self.bound + (1.0 - ratio) * self.worth <= -SURE * self.worth
+        return ratio * self.bound + (1.0 - ratio) * self.worth <= -REFUSAL_MARGIN * self.worth

@@ -27,7 +27,14 @@ from shadowprice.core.events import (
     TimespanChanged,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View, servers_out
+from shadowprice.core.policy import (
+    Capabilities,
+    JobState,
+    PolicyContext,
+    Status,
+    View,
+    unavailable_server_rows,
+)
 from shadowprice.core.quote import Quote
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
 from shadowprice.policies.reactive.table import JobTable
@@ -36,7 +43,7 @@ from shadowprice.policies.registry import Parameters
 P = TypeVar("P", bound=Parameters)
 
 
-class Reactive(ABC, Generic[P]):
+class ReactivePolicy(ABC, Generic[P]):
     """A policy that places the next slot; a subclass handles each event.
 
     The job set of the context is not kept.
@@ -59,7 +66,7 @@ class Reactive(ABC, Generic[P]):
         before = copy(self)
         context = replace(self._context, cluster=view.cluster, until=view.until)
         type(self).__init__(self, context, self._parameters)
-        for server in servers_out(view):
+        for server in unavailable_server_rows(view):
             self._lose(server)
         for state in view.open_jobs.values():
             if state.status is not Status.ARRIVED:  # their arrival is still to be answered
@@ -137,7 +144,7 @@ class Reactive(ABC, Generic[P]):
         """Keep the learnt state that outlives a resync; the open jobs are added already."""
 
 
-class Tabled(Reactive[P]):
+class TableReactivePolicy(ReactivePolicy[P]):
     """A reactive policy whose open jobs are the rows of a `JobTable`."""
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:

@@ -15,17 +15,17 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.round_robin import place
 
 NO_PLACEMENT: Final = Refusal(
-    Reason.NEVER_FITS,
+    RefusalReason.NEVER_FITS,
     "round-robin placement finds no room for it even in the empty cluster",
 )
 
 
-class Room:
+class FreeCapacity:
     """Free capacity of every server, and placements of jobs.
 
     Attributes
@@ -123,7 +123,7 @@ class EmptyCluster:
     """What round-robin placement fits on the empty cluster, computed once for equal jobs."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._room = Room(cluster)
+        self._room = FreeCapacity(cluster)
         self._known: dict[tuple[bytes, bytes, int, int], bool] = {}
 
     def workers(self, job: Job, wanted: int) -> int:

@@ -22,7 +22,7 @@ Integers = NDArray[np.int64]
 _MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
 
 
-class Rows(ABC):
+class JobRows(ABC):
     """Open jobs in order of arrival, as rows; a subclass has their placements.
 
     Rows are reused, so the table is as large as the maximum number of jobs open at once.
@@ -121,7 +121,7 @@ class Rows(ABC):
             yield Place(name, placement)
 
 
-class JobTable(Rows):
+class JobTable(JobRows):
     """Open jobs in order of arrival, with placements as arrays over all servers.
 
     Attributes

@@ -44,7 +44,7 @@ _PROBES: Final = np.arange(1, 16) * 0.6180339887498949 % 1.0
 """Relative positions of test points: irregular, because steps may be regular."""
 
 
-class WorthTable:
+class UtilityTable:
     """Utilities by row.
 
     Attributes

@@ -21,8 +21,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Status, View
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.bags.planner import BagPlanner, Plan
-from shadowprice.policies.bags.refusals import out_of_reach, past_deadline
+from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
+from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
 from shadowprice.policies.rolling.bags import BagPlan
 from shadowprice.policies.rolling.offers import Offer, refuse_below_price, refuse_no_capacity
 from shadowprice.policies.rolling.planner import CapacityScope, Planner
@@ -44,7 +44,7 @@ class BagOffer:
 
     Parameters
     ----------
-    plan : Plan
+    plan : CopyPlan
         Start of its copies, counted from the next slot, and the units they need.
     done : int
         Last slot of the plan: the promise.
@@ -52,7 +52,7 @@ class BagOffer:
         Utility of completing then, and the plan's cost at current prices.
     """
 
-    plan: Plan
+    plan: CopyPlan
     done: int
     utility: float
     cost: float
@@ -148,7 +148,7 @@ class BagScheduler:
     def _refuse_out_of_reach(self, state: State, slot: int, job: Job) -> Refusal:
         remaining, slots = state.bags.remaining[job.name], self._usable_slots(slot, job)
         capacity = self._capacity(state, slot, job, CapacityScope.NONE)
-        return out_of_reach(job, remaining, slot, slots, int(capacity.max(initial=0)))
+        return refuse_infeasible_deadline(job, remaining, slot, slots, int(capacity.max(initial=0)))
 
     # ---------------------------------------------------------------- plans
 
@@ -239,7 +239,7 @@ class BagScheduler:
             bags.plans[name] = previous
         return False
 
-    def _assign_servers(self, state: State, slot: int, job: Job, plan: Plan) -> BagPlan | None:
+    def _assign_servers(self, state: State, slot: int, job: Job, plan: CopyPlan) -> BagPlan | None:
         """Assign the copies of a plan to servers that can hold them from its start to its end.
 
         A plan that starts at once prefers servers without training jobs. Returns None if it doesn't
@@ -308,7 +308,7 @@ class BagScheduler:
             if self._may_wait(state, view.slot, job):
                 continue
             if self._usable_slots(view.slot, job) <= 0:
-                refusal = past_deadline(job, remaining)
+                refusal = refuse_past_deadline(job, remaining)
             else:
                 refusal = self._refuse_out_of_reach(state, view.slot, job)
             state.bags.remove(name)

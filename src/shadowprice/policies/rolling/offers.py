@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shadowprice.core.job import Job
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 
 
@@ -35,7 +35,7 @@ class Offer:
 def refuse_no_value(job: Job, done: int) -> Refusal:
     """Return the refusal of a job without utility in the first slot in which it can complete."""
     return Refusal(
-        Reason.NO_VALUE,
+        RefusalReason.NO_VALUE,
         f"nothing is left of its utility by slot {done}, the first in which it could complete",
         value=utility_value(job.utility, done - job.arrival),
         completion=done,
@@ -45,7 +45,7 @@ def refuse_no_value(job: Job, done: int) -> Refusal:
 def refuse_past_end(job: Job, done: int) -> Refusal:
     """Return the refusal of a job that the end of the timespan keeps from completing."""
     return Refusal(
-        Reason.TOO_LATE,
+        RefusalReason.TOO_LATE,
         f"slot {done} is the first in which it could complete, and the timespan ends before",
         value=utility_value(job.utility, done - job.arrival),
         completion=done,
@@ -57,7 +57,7 @@ def refuse_too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusa
     """Return the refusal of a job that no plan completes in time, even alone."""
     scope = "in its tenant's share and what nobody owns" if shares else "in the cluster"
     return Refusal(
-        Reason.TOO_LATE,
+        RefusalReason.TOO_LATE,
         f"even alone {scope} {name} finds no plan that surely completes it from slot {slot} on "
         f"before its utility is gone{' or the timespan ends' if ends else ''}",
     )
@@ -66,7 +66,7 @@ def refuse_too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusa
 def refuse_restart_cost(loss: float, limit: float) -> Refusal:
     """Return the refusal of a job whose restarts cost too much for a promise."""
     return Refusal(
-        Reason.POLICY,
+        RefusalReason.POLICY,
         f"each move costs it {loss:.3g} of a slot, and from {limit:.3g} on (restart_limit) nothing "
         "is promised: a plan that holds whatever moves would take too much room",
     )
@@ -77,7 +77,7 @@ def refuse_below_price(offer: Offer) -> Refusal:
     lacks = offer.cost - offer.utility
     more = f": it lacks {lacks:.4g}" if lacks > 1e-4 * offer.cost else ""
     return Refusal(
-        Reason.PRICE,
+        RefusalReason.PRICE,
         f"worth {offer.utility:.4g} by slot {offer.done}, but jobs worth {offer.cost:.4g} are "
         f"likely to want what it would take{more}",
         value=offer.utility,
@@ -102,7 +102,7 @@ def refuse_little_evidence(offer: Offer, used: float, observed: float, *, little
     """
     of_it = ", little of what it would be at once" if little else ""
     return Refusal(
-        Reason.POLICY,
+        RefusalReason.POLICY,
         f"worth {offer.utility:.4g} by slot {offer.done}{of_it}, but it takes "
         f"at least {used:.3g} slots of the whole cluster, and what others want was watched for "
         f"{observed:.3g}: it is promised when more is known, or less is left",
@@ -127,7 +127,7 @@ def refuse_no_capacity(alone: Offer, holder: str | None, earliest: int | None) -
     cause = f"the promise to {holder} would break" if holder else "what is promised leaves no room"
     hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
     return Refusal(
-        Reason.NO_ROOM,
+        RefusalReason.NO_ROOM,
         f"worth {alone.utility:.4g} by slot {alone.done} if it were alone, but {cause}{hint}",
         value=alone.utility,
         cost=alone.cost,

@@ -16,8 +16,8 @@ from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements, compare_placements
-from shadowprice.policies.reactive.table import Rows
-from shadowprice.policies.reactive.worths import WorthTable
+from shadowprice.policies.reactive.table import JobRows
+from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.rolling.quotas import Quotas
 
 Floats = NDArray[np.float64]
@@ -37,7 +37,7 @@ _DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
 
 
-class OpenJobs(Rows):
+class OpenJobs(JobRows):
     """Open training jobs in order of arrival, as rows that are reused.
 
     Parameters
@@ -87,7 +87,7 @@ class OpenJobs(Rows):
         self.expected_remaining = np.zeros(0, np.int64)
         self.max_gain_colocated = np.zeros(0, np.int64)
         self.full_utility = np.zeros(0)
-        self._utilities = WorthTable()
+        self._utilities = UtilityTable()
         self.arrays = self._new_arrays(0, 8)
         self.placements = NO_PLACEMENTS._replace(
             first=self.promise.copy(), size=self.promise.copy()

@@ -21,7 +21,7 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.kernels.replanning.next_slot import (
     StepWeights,
     allocate_spare,
@@ -35,7 +35,7 @@ from shadowprice.kernels.replanning.placement import (
     scale_up_colocated,
 )
 from shadowprice.kernels.replanning.timeline import Timeline
-from shadowprice.policies.reactive.base import Reactive
+from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.rolling.bag_scheduler import BagScheduler
 from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.offers import (
@@ -84,7 +84,7 @@ server, so the step must keep a positive value.
 """
 
 
-class RollingPolicy(Reactive[RollingParameters]):
+class RollingPolicy(ReactivePolicy[RollingParameters]):
     """Promises completion slots and replans within them; see ``docs/policies/rolling.md``.
 
     The job set of the context is ignored: prices are learnt from jobs that have arrived.
@@ -231,7 +231,7 @@ class RollingPolicy(Reactive[RollingParameters]):
         # A job that is too late even alone on all servers doesn't get faster by waiting. With a
         # restart loss it may, because its plan counts restarts that may not happen.
         is_infeasible = (
-            answer.reason is Reason.TOO_LATE
+            answer.reason is RefusalReason.TOO_LATE
             and state.servers.all_up
             and not jobs.restart_loss[row]
             and not self._quotas.given  # a waiting job may use shares of other tenants

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.job import Job
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.sharing.parameters import Size
 from shadowprice.policies.tenants.gang_jobs import fewest_slots, gang_job
-from shadowprice.policies.tenants.tenancy import Claim
+from shadowprice.policies.tenants.tenancy import UnitClaim
 
 Integers = npt.NDArray[np.int64]
 
@@ -40,13 +40,13 @@ class FixedGang:
     """
 
     job: Job
-    claim: Claim
+    claim: UnitClaim
     workers: int
     reach: tuple[int, ...]
 
 
 def fixed_gang(
-    job: Job, claim: Claim, size: Size, workers: Integers, ps: Integers
+    job: Job, claim: UnitClaim, size: Size, workers: Integers, ps: Integers
 ) -> FixedGang | Refusal:
     """Choose the largest size up to the requested one that fits empty servers.
 
@@ -68,7 +68,7 @@ def fixed_gang(
     possible = gang.counts[slots < UNLIMITED]
     if not possible.size:
         return Refusal(
-            Reason.NEVER_FITS,
+            RefusalReason.NEVER_FITS,
             f"no gang of {int(gang.counts[0])} workers or more fits the empty cluster",
             bottleneck="places of workers and of parameter servers",
         )
@@ -113,7 +113,7 @@ def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | N
     return None
 
 
-def place_on(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None:
+def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None:
     """Place the parameter servers of a gang whose workers are placed.
 
     Parameters

@@ -20,9 +20,9 @@ from shadowprice.core.schedule import Placement
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit
 from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import GandivaFairParameters
-from shadowprice.policies.sharing.strides import Claim as StrideClaim
-from shadowprice.policies.sharing.strides import Strides, trade
-from shadowprice.policies.tenants.tenancy import Tenancy
+from shadowprice.policies.sharing.strides import GangRequest as StrideClaim
+from shadowprice.policies.sharing.strides import SplitStrideScheduler, trade_tickets
+from shadowprice.policies.tenants.tenancy import TenantShares
 
 Integers = npt.NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
         super().__init__(context, parameters)
         self._tickets = _traded(self._tenancy, parameters)
-        self._strides = [Strides(row) for row in self._tickets.tolist()]
+        self._strides = [SplitStrideScheduler(row) for row in self._tickets.tolist()]
 
     def _recall(self, before: Self) -> None:
         """Keep the stride state if tenants and their tickets are the same."""
@@ -106,7 +106,7 @@ def _still_free(placement: Placement | None, workers: Integers, ps: Integers | N
     return ps is None or not (ps[servers] < placement.ps).any()
 
 
-def _traded(tenancy: Tenancy, parameters: GandivaFairParameters) -> Integers:
+def _traded(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integers:
     """Return tickets after trading, shape (types, tenants)."""
     for tenant, by_type in parameters.speeds.items():
         known = tenancy.tenants if tenant not in tenancy.tenants else tenancy.worker_types
@@ -120,10 +120,10 @@ def _traded(tenancy: Tenancy, parameters: GandivaFairParameters) -> Integers:
             for tenant in tenancy.tenants
         ]
     )
-    # `trade` takes types from slow to fast: by the sum of the tenants' speeds.
+    # `trade_tickets` takes types from slow to fast: by the sum of the tenants' speeds.
     order = np.argsort(speeds.sum(axis=0), kind="stable")
     traded = np.empty_like(shares)
-    traded[:, order] = trade(shares[:, order], speeds[:, order])
+    traded[:, order] = trade_tickets(shares[:, order], speeds[:, order])
     return np.rint(_TICKETS * traded.T).astype(np.int64)
 
 

@@ -15,17 +15,17 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.reactive.base import Reactive
+from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, fixed_gang
 from shadowprice.policies.sharing.parameters import SharingParameters
-from shadowprice.policies.tenants.tenancy import require_tenants, tenancy_of
+from shadowprice.policies.tenants.tenancy import read_tenant_shares, require_tenants
 
 Integers = npt.NDArray[np.int64]
 
 P = TypeVar("P", bound=SharingParameters)
 
 
-class GangPolicy(Reactive[P]):
+class GangPolicy(ReactivePolicy[P]):
     """A reactive policy that places fixed gangs on capacity units."""
 
     capabilities: ClassVar = Capabilities(
@@ -34,7 +34,7 @@ class GangPolicy(Reactive[P]):
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
-        self._tenancy = tenancy_of(context.cluster)
+        self._tenancy = read_tenant_shares(context.cluster)
         require_tenants(self._tenancy, context.known_jobs)
         self._gangs: dict[str, FixedGang] = {}
 

@@ -20,10 +20,10 @@ import numpy.typing as npt
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, place_on
+from shadowprice.policies.sharing.fixed_gangs import FixedGang, add_ps_placement, first_fit
 from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import HivedParameters
-from shadowprice.policies.tenants.cells import Cell, VirtualClusters, cut
+from shadowprice.policies.tenants.cells import Cell, VirtualClusters, assign_cells
 
 Integers = npt.NDArray[np.int64]
 
@@ -45,7 +45,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         super().__init__(context, parameters)
         tenancy = self._tenancy
         self._owned = [
-            cut(places.tolist(), shares.tolist())
+            assign_cells(places.tolist(), shares.tolist())
             for places, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
         ]
         self._clusters = [
@@ -131,7 +131,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 for cell in cells:
                     workers_on[cell.server] += cell.size
                 none = np.zeros_like(workers_on)
-                placement = place_on(
+                placement = add_ps_placement(
                     gang, workers_on, none if claim.ps_type is None else ps[claim.ps_type]
                 )
             if placement is not None and claim.ps_type is not None:

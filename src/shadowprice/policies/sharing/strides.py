@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class GangRequest:
     """A job that can run in the coming slot.
 
     Parameters
@@ -33,7 +33,7 @@ class Claim:
     workers: int
 
 
-class Strides:
+class SplitStrideScheduler:
     """Split stride scheduler: tickets buy units, however a tenant splits them over jobs.
 
     A tenant's *pass* grows by 1 / tickets for every unit that it uses in a slot. The tenant with
@@ -54,7 +54,9 @@ class Strides:
         self._used: dict[str, int] = {}
         self._active: set[int] = set()
 
-    def fill(self, claims: Iterable[Claim], fits: Callable[[Claim], bool]) -> list[Claim]:
+    def fill(
+        self, claims: Iterable[GangRequest], fits: Callable[[GangRequest], bool]
+    ) -> list[GangRequest]:
         """Choose the jobs of one slot and charge their tenants.
 
         Parameters
@@ -69,7 +71,7 @@ class Strides:
         list of Claim
             Jobs that run, in the order in which they were placed.
         """
-        queues: dict[int, list[Claim]] = {}
+        queues: dict[int, list[GangRequest]] = {}
         for claim in claims:
             queues.setdefault(claim.tenant, []).append(claim)
         self._welcome(set(queues))
@@ -104,7 +106,7 @@ class Strides:
         self._active = present
 
 
-def trade(
+def trade_tickets(
     shares: npt.NDArray[np.float64], speeds: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Exchange fast units for slow ones between tenants whose speed-ups differ.

@@ -125,7 +125,7 @@ class BuddyAllocator:
         return Cell(cell.server, offset, cell.size)
 
 
-def cut(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
+def assign_cells(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
     """Give every tenant the largest cells within its share that fit side by side.
 
     Parameters
@@ -180,7 +180,7 @@ class VirtualClusters:
     places : sequence of int
         Units of each server.
     owned : sequence of mapping of int to int
-        Number of cells of each tenant by size, see `cut`.
+        Number of cells of each tenant by size, see `assign_cells`.
     """
 
     def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:

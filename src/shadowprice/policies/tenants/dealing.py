@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shadowprice.policies.tenants.cells import VirtualClusters, cut
-from shadowprice.policies.tenants.tenancy import Tenancy
+from shadowprice.policies.tenants.cells import VirtualClusters, assign_cells
+from shadowprice.policies.tenants.tenancy import TenantShares
 
 Integers = npt.NDArray[np.int64]
 
@@ -26,7 +26,7 @@ def assign_worker_units(places: Integers, shares: Integers) -> Integers:
     int64, shape (tenants, servers)
         Units of each tenant on each server.
     """
-    owned = cut(places.tolist(), shares.tolist())
+    owned = assign_cells(places.tolist(), shares.tolist())
     clusters = VirtualClusters(places.tolist(), owned)
     allocated = np.zeros((shares.size, places.size), np.int64)
     for size in sorted({size for cells in owned for size in cells}, reverse=True):
@@ -70,7 +70,7 @@ def assign_ps_units(places: Integers, shares: Integers, workers: Integers) -> In
     return allocated
 
 
-def deal(tenancy: Tenancy) -> tuple[Integers, Integers]:
+def assign_units(tenancy: TenantShares) -> tuple[Integers, Integers]:
     """Allocate all units of a cluster to its tenants.
 
     Returns

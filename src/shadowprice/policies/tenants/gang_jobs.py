@@ -11,9 +11,9 @@ import numpy.typing as npt
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Utility, utility_value
-from shadowprice.policies.tenants.tenancy import Claim
+from shadowprice.policies.tenants.tenancy import UnitClaim
 
 Integers = npt.NDArray[np.int64]
 
@@ -21,7 +21,7 @@ Integers = npt.NDArray[np.int64]
 MICRO = 1_000_000
 """Units of account in one unit of utility."""
 
-LARGEST = 2**62
+MAX_UTILITY_MICROS = 2**62
 """Exclusive limit of any sum of prices or utilities, in units of account."""
 
 
@@ -73,7 +73,7 @@ class GangJob:
         """
         values = np.zeros(slots + 1, np.int64)
         utilities = self.utility(np.arange(1, slots + 1, dtype=np.int64)) * MICRO
-        if np.abs(utilities).max(initial=0.0) >= LARGEST:
+        if np.abs(utilities).max(initial=0.0) >= MAX_UTILITY_MICROS:
             raise InputError(f"job {self.name!r} is worth too much to count; scale utilities down")
         values[1:] = np.rint(utilities)
         return values
@@ -125,7 +125,7 @@ class _Shifted:
 
 def gang_job(
     job: Job,
-    claim: Claim,
+    claim: UnitClaim,
     most_ps: int,
     *,
     remaining: int | None = None,
@@ -219,7 +219,7 @@ def fewest_slots(job: GangJob, workers: Integers, ps: Integers) -> tuple[Integer
     return slots, together
 
 
-def hopeless(
+def infeasibility(
     job: Job, gang: GangJob, workers: Integers, ps: Integers, longest: int, *, own: bool
 ) -> Refusal | None:
     """Return why no round can ever schedule a job; None if an empty round could.
@@ -248,7 +248,7 @@ def hopeless(
                 f"needs {smallest} workers at once, {where} have room for {int(workers.sum())}"
             )
             message = message.replace("cluster have", "cluster has")
-            return Refusal(Reason.NEVER_FITS, message, bottleneck="places of workers")
+            return Refusal(RefusalReason.NEVER_FITS, message, bottleneck="places of workers")
         message = (
             f"needs a server whose parameter servers carry its workers elsewhere, with {smallest} "
             f"workers; {where.replace('the empty cluster', 'no server of the empty cluster')} can"
@@ -256,20 +256,20 @@ def hopeless(
         if own:
             message = message.replace(f"{where} can", f"none of {where} can")
         return Refusal(
-            Reason.NEVER_FITS,
+            RefusalReason.NEVER_FITS,
             message,
             bottleneck="places and bandwidth of parameter servers",
         )
     if minimum > longest:
         return Refusal(
-            Reason.TOO_LATE,
+            RefusalReason.TOO_LATE,
             f"takes {minimum} slots at best, with {count} workers; the longest round has {longest}",
             bottleneck="length of the longest round",
             numbers={"slots": float(minimum), "longest_round": float(longest)},
         )
     if gang.values(minimum)[minimum] <= 0:
         return Refusal(
-            Reason.NO_VALUE,
+            RefusalReason.NO_VALUE,
             f"is worth nothing after the {minimum} slots that it takes at best",
             value=utility_value(job.utility, minimum),
             cost=0.0,

@@ -13,7 +13,7 @@ from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 
 Integers = npt.NDArray[np.int64]
 
@@ -22,7 +22,7 @@ DEFAULT_OWNER = "everybody"
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class UnitClaim:
     """The owner and the unit types of a job.
 
     Parameters
@@ -41,7 +41,7 @@ class Claim:
 
 
 @dataclass(frozen=True, eq=False)
-class Tenancy:
+class TenantShares:
     """Capacity units of a cluster and their owners.
 
     Parameters
@@ -88,13 +88,13 @@ class Tenancy:
             column[name] for name in self.ps_types
         ]
 
-    def claim_of(self, job: Job) -> Claim | Refusal:
+    def claim_of(self, job: Job) -> UnitClaim | Refusal:
         """Return the units that a job requests, or the reason why units can't express it."""
         if not self.named:
             tenant = 0
         elif job.tenant is None:
             return Refusal(
-                Reason.POLICY,
+                RefusalReason.POLICY,
                 f"it names no tenant, and places belong to tenants here: {', '.join(self.tenants)}",
             )
         else:
@@ -104,9 +104,9 @@ class Tenancy:
         if isinstance(worker, Refusal):
             return worker
         if job.ps is None:
-            return Claim(tenant, worker, None)
+            return UnitClaim(tenant, worker, None)
         ps = self._one_place("parameter server", job.ps, ps_columns)
-        return ps if isinstance(ps, Refusal) else Claim(tenant, worker, ps)
+        return ps if isinstance(ps, Refusal) else UnitClaim(tenant, worker, ps)
 
     def _one_place(self, kind: str, demand: Integers, columns: Sequence[int]) -> int | Refusal:
         cluster = self.cluster
@@ -120,13 +120,13 @@ class Tenancy:
         names = " or ".join(cluster.resources[column] for column in columns) or "(none here)"
         demanded_names = ", ".join(cluster.resources[column] for column in demanded) or "nothing"
         return Refusal(
-            Reason.POLICY,
+            RefusalReason.POLICY,
             f"a {kind} takes one place of {names} here and nothing else that servers limit, and "
             f"this one asks for {demanded_names}",
         )
 
 
-def tenancy_of(cluster: Cluster) -> Tenancy:
+def read_tenant_shares(cluster: Cluster) -> TenantShares:
     """Read units and shares from a cluster.
 
     If no tenant declares a share, units of each type are divided evenly, and the first tenants get
@@ -182,7 +182,7 @@ def tenancy_of(cluster: Cluster) -> Tenancy:
         places[kind], shares[kind] = units, owned
     if faults:
         raise InputError(faults)
-    return Tenancy(
+    return TenantShares(
         cluster,
         tenants,
         types["worker"],
@@ -194,7 +194,7 @@ def tenancy_of(cluster: Cluster) -> Tenancy:
     )
 
 
-def require_tenants(tenancy: Tenancy, jobs: Sequence[Job] | None) -> None:
+def require_tenants(tenancy: TenantShares, jobs: Sequence[Job] | None) -> None:
     """Refuse known jobs without a tenant if units belong to tenants.
 
     Raises

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import shadowprice
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.core.wording import escaped, shown
+from shadowprice.core.wording import escape_controls, quote_for_display
 from shadowprice.service.api import (
     comparison,
     jobs,
@@ -92,7 +92,7 @@ async def _known_error(_request: Request, error: Exception) -> Response:
 
 
 async def _out_of_memory(request: Request, error: Exception) -> Response:
-    log.error("out of memory in %s %s", request.method, escaped(request.url.path[:200]))
+    log.error("out of memory in %s %s", request.method, escape_controls(request.url.path[:200]))
     return problem_response(problem_of(error))
 
 
@@ -129,7 +129,7 @@ def _fault(issue: Any) -> Fault:
     """Return a problem that pydantic found in a parameter of the query or the path."""
     source, *names = issue["loc"]
     location = ("?" if source == "query" else f"{source}.") + ".".join(map(str, names))
-    value, limits = shown(str(issue["input"])), issue.get("ctx", {})
+    value, limits = quote_for_display(str(issue["input"])), issue.get("ctx", {})
     match issue["type"]:
         case "int_parsing" | "int_from_float":
             return Fault(location, f"expected an integer, got {value}")

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.specs import JobSpec
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.executors.progress import read_progress
 from shadowprice.rest.jobs import (
     BrokenPromise,
@@ -123,7 +123,7 @@ async def submit(
     several = isinstance(body, dict) and "jobs" in body and "name" not in body
     if several and body.keys() != {"jobs"}:
         unknown = next(key for key in body if key != "jobs")
-        raise InputError(Fault(f"body.{shown(unknown)}", "unknown key", "known: jobs"))
+        raise InputError(Fault(f"body.{quote_for_display(unknown)}", "unknown key", "known: jobs"))
     records = body["jobs"] if several else [body]
     if not isinstance(records, list) or not 1 <= len(records) <= MAX_JOBS_PER_REQUEST:
         raise InputError(Fault("body.jobs", f"expected a list of 1 to {MAX_JOBS_PER_REQUEST} jobs"))
@@ -220,7 +220,7 @@ async def get_view(service: Service, name: str) -> JobView:
         return view
     stored = await service.read(lambda connection: store_queries.job(connection, name))
     if stored is None:
-        raise ProblemError("not-found", f"unknown job {shown(name)}")
+        raise ProblemError("not-found", f"unknown job {quote_for_display(name)}")
     return stored[0]
 
 
@@ -234,7 +234,7 @@ async def get_visible_job(service: Service, caller: Caller, name: str) -> JobVie
     """
     view = await get_view(service, name)
     if not caller.operates and view.tenant != caller.tenant:
-        raise ProblemError("not-found", f"unknown job {shown(name)}")
+        raise ProblemError("not-found", f"unknown job {quote_for_display(name)}")
     return view
 
 
@@ -267,7 +267,9 @@ async def list_jobs(
     for text in states:
         if text not in list(State):
             choices = ", ".join(State)
-            raise InputError(Fault("?state", f"unknown state {shown(text)}", f"one of: {choices}"))
+            raise InputError(
+                Fault("?state", f"unknown state {quote_for_display(text)}", f"one of: {choices}")
+            )
     tenant = scope_of(caller, tenant)
     jobs = service.writing.published.jobs
 

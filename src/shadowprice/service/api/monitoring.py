@@ -12,7 +12,7 @@ from fastapi import Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.rest.monitoring import (
     DecisionPage,
     PriceHistory,
@@ -136,7 +136,7 @@ async def timeline(
     driver = service.writing
     published = driver.published
     if server is not None and server not in published.servers.cluster.index:
-        raise ProblemError("not-found", f"unknown server {shown(server)}")
+        raise ProblemError("not-found", f"unknown server {quote_for_display(server)}")
     if job is not None:
         await get_visible_job(service, caller, job)
     cache: dict[Any, _CachedTimeline] = request.app.state.__dict__.setdefault("timelines", {})
@@ -224,7 +224,7 @@ async def events(
     """
     if last_event_id is not None:
         if not (last_event_id.isascii() and last_event_id.isdigit()) or len(last_event_id) > 16:
-            message = f"expected an integer, got {shown(last_event_id)}"
+            message = f"expected an integer, got {quote_for_display(last_event_id)}"
             raise InputError(Fault("Last-Event-ID", message))
         after = int(last_event_id)
     hub = service.writing.hub

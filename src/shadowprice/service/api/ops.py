@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 import shadowprice
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import StrictSpec
-from shadowprice.core.wording import escaped, shown
+from shadowprice.core.wording import escape_controls, quote_for_display
 from shadowprice.policies.registry import policy_names
 from shadowprice.rest.ops import Health, ServiceStatus, ServiceWarning, Timespan, TokenOwner
 from shadowprice.service.api.openapi import problems
@@ -133,17 +133,17 @@ def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
     """Yield warnings of what the service can't do now; a tenant gets those of its own jobs."""
     if service.trainingjobs_error is not None and caller.operates:
         message = f"TrainingJobs are not followed: {service.trainingjobs_error}"
-        yield {"code": NOT_FOLLOWED, "message": escaped(message)}
+        yield {"code": NOT_FOLLOWED, "message": escape_controls(message)}
     published = service.writing.published
     for obstacle in service.obstacles():
         view = published.jobs.get(obstacle.job) or published.recent.get(obstacle.job)
         if not (caller.operates or (view is not None and view.tenant == caller.tenant)):
             continue
-        name = f"generation {obstacle.generation} of {shown(obstacle.job)}"
+        name = f"generation {obstacle.generation} of {quote_for_display(obstacle.job)}"
         on = f" on {', '.join(obstacle.servers)}" if obstacle.servers else ""
         yield {
             "code": OBSTRUCTED,
-            "message": escaped(f"{name}{on} can't be started or ended: {obstacle.reason}"),
+            "message": escape_controls(f"{name}{on} can't be started or ended: {obstacle.reason}"),
             "job": obstacle.job,
             "generation": obstacle.generation,
             "servers": list(obstacle.servers),

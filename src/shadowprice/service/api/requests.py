@@ -21,7 +21,7 @@ from starlette.responses import Response
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import validate
-from shadowprice.core.wording import closest, no_text, shown
+from shadowprice.core.wording import closest_match, quote_for_display, text_problem
 from shadowprice.service.auth import Caller
 from shadowprice.service.problems import MEDIA_TYPE, ProblemError
 from shadowprice.service.service import Service
@@ -46,7 +46,7 @@ class _Name(Convertor[str]):
     def convert(self, value: str) -> str:
         name = unquote(value)
         if "\0" in name:
-            message = f"the name {shown(name)} contains a null character"
+            message = f"the name {quote_for_display(name)} contains a null character"
             raise InputError(Fault("path", message, "remove it"))
         return name
 
@@ -150,12 +150,12 @@ async def check_query(request: Request) -> None:
     seen: set[str] = set()
     for key, value in request.query_params.multi_items():
         if key not in known:
-            close = closest(key, known, cutoff=0.5)
+            close = closest_match(key, known, cutoff=0.5)
             hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known) or 'none'}"
-            raise InputError(Fault(f"?{shown(key)}", "unknown parameter", hint))
+            raise InputError(Fault(f"?{quote_for_display(key)}", "unknown parameter", hint))
         if key in seen:
             raise InputError(Fault(f"?{key}", "is given twice", "give it once"))
-        reason = no_text(value)
+        reason = text_problem(value)
         if reason is not None:
             raise InputError(Fault(f"?{key}", *reason))
         seen.add(key)
@@ -227,7 +227,7 @@ async def read_json_body(
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
         raise ProblemError(
-            "unsupported-media-type", f"expected application/json, got {shown(kind)}"
+            "unsupported-media-type", f"expected application/json, got {quote_for_display(kind)}"
         )
     too_large = ProblemError("too-large", f"the body exceeds the limit of {limit:,} bytes")
     declared = request.headers.get("content-length", "0")
@@ -273,7 +273,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {shown(repeated)} is given twice")
+        raise ValueError(f"the key {quote_for_display(repeated)} is given twice")
     return unique
 
 
@@ -286,7 +286,7 @@ def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:
     if depth > bounds.NESTING.most:
         return [], "nested too deeply", f"nest at most {bounds.NESTING.most} levels"
     if isinstance(value, str):
-        reason = no_text(value)
+        reason = text_problem(value)
         return None if reason is None else ([], *reason)
     if isinstance(value, float):
         if math.isnan(value):
@@ -295,12 +295,14 @@ def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:
             return [], "the number is too large", "write a finite number"
     elif isinstance(value, dict):
         for key, inner in value.items():
-            reason = no_text(key)
+            reason = text_problem(key)
             if reason is not None:
-                return [], f"the key {shown(key)} {reason[0]}", reason[1]
+                return [], f"the key {quote_for_display(key)} {reason[0]}", reason[1]
             invalid = _invalid_part(inner, depth + 1)
             if invalid is not None:
-                invalid[0].append(f".{key if _PLAIN_KEY.fullmatch(key) else shown(key)}")
+                invalid[0].append(
+                    f".{key if _PLAIN_KEY.fullmatch(key) else quote_for_display(key)}"
+                )
                 return invalid
     elif isinstance(value, list):
         for index, inner in enumerate(value):

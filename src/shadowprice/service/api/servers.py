@@ -14,8 +14,14 @@ from shadowprice.core.cluster import Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.core.specs.cluster import ServerSpec, some_capacity
-from shadowprice.core.specs.fields import AmountsField, NonNegative, StrictSpec, at_most, plain
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.specs.fields import (
+    AmountsField,
+    NonNegative,
+    StrictSpec,
+    max_value,
+    to_integer_amounts,
+)
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.rest.servers import Cluster, Server, ServerJob, ServerList, ServerSlot
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
@@ -39,7 +45,7 @@ class ServerChange(StrictSpec):
     drain: bool | None = None
     capacity: AmountsField | None = None
     role: Literal["worker", "ps", "any"] | None = None
-    cost: Annotated[NonNegative, at_most(bounds.NUMBER)] | None = None
+    cost: Annotated[NonNegative, max_value(bounds.NUMBER)] | None = None
 
     _some_capacity = field_validator("capacity")(some_capacity)
 
@@ -111,7 +117,7 @@ async def add_servers(
     cluster = service.writing.published.servers.cluster
     taken = [name for name in spec.names() if name in cluster.index]
     if taken:
-        raise ProblemError("conflict", f"the server {shown(taken[0])} already exists")
+        raise ProblemError("conflict", f"the server {quote_for_display(taken[0])} already exists")
     amounts = checked_amounts(spec.capacity, cluster, "body.capacity")
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
     await service.writing.do(UpdateServers(dict.fromkeys(spec.names(), state), "added"))
@@ -132,24 +138,24 @@ def checked_amounts(
     faults = []
     for name, amount in capacity.items():
         if name not in cluster.column:
-            close = closest(name, cluster.resources)
+            close = closest_match(name, cluster.resources)
             hint = f"did you mean {close!r}?" if close else f"known: {', '.join(cluster.resources)}"
             message = "no server has this resource"
-            faults.append(Fault(f"{location}.{shown(name)}", message, hint))
+            faults.append(Fault(f"{location}.{quote_for_display(name)}", message, hint))
         elif amount.value and amount.dimension is not cluster.dimensions[cluster.column[name]]:
             dimension: Dimension = cluster.dimensions[cluster.column[name]]
             hint = f"write it like {format_amount(8 * 10**9, dimension)}"
             faults.append(Fault(f"{location}.{name}", "is in another unit", hint))
     if faults:
         raise InputError(faults)
-    return plain(capacity)
+    return to_integer_amounts(capacity)
 
 
 def _row(cluster: EngineCluster, name: str) -> int:
     if name not in cluster.index:
-        close = closest(name, cluster.names)
+        close = closest_match(name, cluster.names)
         hint = f"; did you mean {close!r}?" if close else ""
-        raise ProblemError("not-found", f"unknown server {shown(name)}{hint}")
+        raise ProblemError("not-found", f"unknown server {quote_for_display(name)}{hint}")
     return cluster.index[name]
 
 

@@ -10,12 +10,12 @@ from pydantic import Field
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_amount
-from shadowprice.core.budget import POINT, parse_moment
+from shadowprice.core.budget import POINT, parse_timestamp
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import validate
 from shadowprice.core.specs.cluster import BudgetSpec, TenantSpec
-from shadowprice.core.specs.fields import AmountsField, Positive, StrictSpec, at_most
-from shadowprice.core.wording import shown
+from shadowprice.core.specs.fields import AmountsField, Positive, StrictSpec, max_value
+from shadowprice.core.wording import quote_for_display
 from shadowprice.rest.tenants import Statement, Tenant, TenantList
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
@@ -50,7 +50,7 @@ class TenantChange(StrictSpec):
 class GrantRequest(StrictSpec):
     """Points beyond a budget, for the current period."""
 
-    points: Annotated[Positive, Field(ge=1 / POINT), at_most(bounds.POINTS)]
+    points: Annotated[Positive, Field(ge=1 / POINT), max_value(bounds.POINTS)]
     note: Annotated[str, Field(max_length=MAX_NOTE_CHARS)] = ""
 
 
@@ -190,7 +190,9 @@ def _kinds(text: str) -> tuple[str, ...]:
     for kind in kinds:
         if kind not in list(EntryKind):
             choices = ", ".join(EntryKind)
-            raise InputError(Fault("?kind", f"unknown kind {shown(kind)}", f"one of: {choices}"))
+            raise InputError(
+                Fault("?kind", f"unknown kind {quote_for_display(kind)}", f"one of: {choices}")
+            )
     return kinds
 
 
@@ -204,7 +206,9 @@ def _span(
         raise InputError(Fault("?back", "selects a span itself", "remove since and until"))
     account = service.writing.published.accounts.get(name)
     if account is None:
-        raise ProblemError("conflict", f"tenant {shown(name)} has no budget, and so no periods")
+        raise ProblemError(
+            "conflict", f"tenant {quote_for_display(name)} has no budget, and so no periods"
+        )
     period = account.period - back
     begins = account.budget.begins
     return _storable(begins(period)), _storable(begins(period + 1))
@@ -219,10 +223,10 @@ def _moment(text: str | None, key: str) -> int | None:
     if text is None:
         return None
     try:
-        return _storable(int(parse_moment(text).timestamp()))
+        return _storable(int(parse_timestamp(text).timestamp()))
     except InputError as error:
         raise InputError(Fault(f"?{key}", str(error))) from error
 
 
 def _unknown(name: str) -> ProblemError:
-    return ProblemError("not-found", f"unknown tenant {shown(name)}")
+    return ProblemError("not-found", f"unknown tenant {quote_for_display(name)}")

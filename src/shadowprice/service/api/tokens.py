@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs.fields import AddressedName, DurationField, StrictSpec
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.specs.fields import DurationField, PathSegmentName, StrictSpec
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.rest.tokens import NewToken, Token, TokenList, TokenRole
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router
@@ -41,7 +41,7 @@ class TokenRequest(StrictSpec):
     """A token to create: an operator's, or a tenant's."""
 
     role: TokenRole = "tenant"
-    tenant: Annotated[AddressedName | None, Field(validate_default=True)] = None
+    tenant: Annotated[PathSegmentName | None, Field(validate_default=True)] = None
     expires: Annotated[DurationField, AfterValidator(_validity)] | None = None
     note: Annotated[str, Field(max_length=MAX_NOTE_CHARS)] = ""
 
@@ -88,9 +88,11 @@ async def create_token(
     del caller
     cluster = service.writing.published.servers.cluster
     if spec.tenant is not None and cluster.tenants and spec.tenant not in cluster.tenant_index:
-        close = closest(spec.tenant, cluster.tenant_index)
+        close = closest_match(spec.tenant, cluster.tenant_index)
         hint = f"did you mean {close!r}?" if close else "add it first: PUT /v1/tenants/NAME"
-        raise InputError(Fault("body.tenant", f"unknown tenant {shown(spec.tenant)}", hint))
+        raise InputError(
+            Fault("body.tenant", f"unknown tenant {quote_for_display(spec.tenant)}", hint)
+        )
     expires = None
     if spec.expires is not None:
         expires = service.writing.clock.now() + int(spec.expires.seconds * SECOND)

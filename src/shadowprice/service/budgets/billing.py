@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, delete, func, select
 
-from shadowprice.core.budget import POINT, Budget, in_points, points_text
+from shadowprice.core.budget import POINT, Budget, format_points, in_points
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import (
     Charge,
@@ -85,11 +85,11 @@ def to_price_units(cost: float) -> int:
 def insufficient_points_reason(account: Account, price: int) -> dict[str, Any]:
     """Return the reason why an account can't pay a price."""
     cost = (
-        f"its price is {points_text(price)} points" if price <= MAX_BALANCE else "it has no price"
+        f"its price is {format_points(price)} points" if price <= MAX_BALANCE else "it has no price"
     )
     return {
         "code": REFUSAL_CODE,
-        "message": f"{cost}, and {account.tenant} holds {points_text(account.balance)} until "
+        "message": f"{cost}, and {account.tenant} holds {format_points(account.balance)} until "
         f"{format_rfc3339(account.ends)[:16]}Z; "
         "ask for less, wait for the next period, or ask the operator",
         "price": in_points(price),

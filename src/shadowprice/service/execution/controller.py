@@ -14,27 +14,27 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.core.specs import JobSpec
-from shadowprice.core.specs.fields import plain
-from shadowprice.executors.background import Background, all_of, monotonic
+from shadowprice.core.specs.fields import to_integer_amounts
+from shadowprice.executors.background import BackgroundTasks, monotonic, run_all
 from shadowprice.executors.contract import (
     Ended,
     Ending,
     Executor,
     ExecutorError,
-    Fresh,
     GenerationSpec,
-    Held,
+    GenerationStatus,
     Obstacle,
+    PollsProgress,
     Progressed,
     Receipt,
-    Refused,
     Report,
     ReportsHealth,
     ReportsObstacles,
+    ServerAllocation,
     ServerGone,
     ServerSeen,
-    Share,
     Started,
+    StartRefused,
 )
 from shadowprice.service.auth import command_identity, progress_token
 from shadowprice.service.clock import SECOND
@@ -109,7 +109,7 @@ class ExecutionController:
         self._servers = ServerDiscovery(driver, stated, discovers=discovers)
         self._outbox = Reconciler()
         self.inbox = PendingReports()
-        self._untold: list[Held] = []
+        self._untold: list[GenerationStatus] = []
         self._told_obstacles: set[tuple[str, int]] = set()
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
@@ -117,7 +117,7 @@ class ExecutionController:
         self._cluster: Cluster | None = None
         self._resync = False
         self._retry_at = 0.0
-        self._background = Background(log, driver.metrics.failed)
+        self._background = BackgroundTasks(log, driver.metrics.failed)
         driver.listeners.append(self._published)
         driver.discard = self.discard
         driver.fresh = self.fresh
@@ -184,7 +184,7 @@ class ExecutionController:
         ]
         self.inbox.told += [item.end for item in generations if item.end is not None]
 
-    def _is_ours(self, held: Held, ordered: Mapping[tuple[str, int], int]) -> bool:
+    def _is_ours(self, held: GenerationStatus, ordered: Mapping[tuple[str, int], int]) -> bool:
         key = held.job, held.generation
         if key not in ordered:
             return False
@@ -209,7 +209,7 @@ class ExecutionController:
 
     async def close(self) -> None:
         """Stop the tasks and close the executor; running generations continue."""
-        await all_of(self._background.end, self.executor.close)
+        await run_all(self._background.end, self.executor.close)
 
     def _published(self, outcome: CommitResult) -> None:
         for name, view in outcome.views.items():
@@ -232,7 +232,7 @@ class ExecutionController:
 
     async def fresh(self) -> None:
         """Fetch the jobs' current progress, before a slot is accounted."""
-        if not isinstance(self.executor, Fresh):
+        if not isinstance(self.executor, PollsProgress):
             return
         with suppress(ExecutorError):  # the next command reports the error
             for report in await self.executor.progress():
@@ -240,7 +240,7 @@ class ExecutionController:
 
     def unheard(self) -> frozenset[str]:
         """Return the jobs whose current progress is unknown (stale jobs)."""
-        return self.executor.unheard() if isinstance(self.executor, Fresh) else frozenset()
+        return self.executor.unheard() if isinstance(self.executor, PollsProgress) else frozenset()
 
     async def settle(self) -> None:
         """Record pending reports; a report that fails stays pending and is retried.
@@ -293,7 +293,7 @@ class ExecutionController:
         else:
             self.inbox.drop(one)
 
-    async def _recorded(self, kept: Sequence[PendingReport]) -> list[Ended | Refused]:
+    async def _recorded(self, kept: Sequence[PendingReport]) -> list[Ended | StartRefused]:
         """Record reports, and return the recorded ends; bisect a batch that fails."""
         try:
             deferred = await self._take(kept)
@@ -305,13 +305,13 @@ class ExecutionController:
                 return []
             half = len(kept) // 2  # isolates the bad report, so that the others are recorded
             return [*await self._recorded(kept[:half]), *await self._recorded(kept[half:])]
-        ends: list[Ended | Refused] = []
+        ends: list[Ended | StartRefused] = []
         for entry in kept:
             if entry.report in deferred:
                 self._put_off(entry, None)
                 continue
             self.inbox.drop(entry)
-            if isinstance(entry.report, Ended | Refused):
+            if isinstance(entry.report, Ended | StartRefused):
                 ends.append(entry.report)
         return ends
 
@@ -324,7 +324,7 @@ class ExecutionController:
         self.inbox.put_off(one, error)
         self._driver.metrics.failed("report")
 
-    async def _forget(self, report: Ended | Refused) -> None:
+    async def _forget(self, report: Ended | StartRefused) -> None:
         await self.executor.forget(report.job, report.generation)
         self._outbox.recorded(report.job, report.generation)
 
@@ -457,7 +457,9 @@ class ExecutionController:
 
     def _refuse(self, order: LaunchCommand, reason: str) -> None:
         timestamp = self._driver.clock.now() / SECOND
-        self.inbox.told.append(Refused(order.id, order.job, order.generation, timestamp, reason))
+        self.inbox.told.append(
+            StartRefused(order.id, order.job, order.generation, timestamp, reason)
+        )
         self._wake.set()
 
     def _spec(self, order: LaunchCommand, ordered: int) -> GenerationSpec:
@@ -478,10 +480,12 @@ class ExecutionController:
             command=order.id,
             job=order.job,
             generation=order.generation,
-            placement=tuple(Share(server, workers, ps) for server, workers, ps in entries),
+            placement=tuple(
+                ServerAllocation(server, workers, ps) for server, workers, ps in entries
+            ),
             program=program,
-            worker=plain(spec.worker),
-            ps=plain(spec.ps or {}),
+            worker=to_integer_amounts(spec.worker),
+            ps=to_integer_amounts(spec.ps or {}),
             progress_url=f"{self.address}/v1/jobs/{name}/progress" if self.address else "",
             progress_token=progress_token(self._key, order.job, order.generation),
             slot_end=servers.calendar.ends(order.slot) / SECOND,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.executors.contract import Executor, Remembering
-from shadowprice.executors.generations.disk import sync_directory, write_new
+from shadowprice.executors.contract import Executor, KeepsLocalRecords
+from shadowprice.executors.generations.disk import create_file, sync_directory
 from shadowprice.service.state.durable_engine import DurableEngine
 
 IDENTITY_FILE: Final = "mark"
@@ -43,7 +43,7 @@ def check_executor_identity(
     InputError
         If the records are different without that assertion, or the mark can't be written.
     """
-    if not isinstance(executor, Remembering):
+    if not isinstance(executor, KeepsLocalRecords):
         return False
     store, directory = truth.store, executor.directory
     stored, present = store.get(IDENTITY_KEY), _mark(directory)
@@ -83,7 +83,7 @@ def _new_mark(directory: Path) -> str:
     mark = secrets.token_hex(16)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_new(directory / IDENTITY_FILE, mark.encode())
+        create_file(directory / IDENTITY_FILE, mark.encode())
         sync_directory(directory)
     except OSError as error:
         raise InputError(

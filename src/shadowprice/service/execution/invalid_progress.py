@@ -6,8 +6,8 @@ import logging
 from typing import Final
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.executors.contract import Misreported
-from shadowprice.executors.progress import told_fault
+from shadowprice.executors.contract import InvalidProgress
+from shadowprice.executors.progress import format_report_error
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.state.report_operations import MAX_REPORTED_ERRORS, RecordReports
@@ -38,7 +38,7 @@ class InvalidProgressReporter:
         known_generation, reasons = self._told.get(job, (generation, set()))
         if known_generation != generation:
             reasons = set()
-        reason = told_fault(str(error))
+        reason = format_report_error(str(error))
         if reason in reasons or len(reasons) >= MAX_REPORTED_ERRORS:
             return
         if job not in self._told and len(self._told) >= PURGE_EVERY_JOBS:
@@ -48,7 +48,7 @@ class InvalidProgressReporter:
         self._told[job] = generation, reasons
         timestamp = driver.clock.now() / SECOND
         try:
-            await driver.do(RecordReports([Misreported(job, generation, timestamp, reason)]))
+            await driver.do(RecordReports([InvalidProgress(job, generation, timestamp, reason)]))
         except ShadowpriceError as failure:
             reasons.discard(reason)
             log.info("what job %r posts is not told yet: %s", job, failure)

@@ -6,7 +6,7 @@ import pwd
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import JobSpec
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.executors.contract import Executor
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
 from shadowprice.service.store import Store
@@ -49,7 +49,9 @@ def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
         try:
             number = pwd.getpwnam(name).pw_uid
         except KeyError:
-            fault = Fault("--allow-user", f"there is no user {shown(name)}", "make it first")
+            fault = Fault(
+                "--allow-user", f"there is no user {quote_for_display(name)}", "make it first"
+            )
             raise InputError(fault) from None
         if number == 0:
             raise InputError(Fault("--allow-user", "no job runs as root", "name another user"))
@@ -68,8 +70,10 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
         return Fault(location, "is missing: here every job has to name its user", choices)
     if not settings.users:
         hint = "leave it out: here jobs run as the service's user"
-        return Fault(location, f"{shown(spec.run.user)} is not allowed", hint)
-    return Fault(location, f"{shown(spec.run.user)} is not allowed to this tenant", choices)
+        return Fault(location, f"{quote_for_display(spec.run.user)} is not allowed", hint)
+    return Fault(
+        location, f"{quote_for_display(spec.run.user)} is not allowed to this tenant", choices
+    )
 
 
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:

@@ -20,8 +20,8 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
-from shadowprice.executors.background import Background, all_of
-from shadowprice.executors.contract import ExecutorError, Observed, ServerSlice, Share
+from shadowprice.executors.background import BackgroundTasks, run_all
+from shadowprice.executors.contract import ExecutorError, ObservedJob, ServerAllocation, ServerInfo
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.server_discovery import to_server_infos
@@ -57,10 +57,10 @@ class ObservingExecutor(Protocol):
     async def close(self) -> None:
         """Disconnect."""
 
-    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+    async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers."""
 
-    async def observe(self) -> tuple[Observed, ...]:
+    async def observe(self) -> tuple[ObservedJob, ...]:
         """Return the jobs that really run."""
 
 
@@ -88,14 +88,14 @@ class RecordObservation:
     too late. A job whose placement changed moved now.
     """
 
-    seen: Sequence[Observed]
+    seen: Sequence[ObservedJob]
 
     def perform(self, batch: Batch) -> None:
         """Record the differences from the previous poll."""
         connection, now = batch.connection, batch.now
         previous_poll = last_observation_time(connection)
         open_rows = {row.job: row for row in _open(connection)}
-        seen: dict[str, Observed] = {}
+        seen: dict[str, ObservedJob] = {}
         for observed in self.seen:
             if not 0 < len(observed.job) <= bounds.NAME.most:
                 continue
@@ -103,7 +103,7 @@ class RecordObservation:
             if observed.job in open_rows or len(seen) < MAX_JOBS_PER_OBSERVATION:
                 seen[observed.job] = observed
         rows = _Rows()
-        changed: dict[str, Observed | None] = {}
+        changed: dict[str, ObservedJob | None] = {}
         new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]
         last_rows = _newest(connection, [observed.job for observed in new_jobs])
         for observed in new_jobs:
@@ -130,7 +130,7 @@ class RecordObservation:
         batch.put(LAST_OBSERVATION_KEY, str(now))
 
     @staticmethod
-    def _came(one: Observed, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
+    def _came(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
         """Record a job that didn't run at the previous poll; return whether that is a change."""
         since = min(int(one.since * SECOND), now)
         if one.ended is not None:
@@ -147,7 +147,7 @@ class RecordObservation:
         return True
 
     @staticmethod
-    def _began_anew(row: Row[Any], told: Observed, before: int | None) -> bool:
+    def _began_anew(row: Row[Any], told: ObservedJob, before: int | None) -> bool:
         """Return whether a job ended and started again between two polls."""
         since = int(told.since * SECOND)
         return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
@@ -164,11 +164,11 @@ class RecordObservation:
             batch.also(table.insert(), rows.began)
 
 
-def _placed(placement: Iterable[Share]) -> str:
+def _placed(placement: Iterable[ServerAllocation]) -> str:
     return json.dumps([[share.server, share.workers, share.ps] for share in placement])
 
 
-def _row(one: Observed, since: int) -> dict[str, Any]:
+def _row(one: ObservedJob, since: int) -> dict[str, Any]:
     return {"job": one.job, "since": since, "ended": None, "placement": _placed(one.placement)}
 
 
@@ -202,7 +202,7 @@ def last_observation_time(connection: Connection) -> int | None:
 
 def _settle(
     batch: Batch,
-    changed: Mapping[str, Observed | None],
+    changed: Mapping[str, ObservedJob | None],
     rows: _Rows,
     going: Mapping[str, Row[Any]],
 ) -> None:
@@ -315,7 +315,7 @@ class ObservationLoop:
         self._executor = executor
         self._driver = driver
         self._cluster: Cluster | None = None
-        self._background = Background(log, driver.metrics.failed)
+        self._background = BackgroundTasks(log, driver.metrics.failed)
         seconds = float(driver.published.servers.cluster.slot_seconds)
         self._pause = max(MIN_POLL_SECONDS, min(MAX_POLL_SECONDS, seconds / 2))
 
@@ -340,7 +340,7 @@ class ObservationLoop:
 
     async def close(self) -> None:
         """Stop polling, and close the executor."""
-        await all_of(self._background.end, self._executor.close)
+        await run_all(self._background.end, self._executor.close)
 
     async def look(self) -> None:
         """Poll once, and record the changes.

@@ -10,12 +10,12 @@ from typing import Final
 from shadowprice.executors.background import monotonic
 from shadowprice.executors.contract import (
     Ended,
-    Misreported,
-    Refused,
+    InvalidProgress,
     Report,
     ServerGone,
     ServerSeen,
     Started,
+    StartRefused,
 )
 from shadowprice.service.state.report_operations import DurableReport
 
@@ -106,7 +106,7 @@ class PendingReports:
         """Remove a recorded report; an end also removes the generation's start."""
         if self.kept.get(_subject(one.report)) is one:  # a newer report may have replaced it
             del self.kept[_subject(one.report)]
-        if isinstance(one.report, Ended | Refused):
+        if isinstance(one.report, Ended | StartRefused):
             self.kept.pop((Started, one.report.job, one.report.generation, ""), None)
 
     def put_off(self, one: PendingReport, error: Exception | None) -> None:
@@ -121,8 +121,8 @@ def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:
     """Return the key by which a newer report replaces an older one."""
     if isinstance(report, ServerSeen | ServerGone):
         return type(report), _server_of(report)
-    reason = report.reason if isinstance(report, Misreported) else ""
-    kind = Ended if isinstance(report, Refused) else type(report)
+    reason = report.reason if isinstance(report, InvalidProgress) else ""
+    kind = Ended if isinstance(report, StartRefused) else type(report)
     return kind, report.job, report.generation, reason
 
 

@@ -11,16 +11,16 @@ from typing import Final
 
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.executors.contract import (
-    UNASKED,
+    UNCOMMANDED_STOP,
     Ended,
     Ending,
-    Held,
-    Misreported,
-    Phase,
+    GenerationPhase,
+    GenerationStatus,
+    InvalidProgress,
     Progressed,
-    Refused,
     Report,
     Started,
+    StartRefused,
 )
 from shadowprice.service.clock import SECOND
 
@@ -46,7 +46,7 @@ class StartAction:
 
 @dataclass(frozen=True, slots=True)
 class StopAction:
-    """Action: stop a generation, for a stop command or, with `UNASKED`, without one."""
+    """Action: stop a generation, for a stop command or, with `UNCOMMANDED_STOP`, without one."""
 
     command: int
     job: str
@@ -66,7 +66,7 @@ class Reconciler:
         Phases of the generations whose end isn't recorded yet.
     """
 
-    held: dict[str, dict[int, Phase]] = field(default_factory=dict)
+    held: dict[str, dict[int, GenerationPhase]] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
     _counted: dict[str, int] = field(default_factory=dict)
     """The newest generation of each job whose failure was counted, because reports can repeat."""
@@ -78,7 +78,9 @@ class Reconciler:
 
     # ---------------------------------------------------------------- actual state
 
-    def found(self, held: Collection[Held], foreign: Collection[Held] = ()) -> None:
+    def found(
+        self, held: Collection[GenerationStatus], foreign: Collection[GenerationStatus] = ()
+    ) -> None:
         """Replace the actual state by the executor's list, and add its orphans."""
         self.held = {}
         self._stopping.clear()
@@ -101,13 +103,13 @@ class Reconciler:
 
         A refusal isn't ignored: no generation of that number will run.
         """
-        return isinstance(report, Started | Ended | Progressed | Misreported) and self.is_orphan(
-            report.job, report.generation
-        )
+        return isinstance(
+            report, Started | Ended | Progressed | InvalidProgress
+        ) and self.is_orphan(report.job, report.generation)
 
     def accepted(self, job: str, generation: int) -> None:
         """Record that the executor accepted a start."""
-        self.held.setdefault(job, {}).setdefault(generation, Phase.STARTING)
+        self.held.setdefault(job, {}).setdefault(generation, GenerationPhase.STARTING)
 
     def stopping(self, job: str, generation: int, now: int) -> None:
         """Record that the executor accepted a stop."""
@@ -123,14 +125,14 @@ class Reconciler:
         """Apply a report to the actual state; a failure delays the job's restart."""
         if isinstance(report, Started):
             phases = self.held.setdefault(report.job, {})
-            if phases.get(report.generation) is not Phase.ENDED:
-                phases[report.generation] = Phase.RUNNING
-        elif isinstance(report, Ended | Refused):
-            self.held.setdefault(report.job, {})[report.generation] = Phase.ENDED
+            if phases.get(report.generation) is not GenerationPhase.ENDED:
+                phases[report.generation] = GenerationPhase.RUNNING
+        elif isinstance(report, Ended | StartRefused):
+            self.held.setdefault(report.job, {})[report.generation] = GenerationPhase.ENDED
             self._stopping.pop((report.job, report.generation), None)
             if self.is_orphan(report.job, report.generation):
                 return  # the job itself didn't fail
-            if isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}:
+            if isinstance(report, StartRefused) or report.ending in {Ending.FAILED, Ending.LOST}:
                 if report.generation > self._counted.get(report.job, 0):
                     self._counted[report.job] = report.generation
                     self.delay(report.job, now)
@@ -146,7 +148,7 @@ class Reconciler:
     def recorded(self, job: str, generation: int) -> None:
         """Remove a generation whose end was recorded."""
         phases = self.held.get(job, {})
-        if phases.get(generation) is Phase.ENDED:
+        if phases.get(generation) is GenerationPhase.ENDED:
             del phases[generation]
         if not phases:
             self.held.pop(job, None)
@@ -173,17 +175,19 @@ class Reconciler:
         phases = self.held.get(order.job, {})
         if isinstance(order, Stop):
             return all(
-                phase is Phase.ENDED for number, phase in phases.items()
+                phase is GenerationPhase.ENDED for number, phase in phases.items()
                 if number <= order.generation
             )  # fmt: skip
         older_over = all(
-            phase is Phase.ENDED for number, phase in phases.items() if number < order.generation
+            phase is GenerationPhase.ENDED
+            for number, phase in phases.items()
+            if number < order.generation
         )
         if isinstance(order, Resize):
             return older_over
         foreign = self.is_orphan(order.job, order.generation)
         phase = None if foreign else phases.get(order.generation)
-        if phase in {Phase.RUNNING, Phase.STOPPING, Phase.ENDED}:
+        if phase in {GenerationPhase.RUNNING, GenerationPhase.STOPPING, GenerationPhase.ENDED}:
             return True
         superseded = wanted is None or wanted.generation > order.generation
         return superseded and phase is None
@@ -210,19 +214,19 @@ class Reconciler:
         for job, phases in self.held.items():
             wanted = running.get(job)
             for generation, phase in phases.items():
-                if phase is Phase.ENDED or (job, generation) in self._stopping:
+                if phase is GenerationPhase.ENDED or (job, generation) in self._stopping:
                     continue
                 foreign = self.is_orphan(job, generation)
                 if wanted is not None and wanted.generation == generation and not foreign:
                     continue
-                command = UNASKED if foreign else stops.get(job, UNASKED)
+                command = UNCOMMANDED_STOP if foreign else stops.get(job, UNCOMMANDED_STOP)
                 actions.append(StopAction(command, job, generation))
         withheld = self._withheld()
         for job, order in running.items():
             phases = self.held.get(job, {})
             if order.generation in phases or now < self._not_before.get(job, 0):
                 continue
-            if any(phase is not Phase.ENDED for phase in phases.values()):
+            if any(phase is not GenerationPhase.ENDED for phase in phases.values()):
                 continue
             if any(number in unacknowledged for number in order.after):
                 continue
@@ -236,7 +240,8 @@ class Reconciler:
         occupied = [
             servers
             for (job, generation), servers in self._foreign.items()
-            if self.held.get(job, {}).get(generation, Phase.ENDED) is not Phase.ENDED
+            if self.held.get(job, {}).get(generation, GenerationPhase.ENDED)
+            is not GenerationPhase.ENDED
         ]
         return frozenset().union(*occupied)
 

@@ -11,7 +11,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
-from shadowprice.executors.contract import ServerGone, ServerSeen, ServerSlice
+from shadowprice.executors.contract import ServerGone, ServerInfo, ServerSeen
 from shadowprice.service.driver import Driver
 from shadowprice.service.state.commit_result import ClusterState
 from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
@@ -63,7 +63,7 @@ class ServerDiscovery:
             if to_server_infos(servers.cluster)[row].capacity != state.capacity:
                 await self._try(UpdateServers({name: state}, "changed"))
 
-    async def _opened_or_closed(self, server: ServerSlice) -> ClusterState:
+    async def _opened_or_closed(self, server: ServerInfo) -> ClusterState:
         """Drain a server that no longer accepts work, or undo that; return all servers.
 
         Servers that an operator drained stay drained.
@@ -89,7 +89,7 @@ class ServerDiscovery:
             log.warning("%s was left out: %s", operation, error)
 
 
-def to_server_spec(server: ServerSlice, cluster: Cluster) -> ServerState:
+def to_server_spec(server: ServerInfo, cluster: Cluster) -> ServerState:
     """Return the state of a discovered server, with the resources that the cluster counts.
 
     GPUs count by kind if the cluster has that kind, otherwise as ``gpu``.
@@ -102,10 +102,10 @@ def to_server_spec(server: ServerSlice, cluster: Cluster) -> ServerState:
     return ServerState(role, counted)
 
 
-def to_server_infos(cluster: Cluster) -> Sequence[ServerSlice]:
+def to_server_infos(cluster: Cluster) -> Sequence[ServerInfo]:
     """Return a cluster's servers as an executor's configuration, without unlimited resources."""
     return [
-        ServerSlice(
+        ServerInfo(
             name,
             {
                 resource: amount

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shadowprice.core.wording import escaped, one_line
+from shadowprice.core.wording import escape_controls, join_lines
 
 DEFAULT_REPROMISE_REASON: Final = "there is room for what is left of it"
 """Reason of a restored promise if the policy gives none."""
@@ -16,11 +16,11 @@ def format_event(entry: Mapping[str, Any]) -> str:
     """Return an event of a job's history as a line of text."""
     kind, data = entry["kind"], entry["data"]
     reason = data.get("reason")
-    message = one_line(
+    message = join_lines(
         str(reason.get("message", "") if isinstance(reason, Mapping) else reason or "")
     )
     text = _decided(kind, data, message) or _ran(kind, data, f": {message}" if message else "")
-    return escaped(text or _changed(kind, data, message))
+    return escape_controls(text or _changed(kind, data, message))
 
 
 def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:

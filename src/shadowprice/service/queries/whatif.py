@@ -26,7 +26,7 @@ from shadowprice.core.amounts import UNLIMITED, format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import Name, Positive, StrictSpec
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.monitoring import WhatIf, WhatIfProgress, WhatIfQuestion, WhatIfState
 from shadowprice.service.clock import SECOND, to_datetime
@@ -170,9 +170,11 @@ def parse_request(
     counts = {name: len(rows) for name, rows in zip(kinds.names, kinds.rows, strict=True)}
     for name, number in servers.items():
         if name not in counts:
-            close = closest(name, counts)
+            close = closest_match(name, counts)
             hint = f"did you mean {close!r}?" if close else f"known: {', '.join(counts)}"
-            faults.append(Fault("body.servers", f"unknown kind of server {shown(name)}", hint))
+            faults.append(
+                Fault("body.servers", f"unknown kind of server {quote_for_display(name)}", hint)
+            )
         elif counts[name] + number < 0:
             message = f"can't remove {-number} of {counts[name]} servers"
             faults.append(Fault(f"body.servers.{name}", message))

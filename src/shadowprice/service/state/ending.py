@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.engine.engine import Engine
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 
 CODE: Final = "timespan"
 """Code of the reason of a job that waits because the timespan has ended."""
 
-_LIMITED: Final = frozenset({Reason.TOO_LATE, Reason.NO_ROOM, Reason.NO_VALUE})
+_LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, RefusalReason.NO_VALUE})
 """Reasons that an earlier end of the timespan can cause."""
 
 

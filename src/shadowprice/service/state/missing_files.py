@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 
 _NOT_THERE: Final = re.compile(r"No such file|[Cc]an(?:no|')t open|: not found$")
 _NO_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
@@ -34,14 +34,14 @@ def explain_missing_file(run: Mapping[str, Any], reason: str, tail: Sequence[str
         # The interpreter's name comes first: "bash: train.sh: No such file or directory".
         match, word = max(named, key=lambda hit: hit[0].end())
         if word == argv[0] and "/" not in word:
-            return f"{shown(word)} is in no folder of PATH; write its absolute path"
-        return _told(f"{shown(word)} is not in", match[1] or "", workdir)
+            return f"{quote_for_display(word)} is in no folder of PATH; write its absolute path"
+        return _told(f"{quote_for_display(word)} is not in", match[1] or "", workdir)
     for option, module in pairwise(argv):
         if option != "-m" or not module:
             continue
         modules = {hit[1] for line in lines if (hit := _NO_MODULE.search(line))}
         if modules & {module, module.partition(".")[0]}:
-            return _told(f"{shown(module)} is not installed, and not in", "", workdir)
+            return _told(f"{quote_for_display(module)} is not installed, and not in", "", workdir)
     return ""
 
 

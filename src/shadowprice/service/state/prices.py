@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.policy import priced
+from shadowprice.core.policy import as_priced_policy
 from shadowprice.engine.engine import Engine
 from shadowprice.rest.monitoring import Prices, PriceSlot, ResourcePrice, ServerKind
 from shadowprice.service.clock import SlotCalendar, to_datetime
@@ -88,7 +88,7 @@ def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int)
     cluster, ledger = engine.cluster, engine.ledger
     kinds = server_classes_of(cluster)
     posts = engine.capabilities.prices
-    policy = priced(engine.policy)
+    policy = as_priced_policy(engine.policy)
     found_slots: list[PriceSlot] = []
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     window = len(ledger.used)

@@ -28,15 +28,15 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import (
     Ended,
     Ending,
-    Held,
-    Misreported,
+    GenerationStatus,
+    InvalidProgress,
     Obstacle,
     Progressed,
-    Refused,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
-from shadowprice.executors.generations.verdict import COMPLETE
+from shadowprice.executors.generations.verdict import ALL_WORKERS_SUCCEEDED
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import view_changes
@@ -65,7 +65,7 @@ MAX_REPORTED_ERRORS: Final = 5
 """Maximum number of different `misreported` events of one generation."""
 
 
-DurableReport = Started | Refused | Ended | Misreported
+DurableReport = Started | StartRefused | Ended | InvalidProgress
 """A report that is applied by itself; progress reports are applied together."""
 
 
@@ -99,13 +99,13 @@ class RecordReports:
     def _take(self, batch: Batch, report: DurableReport) -> None:
         if isinstance(report, Started):
             self._started(batch, report)
-        elif isinstance(report, Misreported):
+        elif isinstance(report, InvalidProgress):
             self.misreported(batch, report)
         elif self._first(batch, report):
             self._over(batch, report)
 
     @staticmethod
-    def _first(batch: Batch, report: Refused | Ended) -> bool:
+    def _first(batch: Batch, report: StartRefused | Ended) -> bool:
         """Record the end of a generation; return whether it was not recorded before.
 
         The end of a generation that was never commanded says nothing about its job.
@@ -151,7 +151,7 @@ class RecordReports:
         batch.tell("running", name, generation=report.generation)
 
     @staticmethod
-    def misreported(batch: Batch, report: Misreported) -> None:
+    def misreported(batch: Batch, report: InvalidProgress) -> None:
         """Emit an event for an invalid progress report.
 
         A generation gets at most `MAX_REPORTED_ERRORS` of them. A restarted executor reports an
@@ -176,7 +176,7 @@ class RecordReports:
         if report.reason not in reasons and len(reasons) < MAX_REPORTED_ERRORS:
             batch.tell("misreported", name, generation=generation, reason=report.reason)
 
-    def _over(self, batch: Batch, report: Refused | Ended) -> None:
+    def _over(self, batch: Batch, report: StartRefused | Ended) -> None:
         engine, name, generation = batch.engine, report.job, report.generation
         record = engine.open_jobs.get(name)
         if (
@@ -192,14 +192,17 @@ class RecordReports:
             return
         slot = batch.truth.coming
         current = record.generation == generation and name in engine.running
-        if isinstance(report, Refused):
+        if isinstance(report, StartRefused):
             if current:
                 batch.change(name, setback={"code": "start-failed", "message": report.reason})
                 batch.tell("start-failed", name, generation=generation, reason=report.reason)
                 batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
             return
         if report.ending is Ending.DONE:
-            if report.reason not in {"", COMPLETE}:  # processes died or were left behind
+            if report.reason not in {
+                "",
+                ALL_WORKERS_SUCCEEDED,
+            }:  # processes died or were left behind
                 reason = _with_tail(report)
                 batch.tell("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
@@ -268,7 +271,7 @@ def _with_tail(report: Ended) -> str:
 class EmitOrphans:
     """Report orphaned generations: they run without a command in this store, and are stopped."""
 
-    held: Sequence[Held]
+    held: Sequence[GenerationStatus]
 
     def perform(self, batch: Batch) -> None:
         """Emit an event for each generation; their progress is ignored."""
@@ -449,7 +452,7 @@ class RecordProgress:
                 furthest[point.job] = point.generation, point.progress
         elif point.generation == generation:
             RecordReports.misreported(
-                batch, Misreported(point.job, generation, point.at, _WENT_BACK)
+                batch, InvalidProgress(point.job, generation, point.at, _WENT_BACK)
             )
 
 

@@ -16,7 +16,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec, validate
-from shadowprice.core.specs.fields import addressed
+from shadowprice.core.specs.fields import check_path_segment
 from shadowprice.inputs.families import Families, with_family
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.problems import ProblemError
@@ -169,7 +169,7 @@ def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault
 def path_segment_diagnostics(name: str, place: str) -> list[Fault]:
     """Return diagnostics at ``place`` if a name can't be part of a URL."""
     try:
-        addressed(name)
+        check_path_segment(name)
     except InputError as error:
         return [Fault(place, *_rest(fault)) for fault in error.faults]
     return []

@@ -16,7 +16,7 @@ from shadowprice.core.events import TimespanChanged
 from shadowprice.core.job import Job
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.policy import Status
-from shadowprice.core.quote import Answer, Quote
+from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
@@ -165,7 +165,7 @@ def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
     except ShadowpriceError as error:
         log.info("job %s could not be quoted without the end: %s", job.name, error)
         return False
-    return quote.answer is Answer.ADMITTED or (quote.admitted and not promised)
+    return quote.answer is QuoteAnswer.ADMITTED or (quote.admitted and not promised)
 
 
 def end_of_quote(engine: Engine, calendar: SlotCalendar, job: Job, quote: Quote) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def end_of_quote(engine: Engine, calendar: SlotCalendar, job: Job, quote: Quote)
     if not is_near(engine):
         return {}
     effect: dict[str, Any] = {"ends": end_text(engine, calendar)}
-    refused = quote.answer is Answer.REFUSED
-    if quote.answer is not Answer.ADMITTED:
+    refused = quote.answer is QuoteAnswer.REFUSED
+    if quote.answer is not QuoteAnswer.ADMITTED:
         effect["admitted_without"] = admitted_without_end(
             without_end(engine), job, promised=not refused
         )

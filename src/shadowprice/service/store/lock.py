@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.executors.generations.disk import Lock
+from shadowprice.executors.generations.disk import FileLock
 
 
 class DirectoryLock:
@@ -23,7 +23,7 @@ class DirectoryLock:
 
     def __init__(self, folder: Path) -> None:
         self._holder = folder / "lock"
-        lock = Lock.take(folder)
+        lock = FileLock.take(folder)
         if lock is None:
             hint = "stop it first, or give another directory with --data"
             raise InputError(Fault(f"--data {folder}", f"{self._read_holder()} writes there", hint))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.executors.generations.disk import sync_directory, write_new
+from shadowprice.executors.generations.disk import create_file, sync_directory
 from shadowprice.service.store.files import FILE, RESTORE_HINT, has_log
 
 RECORD: Final = "store-state"
@@ -96,6 +96,6 @@ class Presence:
         if self._read() == state:
             return
         partial = self._record.with_name(f".{RECORD}")
-        write_new(partial, f"{state}\n".encode())
+        create_file(partial, f"{state}\n".encode())
         partial.replace(self._record)
         sync_directory(self._record.parent)

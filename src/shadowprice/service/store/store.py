@@ -32,9 +32,9 @@ from sqlalchemy.pool import QueuePool
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.executors.generations.disk import (
     is_open_to_others,
+    list_names,
     make_private,
     make_private_file,
-    names,
 )
 from shadowprice.service.store import tables
 from shadowprice.service.store.advisory import EPOCH_KEY, PostgresAdvisoryLock
@@ -206,7 +206,7 @@ class Store:
         if not folder.is_dir() or not is_open_to_others(folder) or holds_service_files(folder):
             return
         # The root of a new ext4 volume has lost+found.
-        if set(names(folder)) - {"lost+found"}:
+        if set(list_names(folder)) - {"lost+found"}:
             message = "other users can enter it, and it holds files, but none of a service"
             raise InputError(
                 Fault(f"--data {self.shown}", message, "give an empty or new directory")

@@ -21,14 +21,14 @@ from typing import Any, Final
 
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.owner import Owner
-from shadowprice.core.wording import escaped
-from shadowprice.executors.background import Background, all_of
+from shadowprice.core.wording import escape_controls
+from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.inputs.families import with_family
 from shadowprice.kubernetes.conditions import Reason
-from shadowprice.kubernetes.connection import IN_FLIGHT, Connection
-from shadowprice.kubernetes.errors import ApiError, DeposedError
+from shadowprice.kubernetes.connection import MAX_INFLIGHT_REQUESTS, ApiClient
+from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
-from shadowprice.kubernetes.names import CLAIM, DEFINITION, FINALIZER, PLURAL
+from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
 from shadowprice.service.execution.modes import user_diagnostic
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
@@ -53,7 +53,7 @@ from shadowprice.service.usage import added_memory, memory_of
 
 log = logging.getLogger("shadowprice.service")
 
-WORKERS: Final = IN_FLIGHT
+WORKERS: Final = MAX_INFLIGHT_REQUESTS
 """Resources reconciled concurrently; more would only wait for free API requests."""
 
 CONFLICT_RETRY_SECONDS: Final = 1.0
@@ -112,7 +112,7 @@ class Controller:
     def __init__(
         self,
         service: Service,
-        connection: Connection,
+        connection: ApiClient,
         *,
         identity: str,
         epoch: int = 0,
@@ -146,7 +146,7 @@ class Controller:
             with_jobs=lambda: {key.partition("/")[0] for key in self._resources.items},
             changed=self._namespace_changed,
         )
-        self._background = Background(log, service.metrics.failed)
+        self._background = BackgroundTasks(log, service.metrics.failed)
 
     # ---------------------------------------------------------------- life
 
@@ -167,14 +167,14 @@ class Controller:
             self.health_error = None
             await self._tenancy.follow()  # jobs of unknown tenants would be refused
         except ApiError as error:
-            missing = f"there is no {DEFINITION}; apply deploy/kubernetes/crd.yaml"
+            missing = f"there is no {CRD_NAME}; apply deploy/kubernetes/crd.yaml"
             self.health_error = missing if error.not_found else str(error)
             log.warning("TrainingJobs are not followed: %s", self.health_error)
             await self._tenancy.close()
             await asyncio.sleep(RETRY)
             return False
         except Exception:
-            await all_of(self._resources.close, self._tenancy.close)
+            await run_all(self._resources.close, self._tenancy.close)
             raise
         for name in list(self._driver.published.jobs):
             self._know(name)
@@ -193,7 +193,7 @@ class Controller:
         """Stop all tasks and close the connection."""
         if self._published in self._driver.listeners:
             self._driver.listeners.remove(self._published)
-        await all_of(
+        await run_all(
             self._background.end,
             self._resources.close,
             self._tenancy.close,
@@ -250,7 +250,7 @@ class Controller:
             with self._driver.metrics.reconciled.time():
                 await self._reconcile(key)
             self._queue.succeeded(key)
-        except DeposedError:
+        except LeadershipLostError:
             self._queue.add(key, CONFLICT_RETRY_SECONDS)
         except ApiError as error:
             pause = self._queue.failed(key)
@@ -274,7 +274,7 @@ class Controller:
             self._warn_of_claim(resource)
             return
         if resource.epoch > self._epoch:
-            raise DeposedError("a newer leader wrote this resource")
+            raise LeadershipLostError("a newer leader wrote this resource")
         if resource.deleting:
             if resource.held and not resource.claim:
                 resource = await self._claim(key, resource)
@@ -327,7 +327,7 @@ class Controller:
             "annotation %s",
             resource.owner.namespace,
             resource.owner.name,
-            escaped(resource.claim[:64]),
+            escape_controls(resource.claim[:64]),
             CLAIM,
         )
 
@@ -529,10 +529,10 @@ class Controller:
                 self._teller.refused(resource, found)
 
     def _may_write(self, step: str, key: str) -> None:
-        """Raise `DeposedError` if this instance no longer leads."""
+        """Raise `LeadershipLostError` if this instance no longer leads."""
         self.fault(step, key)
         if not self._leads():
-            raise DeposedError("this instance leads no more")
+            raise LeadershipLostError("this instance leads no more")
 
     async def _write(
         self, key: str, step: str, path: str, body: Mapping[str, Any]

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from shadowprice.core.owner import Owner
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.names import API_VERSION, KIND
 from shadowprice.service.clock import format_rfc3339
@@ -55,7 +55,7 @@ class EventRecorder:
     it. ``may_write`` raises if this instance no longer leads.
     """
 
-    def __init__(self, connection: Connection, may_write: Callable[[str, str], None]) -> None:
+    def __init__(self, connection: ApiClient, may_write: Callable[[str, str], None]) -> None:
         self._connection = connection
         self._may_write = may_write
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_QUEUED_EVENTS)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import SHARE
@@ -53,7 +53,7 @@ class NamespaceShares:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiClient,
         driver: Driver,
         file: Cluster,
         *,

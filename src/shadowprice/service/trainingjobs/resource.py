@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.core.owner import Owner
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.names import API_VERSION, CLAIM, FINALIZER, KIND, PLURAL
 from shadowprice.service.state.job_views import State
@@ -103,7 +103,7 @@ class TrainingJobResource:
     def record(self, tenant: str) -> dict[str, Any]:
         """Return the job that the resource specifies, as a record of a job file."""
         labels = self.spec.get("labels") or {}
-        own = labels if isinstance(labels, Mapping) else {"labels": shown(labels)}
+        own = labels if isinstance(labels, Mapping) else {"labels": quote_for_display(labels)}
         return {
             **self.spec,
             "name": self.owner.job,

@@ -22,7 +22,7 @@ from shadowprice.core.cluster import Cluster, Tenant
 from shadowprice.core.errors import InputError
 from shadowprice.core.specs.cluster import TenantSpec
 from shadowprice.core.specs.faults import validate
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.executors.kubernetes.quantities import unit_of, units
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.state.batch import Batch
@@ -127,9 +127,11 @@ def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
             raise ValueError("it is too long")
         amounts = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise InvalidShareError(f"{SHARE} {shown(text[:80])} cannot be read; {hint}") from error
+        raise InvalidShareError(
+            f"{SHARE} {quote_for_display(text[:80])} cannot be read; {hint}"
+        ) from error
     if not isinstance(amounts, Mapping):
-        raise InvalidShareError(f"{SHARE} {shown(text[:80])} names no amounts; {hint}")
+        raise InvalidShareError(f"{SHARE} {quote_for_display(text[:80])} names no amounts; {hint}")
     spec, faults = validate(TenantSpec, {"name": "tenant", "share": dict(amounts)}, SHARE)
     if spec is None:
         message = "; ".join(str(fault).replace(f"{SHARE}: share", SHARE) for fault in faults[:3])
@@ -166,7 +168,9 @@ def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
 def _check_counted(name: str, cluster: Cluster) -> None:
     if name not in cluster.column:
         known = ", ".join(cluster.resources)
-        raise InvalidShareError(f"{SHARE}: no server has {shown(name)}; counted here: {known}")
+        raise InvalidShareError(
+            f"{SHARE}: no server has {quote_for_display(name)}; counted here: {known}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

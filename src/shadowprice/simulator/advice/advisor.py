@@ -13,21 +13,32 @@ from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.pricing.measures import Remembered, remembered
+from shadowprice.policies.pricing.measures import ContributionCache, use_cache
 from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
-from shadowprice.simulator.advice.delays import Delays
+from shadowprice.simulator.advice.delays import ArrivalDelaySearch
 from shadowprice.simulator.advice.moments import (
-    Admission,
-    Ask,
-    Moment,
+    AdmissionOutcome,
+    DecisionPoint,
+    Probe,
+    QuoteFn,
     Rerun,
-    Visitor,
     run_probes,
 )
-from shadowprice.simulator.advice.retracing import Known
-from shadowprice.simulator.advice.search import EVENLY, Found, Nothing, smallest
-from shadowprice.simulator.advice.variants import Variants
-from shadowprice.simulator.advice.ways import Entry, Way, later, plain, ways_of
+from shadowprice.simulator.advice.retracing import DecisionCache
+from shadowprice.simulator.advice.search import (
+    PROBES_WHEN_MAX_REFUSED,
+    NoStepFound,
+    StepFound,
+    find_smallest_step,
+)
+from shadowprice.simulator.advice.variants import JobVariants
+from shadowprice.simulator.advice.ways import (
+    JobChange,
+    JobFileRecord,
+    arrival_change,
+    candidate_changes,
+    format_value,
+)
 from shadowprice.simulator.scenario import Scenario
 
 MOST_ARRIVALS: Final = 20_000
@@ -48,7 +59,7 @@ def advise(
     scenario: Scenario,
     choice: PolicyChoice,
     position: int,
-    entry: Entry,
+    entry: JobFileRecord,
     *,
     most_arrivals: int = MOST_ARRIVALS,
 ) -> JobAdvice:
@@ -77,10 +88,10 @@ def advise(
 def advise_together(
     scenario: Scenario,
     choice: PolicyChoice,
-    entries: Mapping[int, Entry],
+    entries: Mapping[int, JobFileRecord],
     *,
     most_arrivals: int = MOST_ARRIVALS,
-    known: Known | None = None,
+    known: DecisionCache | None = None,
 ) -> list[JobAdvice | InputError]:
     """Return the changes that would have admitted each of several refused jobs, in order.
 
@@ -89,8 +100,8 @@ def advise_together(
     ``known`` caches decisions of earlier advice on the scenario. A result is an error if the job
     isn't refused again.
     """
-    known = known or Known(scenario)
-    with remembered(Remembered(next(iter(entries), 0), known.measures)):
+    known = known or DecisionCache(scenario)
+    with use_cache(ContributionCache(next(iter(entries), 0), known.measures)):
         policy = choice.build(scenario.context())
     capabilities = policy.capabilities
     advisors = [
@@ -100,7 +111,7 @@ def advise_together(
     if not (capabilities.quotes and capabilities.answers_at_once):
         for advisor in advisors:
             advisor.run()
-    elif repeats_once(policy):
+    elif one_replay_suffices(policy):
         _ask(scenario, advisors, known, foresees=capabilities.foresees)
     else:
         for advisor in advisors:
@@ -108,13 +119,15 @@ def advise_together(
     return [advisor.counsel() if advisor.error is None else advisor.error for advisor in advisors]
 
 
-def repeats_once(policy: Policy) -> bool:
+def one_replay_suffices(policy: Policy) -> bool:
     """Return whether one repeated run suffices for all refused jobs, which then don't affect it."""
     capabilities = policy.capabilities
     return capabilities.forgets_refused and capabilities.quotes and capabilities.answers_at_once
 
 
-def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, foresees: bool) -> None:
+def _ask(
+    scenario: Scenario, advisors: Sequence[_Advisor], known: DecisionCache, *, foresees: bool
+) -> None:
     """Query the policy again at the arrivals of the jobs, and at later decision points."""
     policy = advisors[0].policy()
     for advisor in advisors:
@@ -134,13 +147,13 @@ def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, fore
 class _Outcome:
     """Result of one kind of change."""
 
-    way: Way
-    found: Found[Admission] | Nothing
+    way: JobChange
+    found: StepFound[AdmissionOutcome] | NoStepFound
     verified: str
     at_those_prices: str | None = None
 
 
-def _worth_its_price(way: Way, step: int, found: Admission) -> int:
+def _worth_its_price(way: JobChange, step: int, found: AdmissionOutcome) -> int:
     """Return the step at which the job's utility slightly exceeds the price of an admitted step.
 
     Dinkelbach's step: a job with this utility would still be admitted with the same schedule.
@@ -151,12 +164,12 @@ def _worth_its_price(way: Way, step: int, found: Admission) -> int:
     return bisect_right(way.values, sufficient) + 1
 
 
-def _is_size(way: Way) -> bool:
+def _is_size(way: JobChange) -> bool:
     """Return whether a change only reduces the resources that the job needs."""
     return way.name == "size" and way.key[-1] != BANDWIDTH  # less of it makes the work take longer
 
 
-def _as_much_work(way: Way, work: float) -> int:
+def _as_much_work(way: JobChange, work: float) -> int:
     """Return the step that leaves about a share of the job's work; 0 for no guess.
 
     Fewer mini-batches are the same work as fewer epochs, with which the job was admitted.
@@ -198,24 +211,24 @@ class _Advisor:
         scenario: Scenario,
         choice: PolicyChoice,
         position: int,
-        entry: Entry,
+        entry: JobFileRecord,
         most_arrivals: int,
-        known: Known,
+        known: DecisionCache,
     ) -> None:
         self._scenario = scenario
         self._choice = choice
         self._position = position
         self._most = most_arrivals
         self._job = scenario.jobs[position]
-        self._variants = Variants(entry, self._job, scenario.cluster)
+        self._variants = JobVariants(entry, self._job, scenario.cluster)
         self._rerun = Rerun(scenario, choice, position, known)
         self._outcomes: list[_Outcome] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon
         if scenario.until is not None:  # from then on no server could complete it
             last = min(last, scenario.until - self._job.min_slots_colocated)
-        self._later = later(self._job, last)
-        self._delays = Delays(self._variants, self._later)
+        self._later = arrival_change(self._job, last)
+        self._delays = ArrivalDelaySearch(self._variants, self._later)
         self._in_force: str | None = None
         self._held = ""
         self.error: InputError | None = None
@@ -232,20 +245,20 @@ class _Advisor:
         """Record the policy's initial parameters, and whether the job set affects them."""
         self._in_force = repr(policy.parameters_in_force()) if foresees else None
 
-    def visitor(self) -> Visitor:
+    def visitor(self) -> Probe:
         """Return the probe for the arrival slot and later ones."""
         arrival, delays = self._job.arrival, self._delays
 
-        def visit(moment: Moment) -> bool:
+        def visit(moment: DecisionPoint) -> bool:
             return delays.visit(moment) if moment.slot != arrival else self._ask_now(moment)
 
-        return Visitor(self._position, [arrival, *delays.slots(delays.spread())], visit)
+        return Probe(self._position, [arrival, *delays.slots(delays.spread())], visit)
 
-    def visitor_between(self) -> Visitor | None:
+    def visitor_between(self) -> Probe | None:
         """Return the probe for the slots that were skipped; None if none matters."""
         delays = self._delays
         slots = delays.slots(delays.between())
-        return Visitor(self._position, slots, delays.visit) if slots else None
+        return Probe(self._position, slots, delays.visit) if slots else None
 
     def finish(self) -> None:
         """Evaluate later arrivals, once all answers are there."""
@@ -263,7 +276,7 @@ class _Advisor:
                 "set, such as price constants, was worked out again with each change"
             )
 
-    def _ask_now(self, moment: Moment) -> bool:
+    def _ask_now(self, moment: DecisionPoint) -> bool:
         """Query all changes except a later arrival; return whether to query later slots."""
         try:
             self._check(moment.ask(self._job))
@@ -277,32 +290,32 @@ class _Advisor:
             vain = in_vain and _is_size(way)
             start = _as_much_work(way, work)
             result = self._ask_about(way, moment, self._in_force, start, vain=vain)
-            if way.key == ("epochs",) and isinstance(result, Found):
+            if way.key == ("epochs",) and isinstance(result, StepFound):
                 work = way.values[result.step - 1] / int(way.before)
         return True
 
-    def _smaller_in_vain(self, ways: Sequence[Way], ask: Ask) -> bool:
+    def _smaller_in_vain(self, ways: Sequence[JobChange], ask: QuoteFn) -> bool:
         """Return whether the job is refused even with the smallest request of every resource."""
         smallest_job = self._variants.least([way for way in ways if _is_size(way)])
         return smallest_job is None or ask(smallest_job) is None
 
     def _ask_about(
-        self, way: Way, moment: Moment, in_force: str | None, start: int, *, vain: bool
-    ) -> Found[Admission] | Nothing:
+        self, way: JobChange, moment: DecisionPoint, in_force: str | None, start: int, *, vain: bool
+    ) -> StepFound[AdmissionOutcome] | NoStepFound:
         """Query the steps of a change; ``vain``: it is known to fail at the prices of this point.
 
         If the change also changes the policy's parameters, that proves nothing, and it is run in
         any case.
         """
 
-        def answer(step: int) -> Admission | None:
+        def answer(step: int) -> AdmissionOutcome | None:
             job = self._variants.job(way, step)
             return None if job is None else moment.ask(job)
 
         guess = partial(_worth_its_price, way) if way.name == "value" else None
-        result: Found[Admission] | Nothing = Nothing(1)
+        result: StepFound[AdmissionOutcome] | NoStepFound = NoStepFound(1)
         if not vain:
-            result = smallest(answer, len(way.values), start, guess=guess)
+            result = find_smallest_step(answer, len(way.values), start, guess=guess)
         if in_force is None:
             self._keep(way, result, None)
         else:
@@ -313,12 +326,12 @@ class _Advisor:
 
     def _true(
         self,
-        way: Way,
+        way: JobChange,
         in_force: str,
-        answer: Callable[[int], Admission | None],
+        answer: Callable[[int], AdmissionOutcome | None],
         gaps: dict[int, tuple[float, float]],
         answered: Callable[[int], bool] = lambda _: True,
-    ) -> Callable[[int], Admission | None]:
+    ) -> Callable[[int], AdmissionOutcome | None]:
         """Return a function that gives a step's true result if the policy knows the job set.
 
         As long as the change leaves all parameters unchanged, the policy decides on the other jobs
@@ -326,7 +339,7 @@ class _Advisor:
         receives the utility and the price of the job, by step.
         """
 
-        def fate(step: int) -> Admission | None:
+        def fate(step: int) -> AdmissionOutcome | None:
             job = self._variants.job(way, step)
             if job is None:
                 return None
@@ -345,32 +358,34 @@ class _Advisor:
 
         return fate
 
-    def _later_true(self, in_force: str, delays: Delays) -> Callable[[int], Admission | None]:
+    def _later_true(
+        self, in_force: str, delays: ArrivalDelaySearch
+    ) -> Callable[[int], AdmissionOutcome | None]:
         answers = delays.told
         return self._true(self._later, in_force, answers.__getitem__, {}, answers.__contains__)
 
     def _keep(
         self,
-        way: Way,
-        asked: Found[Admission] | Nothing,
-        fate: Callable[[int], Admission | None] | None,
+        way: JobChange,
+        asked: StepFound[AdmissionOutcome] | NoStepFound,
+        fate: Callable[[int], AdmissionOutcome | None] | None,
         aim: Callable[[], int] | None = None,
     ) -> None:
         """Record the result of the queries; verify it with ``fate`` if it may differ."""
         if fate is None:
             self._outcomes.append(_Outcome(way, asked, "asked"))
             return
-        start = asked.step if isinstance(asked, Found) else 0
+        start = asked.step if isinstance(asked, StepFound) else 0
         try:
-            result = smallest(fate, len(way.values), start, evenly=0, aim=aim)
+            result = find_smallest_step(fate, len(way.values), start, evenly=0, aim=aim)
         except _TooDearError:
             self._left_out.append(way.label)
             return
         at_those_prices = None
-        if isinstance(asked, Nothing) and isinstance(result, Found):
+        if isinstance(asked, NoStepFound) and isinstance(result, StepFound):
             at_those_prices = "nothing"
-        elif isinstance(asked, Found) and result != asked:
-            at_those_prices = plain(way.values[asked.step - 1])
+        elif isinstance(asked, StepFound) and result != asked:
+            at_those_prices = format_value(way.values[asked.step - 1])
         self._outcomes.append(_Outcome(way, result, "run", at_those_prices))
 
     # ------------------------------------------------------------ running again
@@ -390,26 +405,26 @@ class _Advisor:
         in_vain = self._affordable and self._smaller_in_vain(ways, self._rerun.ask)
         for way in (*ways, self._later):
 
-            def fate(step: int, way: Way = way) -> Admission | None:
+            def fate(step: int, way: JobChange = way) -> AdmissionOutcome | None:
                 job = self._variants.job(way, step)
                 if job is None:
                     return None
                 self._afford()
                 return self._rerun.ask(job)
 
-            found: Found[Admission] | Nothing = Nothing(1)
+            found: StepFound[AdmissionOutcome] | NoStepFound = NoStepFound(1)
             try:
                 if not (in_vain and _is_size(way)):
                     # A smaller request never hurts, but too large a step of another change may: in
                     # the last slot, or with one worker, there is least time.
-                    evenly = 0 if _is_size(way) else EVENLY
+                    evenly = 0 if _is_size(way) else PROBES_WHEN_MAX_REFUSED
                     start = _as_much_work(way, work)
-                    found = smallest(fate, len(way.values), start, evenly=evenly)
+                    found = find_smallest_step(fate, len(way.values), start, evenly=evenly)
             except _TooDearError:
                 self._left_out.append(way.label)
                 continue
             self._outcomes.append(_Outcome(way, found, "run"))
-            if way.key == ("epochs",) and isinstance(found, Found):
+            if way.key == ("epochs",) and isinstance(found, StepFound):
                 work = way.values[found.step - 1] / int(way.before)
         self._held = (
             "the rest of its entry and all other jobs; everything was run again with each change"
@@ -417,10 +432,10 @@ class _Advisor:
 
     # ------------------------------------------------------------ both
 
-    def _ways(self, end: int) -> Iterator[Way]:
-        return ways_of(self._variants.entry, self._job, self._scenario.cluster, end)
+    def _ways(self, end: int) -> Iterator[JobChange]:
+        return candidate_changes(self._variants.entry, self._job, self._scenario.cluster, end)
 
-    def _check(self, admission: Admission | None) -> None:
+    def _check(self, admission: AdmissionOutcome | None) -> None:
         if admission is not None:
             raise InputError(
                 Fault(
@@ -443,9 +458,9 @@ class _Advisor:
         advice, hopeless = [], []
         for outcome in self._outcomes:
             way, result = outcome.way, outcome.found
-            if isinstance(result, Nothing):
+            if isinstance(result, NoStepFound):
                 if way.values:
-                    up_to = plain(way.values[-1])
+                    up_to = format_value(way.values[-1])
                     hopeless.append(IneffectiveChange(way.name, way.label, up_to, result.tried))
                 continue
             value = way.values[result.step - 1]
@@ -454,9 +469,11 @@ class _Advisor:
                     way=way.name,
                     key=way.label,
                     before=way.before,
-                    after=plain(value),
+                    after=format_value(value),
                     change=way.change(value),
-                    refused=way.before if result.step == 1 else plain(way.values[result.step - 2]),
+                    refused=way.before
+                    if result.step == 1
+                    else format_value(way.values[result.step - 2]),
                     completion=result.answer.completion,
                     utility=result.answer.utility,
                     price=result.answer.price,

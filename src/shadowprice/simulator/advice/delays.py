@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from shadowprice.core.job import Job
-from shadowprice.simulator.advice.moments import Admission, Moment
-from shadowprice.simulator.advice.search import Found, Nothing
-from shadowprice.simulator.advice.variants import Variants
-from shadowprice.simulator.advice.ways import Way
+from shadowprice.simulator.advice.moments import AdmissionOutcome, DecisionPoint
+from shadowprice.simulator.advice.search import NoStepFound, StepFound
+from shadowprice.simulator.advice.variants import JobVariants
+from shadowprice.simulator.advice.ways import JobChange
 
 _EVERY: Final = 100
 """Number of delays that are queried one by one: slot by slot up to 100 slots."""
@@ -18,7 +18,7 @@ _GAP: Final = 6
 """Beyond them, the gap between queried slots is at most this fraction (1 / _GAP) of the delay."""
 
 
-class Delays:
+class ArrivalDelaySearch:
     """Answers on a later arrival, by delay.
 
     A run only goes forward, and over a long horizon a query in every slot would be most of the cost
@@ -27,13 +27,13 @@ class Delays:
     result is certainly refused. ``told`` are the answers by step of the change.
     """
 
-    def __init__(self, variants: Variants, way: Way) -> None:
+    def __init__(self, variants: JobVariants, way: JobChange) -> None:
         self._variants = variants
         self._way = way
         self._slots = [int(value.split()[0]) for value in way.values]
         self._steps = {slot: step for step, slot in enumerate(self._slots, start=1)}
         self._first: Job | None = None
-        self.told: dict[int, Admission | None] = {}
+        self.told: dict[int, AdmissionOutcome | None] = {}
 
     def spread(self) -> Sequence[int]:
         """Return the steps to query first; the last one is the largest."""
@@ -47,7 +47,7 @@ class Delays:
         """Return the slots of some steps."""
         return [self._slots[step - 1] for step in steps]
 
-    def visit(self, moment: Moment) -> bool:
+    def visit(self, moment: DecisionPoint) -> bool:
         """Query in a slot; return whether later slots matter."""
         step = self._steps[moment.slot]
         job = self._job_from(step)
@@ -63,14 +63,14 @@ class Delays:
     def between(self) -> Sequence[int]:
         """Return the skipped steps right before the one that is admitted."""
         found = self.found()
-        if isinstance(found, Nothing):
+        if isinstance(found, NoStepFound):
             return ()
         before = max((step for step in self.told if step < found.step), default=0)
         return range(before + 1, found.step)
 
-    def found(self) -> Found[Admission] | Nothing:
+    def found(self) -> StepFound[AdmissionOutcome] | NoStepFound:
         """Return the smallest delay that is admitted."""
         for step, admission in sorted(self.told.items()):
             if admission is not None:
-                return Found(step, admission)
-        return Nothing(len(self.told))
+                return StepFound(step, admission)
+        return NoStepFound(len(self.told))

@@ -11,9 +11,9 @@ from shadowprice.core import bounds
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import JobAdvice, outcomes_with_advice
 from shadowprice.results.run_directory import RunData
-from shadowprice.simulator.advice.advisor import advise_together, repeats_once
-from shadowprice.simulator.advice.retracing import Known
-from shadowprice.simulator.interrupt import StopSign
+from shadowprice.simulator.advice.advisor import advise_together, one_replay_suffices
+from shadowprice.simulator.advice.retracing import DecisionCache
+from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario
 
 _MOMENT: Final = 2.0
@@ -21,14 +21,14 @@ _MOMENT: Final = 2.0
 time by at most this, and so long a stop takes."""
 
 
-def with_advice(
+def add_advice(
     run: RunData,
     scenario: Scenario,
     choice: PolicyChoice,
     *,
     seconds: float,
     progress: Callable[[int, int], None] | None = None,
-    stop: StopSign | None = None,
+    stop: StopRequestObserver | None = None,
 ) -> RunData:
     """Return a run with advice on its refused jobs, and on abandoned ones that count as refused.
 
@@ -46,8 +46,8 @@ def with_advice(
     names = names[: int(bounds.ADVICE_JOBS.most)]
     start = time.monotonic()
     done, group_size = 0, 1
-    known = Known(scenario)
-    in_groups = repeats_once(choice.build(scenario.context()))
+    known = DecisionCache(scenario)
+    in_groups = one_replay_suffices(choice.build(scenario.context()))
     group_seconds = _MOMENT
     while scenario.entry is not None and done < len(names):
         if time.monotonic() - start >= seconds or (stop is not None and stop.asked is not None):

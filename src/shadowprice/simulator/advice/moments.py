@@ -25,21 +25,21 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, Policy, View, quoting
+from shadowprice.core.policy import Capabilities, Policy, View, as_quoting_policy
 from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
-from shadowprice.policies.pricing.measures import Remembered, remembered
+from shadowprice.policies.pricing.measures import ContributionCache, use_cache
 from shadowprice.results.observer import Observer
-from shadowprice.simulator.advice.pauses import Pauses
-from shadowprice.simulator.advice.retracing import Known, Retracing, can_retrace
-from shadowprice.simulator.driver import Course, Incident, Simulation
+from shadowprice.simulator.advice.pauses import SimulationCheckpoints
+from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals
+from shadowprice.simulator.driver import Incident, Simulation, SimulationRun
 from shadowprice.simulator.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmissionOutcome:
     """What an admitted job would be promised."""
 
     completion: int | None = None
@@ -50,7 +50,7 @@ class Admission:
     """Price of the resources."""
 
 
-Ask = Callable[[Job], Admission | None]
+QuoteFn = Callable[[Job], AdmissionOutcome | None]
 """Function that returns the admission of a job, None if it would be refused."""
 
 
@@ -58,12 +58,12 @@ class _Enough(BaseException):
     """Ends a run that has given its result; it isn't an error."""
 
 
-class Moment:
+class DecisionPoint:
     """Decision point at which a job would be considered in a slot, after all earlier events."""
 
     def __init__(self, view: View, policy: Policy) -> None:
         self._view = view
-        quoter = quoting(policy)
+        quoter = as_quoting_policy(policy)
         if quoter is None:
             raise ValueError("the policy gives no quotes")
         self._policy = quoter
@@ -78,7 +78,7 @@ class Moment:
         """First slot that no plan may use."""
         return self._view.end
 
-    def ask(self, job: Job) -> Admission | None:
+    def ask(self, job: Job) -> AdmissionOutcome | None:
         """Return the admission of the job if it came next; None if it would be refused."""
         capabilities = self._policy.capabilities
         if job.bag is not None and not capabilities.runs_bags:
@@ -88,28 +88,31 @@ class Moment:
         quote = self._policy.quote(self._view, job)
         if not quote.admitted:
             return None
-        return Admission(quote.completion, quote.utility, quote.price)
+        return AdmissionOutcome(quote.completion, quote.utility, quote.price)
 
 
-Visit = Callable[[Moment], bool]
+ProbeFn = Callable[[DecisionPoint], bool]
 """Function called at a decision point; it returns whether later ones matter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class Probe:
     """Probe of a refused job at the decision points at which it could arrive."""
 
     position: int
     """Index of the job in the scenario."""
     slots: Sequence[int]
     """Slots to visit, ascending."""
-    visit: Visit
+    visit: ProbeFn
     """Function called in each slot, after the jobs of the slot that precede it in the file, until
     it returns False."""
 
 
 def run_probes(
-    scenario: Scenario, policy: Policy, visitors: Sequence[Visitor], known: Known | None = None
+    scenario: Scenario,
+    policy: Policy,
+    visitors: Sequence[Probe],
+    known: DecisionCache | None = None,
 ) -> None:
     """Run a scenario, and visit the decision points of probes.
 
@@ -128,8 +131,8 @@ def run_probes(
             if not (isinstance(event, JobCancelled) and event.job == name)
         ]
     visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, visitors)
-    if not incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
-        course = Retracing(scenario, policy, known or Known(scenario), left_out)
+    if not incidents and isinstance(policy, PricedAdmission) and can_replay_arrivals(scenario):
+        course = ArrivalReplay(scenario, policy, known or DecisionCache(scenario), left_out)
         for position, decision in course.run(
             slots={slot for visitor in visitors for slot in visitor.slots}
         ):
@@ -155,11 +158,11 @@ class _Visits:
     """
 
     def __init__(
-        self, policy: Policy, positions: Mapping[str, int], visitors: Sequence[Visitor]
+        self, policy: Policy, positions: Mapping[str, int], visitors: Sequence[Probe]
     ) -> None:
         self.policy = policy
         self._positions = positions
-        self._due: dict[int, list[Visitor]] = {}
+        self._due: dict[int, list[Probe]] = {}
         for visitor in sorted(visitors, key=lambda visitor: visitor.position):
             for slot in visitor.slots:
                 self._due.setdefault(slot, []).append(visitor)
@@ -208,11 +211,11 @@ class _Visits:
         while due and due[0].position <= position:
             self._call(due.pop(0), view)
 
-    def _call(self, one: Visitor, view: View) -> None:
+    def _call(self, one: Probe, view: View) -> None:
         if one.position not in self._left:
             return
         self._left[one.position] -= 1
-        if not one.visit(Moment(view, self.policy)) or not self._left[one.position]:
+        if not one.visit(DecisionPoint(view, self.policy)) or not self._left[one.position]:
             del self._left[one.position]
 
 
@@ -244,15 +247,15 @@ class Rerun:
         scenario: Scenario,
         choice: PolicyChoice,
         position: int,
-        known: Known | None = None,
+        known: DecisionCache | None = None,
     ) -> None:
         self._scenario = scenario
         self._choice = choice
         self._position = position
         # The other jobs never change, so their part of the price constants is computed once.
-        self._known = known or Known(scenario)
-        self._others = Remembered(position, self._known.measures)
-        self._others_only: Pauses | None = None
+        self._known = known or DecisionCache(scenario)
+        self._others = ContributionCache(position, self._known.measures)
+        self._others_only: SimulationCheckpoints | None = None
         job = scenario.jobs[position].name
         self._cancellations = [
             event
@@ -266,12 +269,12 @@ class Rerun:
     def policy(self, job: Job) -> Policy | None:
         """Return the policy that knows the changed job set; None if it refuses to run."""
         try:
-            with remembered(self._others):
+            with use_cache(self._others):
                 return self._choice.build(self._with(job).context(explained=False))
         except InputError:
             return None
 
-    def ask(self, job: Job, policy: Policy | None = None) -> Admission | None:
+    def ask(self, job: Job, policy: Policy | None = None) -> AdmissionOutcome | None:
         """Return the admission of the changed job in a full run; None if it is refused.
 
         ``policy`` is the result of `policy` for the job, if it hasn't decided anything yet.
@@ -282,7 +285,11 @@ class Rerun:
         if policy is None or any(event.slot <= job.arrival for event in self._cancellations):
             return None  # a file that cancels a job before its arrival is refused
         scenario = self._with(job)
-        if not scenario.incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
+        if (
+            not scenario.incidents
+            and isinstance(policy, PricedAdmission)
+            and can_replay_arrivals(scenario)
+        ):
             return self._retraced(scenario, policy)
         outcome = _Fate(job.name, policy.capabilities, faults=bool(scenario.incidents))
         simulation = _simulation(scenario, policy, scenario.jobs)
@@ -300,7 +307,7 @@ class Rerun:
         self.short = outcome.short
         return outcome.admission
 
-    def _before(self, slot: int, policy: Policy) -> Course:
+    def _before(self, slot: int, policy: Policy) -> SimulationRun:
         """Return the run stopped before a slot in which the job arrives, without the job.
 
         The slot is that of its arrival or a later one; ``policy`` hasn't decided anything yet.
@@ -309,7 +316,7 @@ class Rerun:
         job = scenario.jobs[self._position]
         if known.pauses is None:
             original = _simulation(scenario, policy, scenario.jobs)
-            known.pauses = Pauses(original)
+            known.pauses = SimulationCheckpoints(original)
         if slot == job.arrival:
             return known.pauses.before(slot)
         if self._others_only is None:
@@ -327,12 +334,12 @@ class Rerun:
                 policy,
                 [other for other in scenario.jobs if other is not job],
             )
-            self._others_only = Pauses(others, known.pauses.before(job.arrival))
+            self._others_only = SimulationCheckpoints(others, known.pauses.before(job.arrival))
         return self._others_only.before(slot)
 
-    def _retraced(self, scenario: Scenario, policy: PricedAdmission) -> Admission | None:
+    def _retraced(self, scenario: Scenario, policy: PricedAdmission) -> AdmissionOutcome | None:
         """Return the admission of the changed job by replaying only the arrivals."""
-        course = Retracing(scenario, policy, self._known, self._position)
+        course = ArrivalReplay(scenario, policy, self._known, self._position)
         for position, decision in course.run(scenario.jobs[self._position]):
             if decision is None:
                 continue
@@ -341,7 +348,7 @@ class Rerun:
                 continue
             if isinstance(decision, Commit):
                 completion = decision.schedule.completion
-                return Admission(completion, decision.utility, decision.cost)
+                return AdmissionOutcome(completion, decision.utility, decision.cost)
             if isinstance(decision, Reject):
                 refusal = decision.refusal
                 if refusal.value is not None and refusal.cost is not None:
@@ -367,7 +374,7 @@ class _Fate(Observer):
         self._name = name
         self._final = capabilities.answers_at_once
         self._faults = faults
-        self.admission: Admission | None = None
+        self.admission: AdmissionOutcome | None = None
         self.short: tuple[float, float] | None = None
         self.arrivals = 0
 
@@ -376,7 +383,7 @@ class _Fate(Observer):
             self.arrivals += len(event.jobs)
         for command in commands:
             if isinstance(command, Completed) and command.job == self._name:
-                self.admission = self.admission or Admission()
+                self.admission = self.admission or AdmissionOutcome()
                 raise _Enough
             if isinstance(command, Decided) and command.decision.job == self._name:
                 self._hear(command.decision)
@@ -384,19 +391,19 @@ class _Fate(Observer):
     def _hear(self, decision: Decision) -> None:
         match decision:
             case Commit(_, schedule, _, utility, cost):
-                self.admission = Admission(schedule.completion, utility, cost)
+                self.admission = AdmissionOutcome(schedule.completion, utility, cost)
                 raise _Enough
             case Promise(_, int() as completion):
-                self.admission = Admission(completion, decision.utility, decision.cost)
+                self.admission = AdmissionOutcome(completion, decision.utility, decision.cost)
                 if not self._faults:  # nothing else withdraws a promise
                     raise _Enough
             case Promise():
                 self.admission = None
             case Place() | Queue() if self._final:
-                self.admission = Admission()
+                self.admission = AdmissionOutcome()
                 raise _Enough
             case Place() if self.admission is None:
-                self.admission = Admission()  # unless it is abandoned
+                self.admission = AdmissionOutcome()  # unless it is abandoned
             case Reject(_, refusal) | Drop(_, refusal):
                 self.admission = None
                 if refusal.value is not None and refusal.cost is not None:

@@ -10,25 +10,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
-from shadowprice.simulator.driver import Course, Simulation
+from shadowprice.simulator.driver import Simulation, SimulationRun
 
 _MOST: Final = 64
 """Number of checkpoints of one run that are kept."""
 
 
-class Pauses:
+class SimulationCheckpoints:
     """A run with checkpoints before slots in which events of forks may occur.
 
     It continues from ``begun``, which is before any requested slot, or from the start.
     """
 
-    def __init__(self, simulation: Simulation, begun: Course | None = None) -> None:
+    def __init__(self, simulation: Simulation, begun: SimulationRun | None = None) -> None:
         self._simulation = simulation
         self._slots: list[int] = []
-        self._courses: list[Course] = []
-        self._begun = Course(simulation) if begun is None else begun
+        self._courses: list[SimulationRun] = []
+        self._begun = SimulationRun(simulation) if begun is None else begun
 
-    def before(self, slot: int) -> Course:
+    def before(self, slot: int) -> SimulationRun:
         """Return the run in its state before a slot; only fork it, don't continue it."""
         index = bisect_right(self._slots, slot)
         if index and self._slots[index - 1] == slot:

@@ -22,13 +22,13 @@ from shadowprice.core.events import Commit, Decision, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.policy import JobState
-from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.measures import Measures
-from shadowprice.policies.pricing.terms import Shortfall, Terms
-from shadowprice.simulator.advice.pauses import Pauses
+from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
+from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
 
@@ -38,7 +38,7 @@ _MOST_PROOFS: Final = 8
 """Number of cached refusals of a job with the same reservations."""
 
 
-def can_retrace(scenario: Scenario) -> bool:
+def can_replay_arrivals(scenario: Scenario) -> bool:
     """Return whether plans hold in a scenario, so that arrivals are its only events."""
     return type(scenario.execution) is ExactExecution and all(
         job.bag is None and not job.restart for job in scenario.jobs
@@ -54,22 +54,22 @@ class _Known:
     """Decisions on a job with certain reservations."""
 
     decisions: dict[bytes, Decision] = field(default_factory=dict)
-    refused: list[tuple[Terms, Shortfall]] = field(default_factory=list)
+    refused: list[tuple[DecisionInputs, Shortfall]] = field(default_factory=list)
 
 
-class Known:
+class DecisionCache:
     """Cache of decisions on the jobs of a scenario, by reservations.
 
     Reservations are identified by a number: 0 for none, and with one more plan a number that
     follows from the previous one, the job and the plan. ``arriving`` are the jobs that policies
     decide on, with their indices, by slot in file order. ``measures`` are each job's contributions
-    to the price constants (`Remembered`). ``pauses`` are checkpoints before the arrivals of jobs,
-    for a policy that foresees nothing.
+    to the price constants (`ContributionCache`). ``pauses`` are checkpoints before the arrivals of
+    jobs, for a policy that foresees nothing.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self.measures: Measures = {}
-        self.pauses: Pauses | None = None
+        self.pauses: SimulationCheckpoints | None = None
         self._check = EmptyClusterCheck(scenario.cluster)
         self.arriving: dict[int, list[Arrival]] = {}
         for position, job in enumerate(scenario.jobs):
@@ -142,10 +142,10 @@ class _View:
         return False
 
 
-_REFUSED: Final = Reject("", Refusal(Reason.PRICE, "as it was at other prices"))
+_REFUSED: Final = Reject("", Refusal(RefusalReason.PRICE, "as it was at other prices"))
 
 
-class Retracing:
+class ArrivalReplay:
     """Replay of arrivals under a freshly built policy.
 
     ``known`` caches decisions of all replays. ``changed`` is the index of the job that is changed
@@ -153,7 +153,11 @@ class Retracing:
     """
 
     def __init__(
-        self, scenario: Scenario, policy: PricedAdmission, known: Known, changed: int | None = None
+        self,
+        scenario: Scenario,
+        policy: PricedAdmission,
+        known: DecisionCache,
+        changed: int | None = None,
     ) -> None:
         self.view = _View(scenario)
         self._scenario = scenario
@@ -164,7 +168,7 @@ class Retracing:
         self._early: list[tuple[int, str]] = []
         self._terms = policy.terms
         self._key = self._terms.key
-        self._cheapest: dict[Terms, float] = {}
+        self._cheapest: dict[DecisionInputs, float] = {}
 
     def run(
         self,
@@ -248,7 +252,7 @@ class Retracing:
             self._terms, self._key = terms, terms.key
             self._cheapest.clear()
 
-    def _ln_cheapest(self, terms: Terms) -> float:
+    def _ln_cheapest(self, terms: DecisionInputs) -> float:
         ratio = self._cheapest.get(terms)
         if ratio is None:
             ratio = self._cheapest[terms] = self._terms.ln_cheapest(terms)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-EVENLY: Final = 3
+PROBES_WHEN_MAX_REFUSED: Final = 3
 """Number of evenly spaced steps that are queried if the largest is refused."""
 
 _NEAR: Final = 4
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[Answer]):
+class StepFound(Generic[Answer]):
     """Smallest admitted step."""
 
     step: int
@@ -29,21 +29,21 @@ class Found(Generic[Answer]):
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoStepFound:
     """No queried step is admitted."""
 
     tried: int
     """Number of queried steps."""
 
 
-def smallest(
+def find_smallest_step(
     ask: Callable[[int], Answer | None],
     steps: int,
     start: int = 0,
-    evenly: int = EVENLY,
+    evenly: int = PROBES_WHEN_MAX_REFUSED,
     guess: Callable[[int, Answer], int] | None = None,
     aim: Callable[[], int] | None = None,
-) -> Found[Answer] | Nothing:
+) -> StepFound[Answer] | NoStepFound:
     """Return a step that is admitted while the step before it is refused.
 
     If a larger step is never worse, this is the smallest admitted step. Otherwise it is the end of
@@ -73,7 +73,7 @@ def smallest(
         high = _spread(answer, steps, evenly)
         low = max((step for step in answers if step < high and answers[step] is None), default=0)
     if not high:
-        return Nothing(len(answers) - 1)
+        return NoStepFound(len(answers) - 1)
     if guess is not None:
         low, high = _guessed(answer, low, high, guess)
     remaining_aims = _AIMS if aim is not None else 0
@@ -88,7 +88,7 @@ def smallest(
             high = middle
     result = answers[high]
     assert result is not None
-    return Found(high, result)
+    return StepFound(high, result)
 
 
 def _around(

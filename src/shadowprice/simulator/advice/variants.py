@@ -14,18 +14,18 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import JobSpec, resolve_utility, validate
 from shadowprice.core.specs.utilities import UtilitySpec
-from shadowprice.simulator.advice.ways import Entry, Key, Way, changed
+from shadowprice.simulator.advice.ways import JobChange, JobFileRecord, Key, with_value
 
 _UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
 
 
-class Variants:
+class JobVariants:
     """Variants of a job with one key of its record changed, resolved as from its file.
 
     ``entry`` is the record in the file, and ``job`` the same resolved.
     """
 
-    def __init__(self, entry: Entry, job: Job, cluster: Cluster) -> None:
+    def __init__(self, entry: JobFileRecord, job: Job, cluster: Cluster) -> None:
         self.entry = entry
         self._job = job
         self._cluster = cluster
@@ -35,7 +35,7 @@ class Variants:
         self._alone = self._utility(entry) == job.utility
         self._made: dict[tuple[Key, Any], Job | None] = {}
 
-    def job(self, way: Way, step: int) -> Job | None:
+    def job(self, way: JobChange, step: int) -> Job | None:
         """Return the job of a step of a change, None if a file with it would be refused."""
         # Many steps are queried at the decision point, and again in a full run.
         key = way.key, way.values[step - 1]
@@ -43,11 +43,11 @@ class Variants:
             self._made[key] = self.with_value(*key)
         return self._made[key]
 
-    def least(self, ways: Iterable[Way]) -> Job | None:
+    def least(self, ways: Iterable[JobChange]) -> Job | None:
         """Return the job with the last steps of several changes combined; None without any."""
-        entry: Entry | None = None
+        entry: JobFileRecord | None = None
         for way in ways:
-            entry = changed(entry or self.entry, way.key, way.values[-1])
+            entry = with_value(entry or self.entry, way.key, way.values[-1])
         spec = None if entry is None else validate(JobSpec, entry, "job")[0]
         return None if spec is None else spec.resolve(self._cluster)
 
@@ -60,7 +60,7 @@ class Variants:
             demand.setflags(write=False)
             return replace(self._job, **{str(key[0]): demand})
         if key[0] == "utility" and self._alone:
-            utility = self._utility(changed(self.entry, key, value))
+            utility = self._utility(with_value(self.entry, key, value))
             return None if utility is None else replace(self._job, utility=utility)
         spec: JobSpec | None
         if key in (("epochs",), ("minibatches",)):
@@ -68,13 +68,13 @@ class Variants:
         elif key == ("arrival",):  # queried in every remaining slot
             spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
         else:
-            spec, _ = validate(JobSpec, changed(self.entry, key, value), "job")
+            spec, _ = validate(JobSpec, with_value(self.entry, key, value), "job")
         try:
             return None if spec is None else spec.resolve(self._cluster)
         except InputError:
             return None
 
-    def _utility(self, entry: Entry) -> Any:
+    def _utility(self, entry: JobFileRecord) -> Any:
         try:
             spec = _UTILITY.validate_python(entry["utility"])
         except ValidationError:

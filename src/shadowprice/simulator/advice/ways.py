@@ -20,10 +20,10 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 
 Key = tuple[str | int, ...]
-Entry = Mapping[str, Any]
+JobFileRecord = Mapping[str, Any]
 """Record of a job in its file."""
 
-STEP: Final = 1.009
+STEP_RATIO: Final = 1.009
 """Ratio of successive steps: below 1 %, so that digits may be rounded."""
 MAX_UTILITY_FACTOR: Final = 1000.0
 """Largest factor on a job's utility."""
@@ -38,7 +38,7 @@ _FINE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class JobChange:
     """One key of a job's record, and its possible values."""
 
     name: str
@@ -60,7 +60,7 @@ class Way:
         ).removeprefix(".")
 
 
-def changed(entry: Entry, key: Key, value: Any) -> dict[str, Any]:
+def with_value(entry: JobFileRecord, key: Key, value: Any) -> dict[str, Any]:
     """Return a job's record with one value replaced."""
     result: Any = deepcopy(dict(entry))
     inner = result
@@ -70,7 +70,9 @@ def changed(entry: Entry, key: Key, value: Any) -> dict[str, Any]:
     return dict(result)
 
 
-def ways_of(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]:
+def candidate_changes(
+    entry: JobFileRecord, job: Job, cluster: Cluster, end: int
+) -> Iterator[JobChange]:
     """Yield the possible changes of a job, except its arrival.
 
     ``entry`` is the record in the file, ``job`` the same resolved, and ``end`` the first slot that
@@ -91,7 +93,7 @@ def ways_of(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]
             yield from _smaller((part, resource), amount)
 
 
-def later(job: Job, last: int) -> Way:
+def arrival_change(job: Job, last: int) -> JobChange:
     """Return the change to a later arrival, up to a slot."""
     delays = _up(0, last - job.arrival)
 
@@ -99,13 +101,13 @@ def later(job: Job, last: int) -> Way:
         return f"{_count(int(text.split(maxsplit=1)[0]) - job.arrival, 'slot')} later"
 
     values = [_slots(job.arrival + delay) for delay in delays]
-    return Way("arrival", ("arrival",), _slots(job.arrival), values, told)
+    return JobChange("arrival", ("arrival",), _slots(job.arrival), values, told)
 
 
 # ---------------------------------------------------------------- changes
 
 
-def _worth(entry: Entry) -> Iterator[Way]:
+def _worth(entry: JobFileRecord) -> Iterator[JobChange]:
     utility = entry["utility"]
     name = next((name for name in ("value", "scale") if name in utility), None)
     if name is None:
@@ -117,10 +119,10 @@ def _worth(entry: Entry) -> Iterator[Way]:
     def told(value: float) -> str:
         return f"{_digits(value / now)} times as much" if now > 0 else "more than nothing"
 
-    yield Way("value", ("utility", name), plain(utility[name]), steps, told)
+    yield JobChange("value", ("utility", name), format_value(utility[name]), steps, told)
 
 
-def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]:
+def _patience(entry: JobFileRecord, job: Job, cluster: Cluster, end: int) -> Iterator[JobChange]:
     """Yield later deadlines and targets, and a smaller slope."""
     utility = entry["utility"]
     # Beyond the last slot of any plan, a later value has no effect.
@@ -146,7 +148,7 @@ def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Wa
             more = float(parse_duration(value).slots) - now
             return f"{_digits(more)} slots later" if more != 1 else "1 slot later"
 
-        yield Way("deadline", key, str(text), steps, told)
+        yield JobChange("deadline", key, str(text), steps, told)
     slope = float(utility.get("slope", 0.0))
     if slope < 0:
         slopes = [slope * (100 - percent) / 100 for percent in range(1, 100)]
@@ -155,10 +157,12 @@ def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Wa
         def gentler(value: float) -> str:
             return f"{_digits(100 * (1 - value / slope))} % less steep"
 
-        yield Way("deadline", ("utility", "slope"), plain(utility["slope"]), values, gentler)
+        yield JobChange(
+            "deadline", ("utility", "slope"), format_value(utility["slope"]), values, gentler
+        )
 
 
-def _fewer(name: str, key: Key, now: int) -> Iterator[Way]:
+def _fewer(name: str, key: Key, now: int) -> Iterator[JobChange]:
     """Yield smaller integers, down to 1."""
     values = _down(now, 1)
     if values:
@@ -166,10 +170,10 @@ def _fewer(name: str, key: Key, now: int) -> Iterator[Way]:
         def told(value: int) -> str:
             return f"{_digits(100 * (1 - value / now))} % less"
 
-        yield Way(name, key, str(now), values, told)
+        yield JobChange(name, key, str(now), values, told)
 
 
-def _workers(entry: Entry, job: Job) -> Iterator[Way]:
+def _workers(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
     min_workers, max_workers = int(job.worker_counts[0]), job.most_workers
     declared = entry.get("workers") or {}
     for bound, now, values in (
@@ -185,20 +189,22 @@ def _workers(entry: Entry, job: Job) -> Iterator[Way]:
                 most_or_least = "at least" if bound == "min" else "at most"
                 return f"{noun} {'more' if value > now else 'fewer'} {most_or_least}"
 
-            yield Way("workers", ("workers", bound), before, values, told)
+            yield JobChange("workers", ("workers", bound), before, values, told)
 
 
-def _chances(entry: Entry) -> Iterator[Way]:
+def _chances(entry: JobFileRecord) -> Iterator[JobChange]:
     now = float(entry["miss_probability"])
     steps = [value for value in _grid(now, 0.999) if value < 1.0]
 
     def told(value: float) -> str:
         return f"missed {_digits(value / now)} times as often"
 
-    yield Way("deadline", ("miss_probability",), plain(entry["miss_probability"]), steps, told)
+    yield JobChange(
+        "deadline", ("miss_probability",), format_value(entry["miss_probability"]), steps, told
+    )
 
 
-def _smaller(key: Key, amount: object) -> Iterator[Way]:
+def _smaller(key: Key, amount: object) -> Iterator[JobChange]:
     """Yield smaller requests of one resource per worker or parameter server."""
     parsed = parse_amount(amount)
     if parsed.dimension is Dimension.COUNT:
@@ -224,7 +230,7 @@ def _smaller(key: Key, amount: object) -> Iterator[Way]:
         def told(value: Any) -> str:
             return f"{_digits(100 * (1 - sizes[value] / number))} % less"
 
-        yield Way("size", key, str(amount), values, told)
+        yield JobChange("size", key, str(amount), values, told)
 
 
 # ---------------------------------------------------------------- steps
@@ -234,8 +240,8 @@ def _grid(now: float, most: float) -> list[float]:
     """Return numbers above another, each about 1 % above the previous one, with four digits."""
     if most <= now:
         return []
-    count = math.ceil(math.log(most / now) / math.log(STEP))
-    steps = (float(f"{now * STEP**power:.4g}") for power in range(1, count + 1))
+    count = math.ceil(math.log(most / now) / math.log(STEP_RATIO))
+    steps = (float(f"{now * STEP_RATIO**power:.4g}") for power in range(1, count + 1))
     return [step for step in steps if step > now]
 
 
@@ -268,7 +274,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def plain(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value as it would be written in a file."""
     if isinstance(value, float):
         return np.format_float_positional(value, trim="-")

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import read_table
 
 _COLUMNS: Final[Mapping[str, pl.DataType]] = {
@@ -54,7 +54,7 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
         "gpu_num 0 is a CPU job: read unchanged, and scheduled with cpu_jobs=keep only",
     ),
 )
-def read_acme(path: Path, reading: Reading) -> Trace:
+def read_acme(path: Path, reading: ImportContext) -> Trace:
     """Read an Acme job trace."""
     table = read_table(path, _COLUMNS, reading, optional=("mem_per_pod_GB", "duration"))
     table.drop(

@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.traces.job_log import check_times
 from shadowprice.traces.log_values import (
     Tres,
@@ -27,8 +27,8 @@ from shadowprice.traces.log_values import (
     time_zone,
 )
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import Table, column_names, read_head, read_table
+from shadowprice.traces.registry import ImportContext, trace_format
+from shadowprice.traces.text import CheckedTable, column_names, read_head, read_table
 
 _COLUMNS: Final[Mapping[str, str]] = {
     "job": "jobid id jobnumber uuid jobname name job",
@@ -100,7 +100,7 @@ _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
         "dates": "dmy or mdy: whether 3/4/2024 is in April or in March, if the log doesn't show it",
     },
 )
-def read_csv_log(path: Path, reading: Reading) -> Trace:
+def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     """Read a table of jobs."""
     head = read_head(path)
     first = head.splitlines()[0]
@@ -113,7 +113,7 @@ def read_csv_log(path: Path, reading: Reading) -> Trace:
     zone = time_zone(reading.options.get("timezone", "UTC"))
     order = reading.options.get("dates", "")
     if order not in {"", "dmy", "mdy"}:
-        raise InputError(f"dates={shown(order)}: write dates=dmy or dates=mdy")
+        raise InputError(f"dates={quote_for_display(order)}: write dates=dmy or dates=mdy")
     table = read_table(path, dict.fromkeys(header, pl.String()), reading, separator=separator)
     filled = [name for name in header if table.frame.select(~is_nothing(pl.col(name)).all()).item()]
     names = _mapping(path, header, filled, mapping)
@@ -122,12 +122,12 @@ def read_csv_log(path: Path, reading: Reading) -> Trace:
         # A column of names rather than of ids.
         repeated = int(table.frame[named].is_duplicated().sum())
         reading.tally.add(
-            "read", f"column {shown(named)} repeats; jobs are named by line", repeated
+            "read", f"column {quote_for_display(named)} repeats; jobs are named by line", repeated
         )
         del names["job"]
     for meaning, column in names.items():
         used = int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
-        reading.tally.add("read", f"{meaning}: column {shown(column)}", used)
+        reading.tally.add("read", f"{meaning}: column {quote_for_display(column)}", used)
     log = _Log(table, names)
     absolute = log.times(zone, cast(Literal["", "dmy", "mdy"], order))
     log.durations()
@@ -170,9 +170,15 @@ def _mapping(
             names[meaning] = found
     for meaning, column in mapping.items():
         if column and column not in header:
-            close = closest(column, header)
-            hint = f"did you mean {shown(close)}?" if close else f"it has {_listed(header)}"
-            raise InputError(Fault(location, f"the header has no column {shown(column)}", hint))
+            close = closest_match(column, header)
+            hint = (
+                f"did you mean {quote_for_display(close)}?"
+                if close
+                else f"it has {_listed(header)}"
+            )
+            raise InputError(
+                Fault(location, f"the header has no column {quote_for_display(column)}", hint)
+            )
         names = {other: name for other, name in names.items() if name != column}
         names.pop(meaning, None)
         if column:
@@ -198,11 +204,13 @@ def _pairs(mapping: str) -> dict[str, str]:
         meaning, equals, column = part.partition("=")
         meaning = meaning.strip()
         if not equals:
-            raise InputError(Fault("map", f"expected MEANING=COLUMN, got {shown(part)}", _EXAMPLE))
+            raise InputError(
+                Fault("map", f"expected MEANING=COLUMN, got {quote_for_display(part)}", _EXAMPLE)
+            )
         if meaning not in _COLUMNS:
-            close = closest(meaning, list(_COLUMNS))
+            close = closest_match(meaning, list(_COLUMNS))
             hint = f"did you mean {close!r}? " if close else ""
-            message = f"unknown meaning {shown(meaning)}"
+            message = f"unknown meaning {quote_for_display(meaning)}"
             raise InputError(Fault("map", message, f"{hint}known: {', '.join(_COLUMNS)}"))
         if meaning in pairs:
             raise InputError(Fault("map", f"{meaning} is given twice", _EXAMPLE))
@@ -212,7 +220,7 @@ def _pairs(mapping: str) -> dict[str, str]:
 
 def _listed(header: Sequence[str]) -> str:
     more = f" and {len(header) - 30} more" if len(header) > 30 else ""
-    return ", ".join(shown(name) for name in header[:30]) + more
+    return ", ".join(quote_for_display(name) for name in header[:30]) + more
 
 
 def _words(name: str) -> list[str]:
@@ -237,7 +245,7 @@ def _unit(name: str, units: Mapping[str, float]) -> float:
 class _Log:
     """Adds columns with the meaning of `records.SCHEMA` to a table of text, named ``_meaning``."""
 
-    def __init__(self, table: Table, names: Mapping[str, str]) -> None:
+    def __init__(self, table: CheckedTable, names: Mapping[str, str]) -> None:
         self._table = table
         self._names = names
 
@@ -257,7 +265,7 @@ class _Log:
             if texts.null_count() == len(texts):
                 self._add(meaning, [None] * len(texts), pl.Float64())
                 continue
-            location = f"{self._table.path}: column {shown(self._names[meaning])}"
+            location = f"{self._table.path}: column {quote_for_display(self._names[meaning])}"
             unit = _unit(self._names[meaning], _SECONDS)
             times = read_times(texts, zone, order, location, unit)
             absolute |= times.absolute
@@ -307,7 +315,7 @@ class _Log:
         self._table.mend(without, "no number of GPUs: a CPU job", "kept")
         self._check("memory", "is no amount of memory", "write 64G, or a number of bytes")
 
-    def states(self, reading: Reading) -> None:
+    def states(self, reading: ImportContext) -> None:
         """Add status; states that aren't known are counted."""
         self._read("status", state_of, pl.String())
         column = self._names.get("status")

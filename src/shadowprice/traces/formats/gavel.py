@@ -10,7 +10,7 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import read_head, read_table
 
 _I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
@@ -66,7 +66,7 @@ _TYPE: Final = r"^(.+?)(?: \(batch size (\d+)\))?$"
         "Shockwave's traces are synthetic, and its batch size may change during the run (mode)",
     ),
 )
-def read_gavel(path: Path, reading: Reading) -> Trace:
+def read_gavel(path: Path, reading: ImportContext) -> Trace:
     """Read a Gavel or Shockwave trace file."""
     width = read_head(path).splitlines()[0].count("\t") + 1
     if width not in _LAYOUTS:

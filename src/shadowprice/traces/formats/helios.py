@@ -10,7 +10,7 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import column_names, read_head, read_table
 
 _COLUMNS: Final[Mapping[str, pl.DataType]] = {
@@ -53,7 +53,7 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S"
         "duration is end - start; a duration column that disagrees is recomputed and counted",
     ),
 )
-def read_helios(path: Path, reading: Reading) -> Trace:
+def read_helios(path: Path, reading: ImportContext) -> Trace:
     """Read a Helios job log."""
     table = read_table(path, _COLUMNS, reading)
     table.drop(
@@ -98,7 +98,7 @@ def read_vc_sizes(path: Path) -> pl.DataFrame:
     tenants = [name for name in names if name not in {"date", "total"}]
     columns: dict[str, pl.DataType] = {"date": pl.String(), "total": pl.Int64()}
     columns |= {name: pl.Int64() for name in tenants}
-    frame = read_table(path, columns, Reading()).done()
+    frame = read_table(path, columns, ImportContext()).done()
     wrong = frame.filter(pl.sum_horizontal(tenants) != pl.col("total"))
     if not wrong.is_empty():
         line = wrong.item(0, "line")

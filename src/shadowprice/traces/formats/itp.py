@@ -10,7 +10,7 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import column_names, read_head, read_table
 
 _I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
@@ -61,7 +61,7 @@ _ALIKE: Final = {"submit_time": "submission_time", "ddl": "deadline", "iteration
         "not always sorted",
     ),
 )
-def read_itp(path: Path, reading: Reading) -> Trace:
+def read_itp(path: Path, reading: ImportContext) -> Trace:
     """Read an ITP job trace, in any of its three layouts."""
     names = set(column_names(read_head(path)))
     layouts = (_ELASTICFLOW, _PHILLY, _RAW)

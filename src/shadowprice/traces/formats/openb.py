@@ -10,7 +10,7 @@ import polars as pl
 
 from shadowprice.core.errors import InputError
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import read_table
 
 _COLUMNS: Final[Mapping[str, pl.DataType]] = {
@@ -48,7 +48,7 @@ _DENSE_SINCE: Final = 9.0e6
     ),
     options={"since": "leave out pods created before this second (default 9000000; 0 keeps all)"},
 )
-def read_openb(path: Path, reading: Reading) -> Trace:
+def read_openb(path: Path, reading: ImportContext) -> Trace:
     """Read an openb pod list."""
     text = reading.options.get("since", str(_DENSE_SINCE))
     try:

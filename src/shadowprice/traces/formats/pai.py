@@ -10,8 +10,8 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import Table, read_table
+from shadowprice.traces.registry import ImportContext, trace_format
+from shadowprice.traces.text import CheckedTable, read_table
 
 _F, _S = pl.Float64(), pl.String()
 TABLES: Final[Mapping[str, Mapping[str, pl.DataType]]] = {
@@ -94,7 +94,7 @@ _GIB: Final = 2**30
         ),
     ),
 )
-def read_pai(path: Path, reading: Reading) -> Trace:
+def read_pai(path: Path, reading: ImportContext) -> Trace:
     """Read and join the PAI tables of a directory."""
     if not path.is_dir():
         raise InputError(
@@ -148,7 +148,7 @@ def _find(path: Path, table: str) -> Path | None:
     return None
 
 
-def _read(path: Path, table: str, reading: Reading) -> Table:
+def _read(path: Path, table: str, reading: ImportContext) -> CheckedTable:
     file = _find(path, table)
     if file is None:
         raise InputError(
@@ -157,7 +157,7 @@ def _read(path: Path, table: str, reading: Reading) -> Table:
     return read_table(file, TABLES[table], reading, header=False)
 
 
-def _read_jobs(path: Path, reading: Reading) -> Table:
+def _read_jobs(path: Path, reading: ImportContext) -> CheckedTable:
     table = _read(path, "job", reading)
     table.check(pl.col("job_name").is_not_null(), "job_name", "is missing")
     table.check(pl.col("start_time") >= 0, "start_time", "is missing")
@@ -166,7 +166,7 @@ def _read_jobs(path: Path, reading: Reading) -> Table:
     return table
 
 
-def _read_tasks(path: Path, reading: Reading) -> pl.DataFrame:
+def _read_tasks(path: Path, reading: ImportContext) -> pl.DataFrame:
     table = _read(path, "task", reading)
     table.check(pl.col("inst_num") > 0, "inst_num", "is not above 0")
     for column in ("plan_cpu", "plan_mem", "plan_gpu"):
@@ -192,14 +192,14 @@ def _read_tasks(path: Path, reading: Reading) -> pl.DataFrame:
     )
 
 
-def _first_instances(path: Path, reading: Reading) -> pl.DataFrame | None:
+def _first_instances(path: Path, reading: ImportContext) -> pl.DataFrame | None:
     if _find(path, "instance") is None:
         return None
     frame = _read(path, "instance", reading).done()
     return frame.group_by("job_name").agg(instance_start=pl.col("start_time").min())
 
 
-def _workloads(path: Path, reading: Reading) -> pl.DataFrame:
+def _workloads(path: Path, reading: ImportContext) -> pl.DataFrame:
     if _find(path, "group_tag") is None:
         return pl.DataFrame(schema={"inst_id": _S, "workload": _S})
     frame = _read(path, "group_tag", reading).done()

@@ -13,8 +13,15 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import MOST_FAULTS, NO_DATE, Table, read_bytes, read_head, read_table
+from shadowprice.traces.registry import ImportContext, trace_format
+from shadowprice.traces.text import (
+    MAX_FAULTS,
+    OUT_OF_RANGE_DATE,
+    CheckedTable,
+    read_bytes,
+    read_head,
+    read_table,
+)
 
 TIME: Final = "%Y-%m-%d %H:%M:%S"
 _FLAT: Final[Mapping[str, pl.DataType]] = {
@@ -54,7 +61,7 @@ _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() fo
     ),
     options={"duplicates": "keep (default) or drop: exact duplicate rows of the flat CSV"},
 )
-def read_philly(path: Path, reading: Reading) -> Trace:
+def read_philly(path: Path, reading: ImportContext) -> Trace:
     """Read the Philly trace in either of its forms."""
     head = read_head(path)
     if head.lstrip().startswith(("[", "{")):
@@ -74,7 +81,7 @@ def read_machine_list(path: Path) -> pl.DataFrame:
         "number of GPUs": pl.String(),
         "single GPU mem": pl.String(),
     }
-    table = read_table(path, columns, Reading())
+    table = read_table(path, columns, ImportContext())
     gpus = pl.col("number of GPUs").cast(pl.Int64, strict=False)
     memory = pl.col("single GPU mem").str.extract(r"^(\d+)GB$", 1).cast(pl.Int64)
     table.check(gpus > 0, "number of GPUs", "is not a number above 0")
@@ -82,7 +89,7 @@ def read_machine_list(path: Path) -> pl.DataFrame:
     return table.done().select(machine="machineId", gpus=gpus, gpu_memory=memory * 10**9)
 
 
-def _read_flat(path: Path, reading: Reading) -> Trace:
+def _read_flat(path: Path, reading: ImportContext) -> Trace:
     duplicates = reading.options.get("duplicates", "keep")
     if duplicates not in {"keep", "drop"}:
         raise InputError(f"duplicates={duplicates}: write duplicates=keep or duplicates=drop")
@@ -115,7 +122,7 @@ def _read_flat(path: Path, reading: Reading) -> Trace:
     return build_trace("philly", jobs, path, reading.tally, absolute=True)
 
 
-def _read_log(path: Path, reading: Reading) -> Trace:
+def _read_log(path: Path, reading: ImportContext) -> Trace:
     entries = _load_entries(path)
     faults: list[Fault] = []
     rows: list[dict[str, object]] = []
@@ -131,14 +138,14 @@ def _read_log(path: Path, reading: Reading) -> Trace:
         if row is not None:
             rows.append({"line": index} | row)
     if faults and not reading.skip_invalid:
-        more = len(faults) - MOST_FAULTS
+        more = len(faults) - MAX_FAULTS
         rest = [Fault(str(path), f"and {more} more jobs are wrong")] if more > 0 else []
-        raise InputError([*faults[:MOST_FAULTS], *rest])
+        raise InputError([*faults[:MAX_FAULTS], *rest])
     reading.tally.add("dropped", "entry that is not a job", len(faults))
     frame = pl.DataFrame(rows, infer_schema_length=None)
     if rows:
         given = {name: pl.col(name) for name in frame.columns if name != "line"}
-        frame = Table(path, frame, reading, place="[{}]").jobs(**given)
+        frame = CheckedTable(path, frame, reading, place="[{}]").jobs(**given)
     return build_trace("philly", frame, path, reading.tally, absolute=True)
 
 
@@ -179,7 +186,7 @@ def _load_entries(path: Path) -> list[Any]:
     return entries
 
 
-def _job(entry: Mapping[str, Any], reading: Reading) -> dict[str, object] | None:
+def _job(entry: Mapping[str, Any], reading: ImportContext) -> dict[str, object] | None:
     tally = reading.tally
     submit = _seconds(entry["submitted_time"])
     attempts: Sequence[Mapping[str, Any]] = entry["attempts"]
@@ -222,5 +229,5 @@ def _seconds(text: str | None) -> float | None:
         return None
     seconds = datetime.strptime(text, TIME).replace(tzinfo=UTC).timestamp()
     if not 0 <= seconds <= bounds.SECONDS.most:
-        raise ValueError(f"{text} {NO_DATE}")
+        raise ValueError(f"{text} {OUT_OF_RANGE_DATE}")
     return seconds

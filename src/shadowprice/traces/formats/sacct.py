@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import check_times
 from shadowprice.traces.log_values import (
     Tres,
@@ -26,8 +26,8 @@ from shadowprice.traces.log_values import (
     tres_of,
 )
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import Table, column_names, read_bytes, read_head, read_table
+from shadowprice.traces.registry import ImportContext, trace_format
+from shadowprice.traces.text import CheckedTable, column_names, read_bytes, read_head, read_table
 
 _FIELDS: Final = (
     *(
@@ -84,7 +84,7 @@ _DUMP: Final = (
         "timezone": "zone of the cluster's clock (default UTC)",
     },
 )
-def read_sacct(path: Path, reading: Reading) -> Trace:
+def read_sacct(path: Path, reading: ImportContext) -> Trace:
     """Read the output of ``sacct``."""
     tenant = _choice(reading, "tenant", tuple(_TENANTS))
     arrival = _choice(reading, "arrival", ("eligible", "submit"))
@@ -124,14 +124,16 @@ def read_sacct(path: Path, reading: Reading) -> Trace:
     return build_trace("sacct", jobs, path, reading.tally, absolute=True)
 
 
-def _choice(reading: Reading, option: str, known: tuple[str, ...]) -> str:
+def _choice(reading: ImportContext, option: str, known: tuple[str, ...]) -> str:
     value = reading.options.get(option, known[0])
     if value not in known:
-        raise InputError(f"{option}={shown(value)}: write {option}={' or '.join(known)}")
+        raise InputError(
+            f"{option}={quote_for_display(value)}: write {option}={' or '.join(known)}"
+        )
     return value
 
 
-def _from_text(path: Path, head: str, reading: Reading) -> Table:
+def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
     header = column_names(head, "|")
     lacking = [name for name in _NEEDED if name not in header]
     if lacking:
@@ -146,7 +148,7 @@ def _from_text(path: Path, head: str, reading: Reading) -> Table:
     return table
 
 
-def _from_json(path: Path, reading: Reading) -> Table:
+def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
     """Read the jobs of ``sacct --json``; ``line`` is a job's number in the list."""
     try:
         document = json.loads(read_bytes(path))
@@ -169,7 +171,7 @@ def _from_json(path: Path, reading: Reading) -> Table:
     frame = pl.DataFrame(rows, schema=dict.fromkeys(_FIELDS, pl.String())).with_row_index(
         "line", offset=1
     )
-    table = Table(path, frame, reading, "job {}")
+    table = CheckedTable(path, frame, reading, "job {}")
     table.drop(pl.all_horizontal(pl.col(_FIELDS).is_null()), "job that can't be read")
     return table
 
@@ -223,7 +225,7 @@ def _tres_text(items: Iterable[Mapping[str, Any]]) -> str | None:
     return ",".join(parts) or None
 
 
-def _count_pending_arrays(table: Table, reading: Reading) -> None:
+def _count_pending_arrays(table: CheckedTable, reading: ImportContext) -> None:
     """Drop elements of arrays that haven't started; each is counted."""
     pending = table.frame.filter(pl.col("JobID").str.contains(r"\["))
     if pending.is_empty():
@@ -247,7 +249,7 @@ def _elements(name: str) -> int:
     return count
 
 
-def _read_times(table: Table, zone: str, arrival: str) -> None:
+def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
     """Add ``_submit``, ``_start``, ``_end``, ``_duration`` and ``_time_limit`` in seconds."""
     earlier: pl.Series | None = None
     hint = "sacct writes 2024-03-05T06:07:08"
@@ -280,7 +282,7 @@ def _read_times(table: Table, zone: str, arrival: str) -> None:
     )
 
 
-def _read_resources(table: Table) -> None:
+def _read_resources(table: CheckedTable) -> None:
     """Add GPUs with their types, cores and memory in all; allocated, else requested."""
     frame = table.frame
     read = {
@@ -336,7 +338,7 @@ def _first(values: Iterable[Any]) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _merge_attempts(frame: pl.DataFrame, reading: Reading) -> pl.DataFrame:
+def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame:
     """Merge the attempts of requeued jobs: the last one's end, and the earlier ones' lost time."""
     # Dumps of two months both list a job that ran from one to the other.
     distinct = frame.sort("_end", nulls_last=True, maintain_order=True).unique(

@@ -12,8 +12,8 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import LARGEST_NUMBER, Table, read_bytes, read_head, read_lines
+from shadowprice.traces.registry import ImportContext, trace_format
+from shadowprice.traces.text import MAX_INTEGER, CheckedTable, read_bytes, read_head, read_lines
 
 _EPOCH: Final = datetime(1970, 1, 1)  # UTC without a zone, as in Trace.start
 _FIELDS: Final = (
@@ -23,7 +23,7 @@ _FIELDS: Final = (
 )
 _TAB_TO_BLANK: Final = bytes.maketrans(b"\t", b" ")
 _NUMBERS: Final = pl.all_horizontal(pl.col(name).is_finite() for name in _FIELDS)
-_IN_RANGE: Final = pl.all_horizontal(pl.col(name).abs() <= LARGEST_NUMBER for name in _FIELDS)
+_IN_RANGE: Final = pl.all_horizontal(pl.col(name).abs() <= MAX_INTEGER for name in _FIELDS)
 
 _STATUS: Final = {1: "passed", 0: "failed", 5: "cancelled"}
 _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
@@ -48,7 +48,7 @@ _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
     ),
     options={"processors": "gpus (default) or cpus: what a processor of the log is"},
 )
-def read_swf(path: Path, reading: Reading) -> Trace:
+def read_swf(path: Path, reading: ImportContext) -> Trace:
     """Read an SWF log."""
     processors = reading.options.get("processors", "gpus")
     if processors not in {"gpus", "cpus"}:
@@ -97,7 +97,7 @@ def _check_first(path: Path, head: str) -> None:
             return
 
 
-def _split(path: Path, reading: Reading) -> Table:
+def _split(path: Path, reading: ImportContext) -> CheckedTable:
     """Split lines at runs of blanks; refuse lines with another number of fields."""
     frame = _parse(read_bytes(path))
     if frame is None:
@@ -106,7 +106,7 @@ def _split(path: Path, reading: Reading) -> Table:
     # Short lines and nan are invalid; reading line by line reports their locations.
     if not frame.select((blank | _IN_RANGE.fill_null(False)).all()).item():
         return _split_lines(path, reading)
-    table = Table(path, frame, reading)
+    table = CheckedTable(path, frame, reading)
     table.drop(blank, "blank line")
     return table
 
@@ -139,7 +139,7 @@ def _parse(data: bytes) -> pl.DataFrame | None:
         return None
 
 
-def _split_lines(path: Path, reading: Reading) -> Table:
+def _split_lines(path: Path, reading: ImportContext) -> CheckedTable:
     """Parse any log line by line, and report all invalid lines."""
     table = read_lines(path, reading)
     text = pl.col("text")

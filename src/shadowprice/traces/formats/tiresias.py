@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.traces.records import Trace, build_trace
-from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import read_table
 
 _I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
@@ -38,7 +38,7 @@ _COLUMNS: Final[Mapping[str, pl.DataType]] = {
         "models are ten CNNs of the TensorFlow benchmarks; most have no measured throughput here",
     ),
 )
-def read_tiresias(path: Path, reading: Reading) -> Trace:
+def read_tiresias(path: Path, reading: ImportContext) -> Trace:
     """Read a job file of Tiresias's simulator."""
     table = read_table(path, _COLUMNS, reading)
     table.check(pl.col("submit_time") >= 0, "submit_time", "is negative or missing")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.core.specs import RunSpec, validate
-from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import processes_of
 from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.names import ServiceId
@@ -51,12 +51,12 @@ def faults_of(**pod: Any) -> str:
     return "\n".join(map(str, faults))
 
 
-def order(program: Program | None = None, *shares: Share, **more: Any) -> GenerationSpec:
+def order(program: Program | None = None, *shares: ServerAllocation, **more: Any) -> GenerationSpec:
     return GenerationSpec(
         command=1,
         job=more.pop("job", "a job"),
         generation=3,
-        placement=shares or (Share("one", 1), Share("two", 1, 1)),
+        placement=shares or (ServerAllocation("one", 1), ServerAllocation("two", 1, 1)),
         program=program or program_of(image="i"),
         **{"worker": {"cpu": 1500, "memory": 2 << 30, "gpu": 1000}, "ps": {"cpu": 500}, **more},
     )
@@ -133,7 +133,7 @@ def test_processes_meet_by_a_name_or_by_their_nodes_address() -> None:
     _, pods = asked(spec, network="host")
     assert variables(pods[2])["MASTER_ADDR"] == "10.0.0.1"
     assert all(pod["spec"]["hostNetwork"] for pod in pods)
-    _, pods = asked(order(None, Share("one", 1)))
+    _, pods = asked(order(None, ServerAllocation("one", 1)))
     assert variables(pods[0])["MASTER_ADDR"] == "127.0.0.1"
 
 

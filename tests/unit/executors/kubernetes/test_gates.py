@@ -18,10 +18,10 @@ from shadowprice.executors.contract import (
     ExecutorOptions,
     GenerationSpec,
     Receipt,
-    Refused,
     Report,
-    Share,
+    ServerAllocation,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.kubernetes import driving
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
@@ -34,12 +34,12 @@ NEWER = VERSIONS[VERSIONS.index(OLDEST_WITH_GATES) :]
 Scenario = Callable[[KubernetesExecutor, Callable[[type], Awaitable[Report]]], Awaitable[None]]
 
 
-def order(*placement: Share) -> GenerationSpec:
+def order(*placement: ServerAllocation) -> GenerationSpec:
     return GenerationSpec(
         command=10,
         job="job",
         generation=1,
-        placement=placement or (Share("one", 2), Share("two", 1, 1)),
+        placement=placement or (ServerAllocation("one", 2), ServerAllocation("two", 1, 1)),
         program=Program(("train",), {}, image="i", grace=1.0),
         worker={"cpu": 500},
         ps={"cpu": 500},
@@ -118,8 +118,8 @@ def test_of_a_generation_of_which_a_pod_is_refused_none_begins_behind_gates(
         executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]
     ) -> None:
         assert await executor.start(order()) == Receipt.ACCEPTED
-        refused = await comes(Refused)
-        assert isinstance(refused, Refused)
+        refused = await comes(StartRefused)
+        assert isinstance(refused, StartRefused)
         assert "forbidden" in refused.reason
 
     run(server, tmp_path, scenario)
@@ -135,7 +135,10 @@ def test_what_gates_cost(workers: int, lists: int, tmp_path: Path) -> None:
     async def life(
         executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]
     ) -> None:
-        shares = (Share("one", workers // 2), Share("two", workers - workers // 2))
+        shares = (
+            ServerAllocation("one", workers // 2),
+            ServerAllocation("two", workers - workers // 2),
+        )
         assert await executor.start(order(*shares)) == Receipt.ACCEPTED
         await comes(Started)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadowprice.executors.generations.parts import PartEnd
+from shadowprice.executors.generations.parts import ProcessExit
 from shadowprice.executors.kubernetes.entry import Part
 from shadowprice.executors.kubernetes.judging import end_of, start_error_message
 from shadowprice.executors.kubernetes.nodes import NodeView
@@ -25,7 +25,7 @@ def ended(
     gone: float | None = None,
     node: NodeView | None = READY,
     over: float | None = None,
-) -> PartEnd | None:
+) -> ProcessExit | None:
     now = time.monotonic()
     part = Part("worker-0", "one", "p", view=view, told=told)
     part.vanished = None if vanished is None else now - vanished
@@ -41,9 +41,11 @@ def exited(code: int, reason: str = "", message: str = "") -> PodView:
 
 def test_an_exit_that_was_seen_counts() -> None:
     assert ended(RUNNING) is None
-    assert ended(exited(0)) == PartEnd("worker-0", 0, 5.0)
-    assert ended(exited(3)) == PartEnd("worker-0", 3, 5.0)
-    assert ended(exited(137), told=True) == PartEnd("worker-0", 137, 5.0, told=True, killed=True)
+    assert ended(exited(0)) == ProcessExit("worker-0", 0, 5.0)
+    assert ended(exited(3)) == ProcessExit("worker-0", 3, 5.0)
+    assert ended(exited(137), told=True) == ProcessExit(
+        "worker-0", 137, 5.0, told=True, killed=True
+    )
     short = ended(exited(137, "OOMKilled"), told=True)
     assert short is not None
     assert not short.killed
@@ -129,7 +131,7 @@ def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() 
     off = ended(RUNNING, gone=1.0, node=replace(READY, ready=False, off=True))
     assert off is not None
     assert off.lost
-    assert ended(exited(0), gone=61.0) == PartEnd("worker-0", 0, 5.0)
+    assert ended(exited(0), gone=61.0) == ProcessExit("worker-0", 0, 5.0)
 
 
 @pytest.mark.parametrize(

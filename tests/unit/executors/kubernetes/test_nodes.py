@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.executors.contract import Observed, ServerSlice, Share
-from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.contract import ObservedJob, ServerAllocation, ServerInfo
+from shadowprice.executors.generations.placing import PlacementError
 from shadowprice.executors.kubernetes.nodes import (
     bears,
     check_room,
@@ -65,7 +65,7 @@ def node(**more: Any) -> dict[str, Any]:
     return {"metadata": {"name": "n", "uid": "u", "labels": labels}, "spec": more, "status": status}
 
 
-def server(item: dict[str, Any], used: dict[str, int] | None = None) -> ServerSlice:
+def server(item: dict[str, Any], used: dict[str, int] | None = None) -> ServerInfo:
     bearing = [{"key": "gpu", "operator": "Exists"}]
     return server_of(node_view(item), used or {}, gpu=GPU, tolerations=bearing)
 
@@ -133,7 +133,7 @@ def test_room_is_counted_before_pods_would_wait_for_it(
     try:
         check_room(view, {GPU: 1000, "cpu": 1000}, wanted, held, GPU)
         said = ""
-    except NoPlaceError as error:
+    except PlacementError as error:
         said = str(error)
     assert word in said
     assert bool(word) is bool(said)
@@ -157,7 +157,7 @@ def pod(name: str, node_name: str, phase: str = "Running", **more: Any) -> dict[
     }
 
 
-def seen(*pods: dict[str, Any]) -> dict[str, Observed]:
+def seen(*pods: dict[str, Any]) -> dict[str, ObservedJob]:
     return {one.job: one for one in observed(map(pod_view, pods), "vision", None)}
 
 
@@ -179,12 +179,12 @@ def test_jobs_of_others_are_known_by_their_controllers() -> None:
         pod("j", "", "Pending", labels={"job-name": "waits"}) | {"status": {"phase": "Pending"}},
     )
     assert set(found) == {"resnet", "nlp/bert", "over", "broken", "again"}
-    assert found["resnet"].placement == (Share("one", 1, 1), Share("two", 1))
+    assert found["resnet"].placement == (ServerAllocation("one", 1, 1), ServerAllocation("two", 1))
     assert (found["resnet"].tenant, found["resnet"].ended) == ("vision", None)
     assert found["nlp/bert"].tenant == "nlp"
     assert (found["over"].done, found["broken"].done) == (True, False)
     assert found["over"].ended == found["over"].since + 3600.0
-    assert found["again"].placement == (Share("two", 1),)
+    assert found["again"].placement == (ServerAllocation("two", 1),)
 
 
 def test_pods_ask_for_what_the_scheduler_counts() -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import UNASKED, GenerationSpec, Receipt, Share
+from shadowprice.executors.contract import (
+    UNCOMMANDED_STOP,
+    GenerationSpec,
+    Receipt,
+    ServerAllocation,
+)
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
 from shadowprice.executors.kubernetes.records import JobGenerations
 
 
 def _order(identity: str) -> GenerationSpec:
-    return GenerationSpec(7, "job", 1, (Share("one", 1),), Program(("true",)), identity=identity)
+    return GenerationSpec(
+        7, "job", 1, (ServerAllocation("one", 1),), Program(("true",)), identity=identity
+    )
 
 
 def test_another_order_of_a_number_is_stale() -> None:
@@ -29,7 +36,7 @@ def test_what_is_read_back_tells_its_identity_and_a_stop_that_nothing_asked_for(
 ) -> None:
     record = JobGenerations("job")
     record.accept(_order("first"), {}, "")
-    assert record.stop(UNASKED, 1, 5.0) is Receipt.ACCEPTED
+    assert record.stop(UNCOMMANDED_STOP, 1, 5.0) is Receipt.ACCEPTED
     item = {
         "data": record.data(),
         "metadata": dict.fromkeys(("name", "namespace", "labels", "resourceVersion"), ""),

@@ -16,11 +16,11 @@ from shadowprice.executors.contract import (
     Ended,
     Ending,
     Receipt,
-    Refused,
     Report,
+    ServerAllocation,
     ServerSeen,
-    Share,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.kubernetes import driving, launching, sweeping
 from shadowprice.executors.kubernetes import executor as module
@@ -30,7 +30,7 @@ from tests.unit.executors.kubernetes.newer import Newer
 from tests.unit.executors.kubernetes.test_gates import order
 from tests.unit.executors.kubernetes.test_unready import opened, run
 
-ONE = Share("one", 1)
+ONE = ServerAllocation("one", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +59,9 @@ def no_rights(method: str, kind: str) -> bool:
 
 
 async def refused(reports: list[Report], generation: int = 1) -> str:
-    await wait_until_async(lambda: bool(of(Refused, reports, generation)), lambda: reports)
-    [report] = of(Refused, reports, generation)
-    assert isinstance(report, Refused)
+    await wait_until_async(lambda: bool(of(StartRefused, reports, generation)), lambda: reports)
+    [report] = of(StartRefused, reports, generation)
+    assert isinstance(report, StartRefused)
     return report.reason
 
 
@@ -85,7 +85,7 @@ def test_a_role_without_one_of_its_rights_refuses_the_start(tmp_path: Path, kind
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             server.deny = lambda method, of_: (method, of_) == ("POST", kind)
-            assert await executor.start(order(ONE, Share("two", 1))) == Receipt.ACCEPTED
+            assert await executor.start(order(ONE, ServerAllocation("two", 1))) == Receipt.ACCEPTED
             assert f'cannot POST resource "{kind}"' in await refused(reports)
             assert server.pods() == server.names("secrets") == []
 
@@ -96,7 +96,7 @@ def test_gates_that_may_not_be_removed_refuse_the_start(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             server.deny = lambda method, _: method == "PATCH"
-            assert await executor.start(order(ONE, Share("two", 1))) == Receipt.ACCEPTED
+            assert await executor.start(order(ONE, ServerAllocation("two", 1))) == Receipt.ACCEPTED
             assert 'cannot PATCH resource "pods"' in await refused(reports)
             assert server.pods() == []
 
@@ -134,7 +134,9 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
             assert pod_name("job", 1, "worker-0") in await refused(reports, 2)
             other = replace(order(ONE), job="other", generation=3)
             assert await executor.start(other) == Receipt.ACCEPTED
-            await wait_until_async(lambda: bool(of(Refused, reports, 3)))  # it has no rights either
+            await wait_until_async(
+                lambda: bool(of(StartRefused, reports, 3))
+            )  # it has no rights either
             server.deny = lambda _method, _kind: False
             await wait_until_async(lambda: executor.obstacles() == () and cpu(executor) == 4000)
             assert server.pods() == []
@@ -225,7 +227,7 @@ def test_an_object_of_something_else_with_a_generations_name_is_left_alone(
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             server.put(kind, {"metadata": meta, "spec": {"containers": []}, "status": {}})
-            assert await executor.start(order(ONE, Share("two", 1))) == Receipt.ACCEPTED
+            assert await executor.start(order(ONE, ServerAllocation("two", 1))) == Receipt.ACCEPTED
             assert "exists already, and belongs to something else" in await refused(reports)
             await wait_until_async(lambda: server.names(kind) == [name])
 

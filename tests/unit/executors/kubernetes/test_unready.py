@@ -17,13 +17,13 @@ pytest.importorskip("kubernetes_asyncio")
 from shadowprice.executors.contract import (
     ExecutorOptions,
     Receipt,
-    Refused,
     Report,
+    ServerAllocation,
     ServerGone,
+    ServerInfo,
     ServerSeen,
-    ServerSlice,
-    Share,
     Started,
+    StartRefused,
 )
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes import looking
@@ -36,7 +36,7 @@ from tests.unit.executors.kubernetes.newer import Newer, served
 from tests.unit.executors.kubernetes.test_gates import order
 
 VERSION = "1.34"
-BOTH = [ServerSlice(name, {"cpu": 4000}) for name in ("one", "two")]
+BOTH = [ServerInfo(name, {"cpu": 4000}) for name in ("one", "two")]
 
 
 class Clock:
@@ -62,7 +62,7 @@ def cluster(clock: Clock) -> Cluster:
     chosen = Cluster(nothing, service, settings, lambda *_: None, lambda _: None)
     chosen.nodes.healthy = True
     say(chosen)
-    assert chosen.look(()) == ([ServerSlice("n", {"cpu": 4000})], [])
+    assert chosen.look(()) == ([ServerInfo("n", {"cpu": 4000})], [])
     return chosen
 
 
@@ -83,7 +83,7 @@ def test_a_node_may_flicker_as_long_as_it_is_tolerated(cluster: Cluster, clock: 
     clock.now += 30.0
     assert cluster.look(()) == ([], ["n"])
     say(cluster)
-    assert cluster.look(()) == ([ServerSlice("n", {"cpu": 4000})], [])
+    assert cluster.look(()) == ([ServerInfo("n", {"cpu": 4000})], [])
 
 
 def test_one_that_is_deleted_or_off_is_gone_at_once(cluster: Cluster) -> None:
@@ -113,7 +113,7 @@ def test_what_was_never_ready_is_no_server_unless_it_is_reckoned_with(
     cluster.servers = {}  # as one that begins now sees it
     assert cluster.look(()) == ([], [])
     assert cluster.look({"other"}) == ([], [])
-    assert cluster.look({"n"}) == ([ServerSlice("n", {"cpu": 4000})], [])
+    assert cluster.look({"n"}) == ([ServerInfo("n", {"cpu": 4000})], [])
     clock.now += 31.0
     assert cluster.look({"n"}) == ([], ["n"])
     assert cluster.look({"n"}) == ([], [])
@@ -169,14 +169,14 @@ def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: P
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             server.say("two", "Unknown")
             await wait_until_async(lambda: not executor.node("two").ready)
-            assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
+            assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
             await wait_until_async(lambda: any(isinstance(one, Started) for one in reports))
             await asyncio.sleep(0.3)
             server.say("two", "True")
             await wait_until_async(lambda: bool(executor.node("two").ready))
             await asyncio.sleep(0.3)
             assert gone(reports) == []
-            assert not [one for one in reports if isinstance(one, Refused)]
+            assert not [one for one in reports if isinstance(one, StartRefused)]
 
     run(tmp_path, scenario)
 
@@ -186,9 +186,9 @@ def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path)
         async with opened(kubeconfig, tmp_path, tolerate_unready="1") as (executor, reports):
             server.say("two", "False")
             await wait_until_async(lambda: gone(reports) == ["two"])
-            assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
-            await wait_until_async(lambda: any(isinstance(one, Refused) for one in reports))
-            [refused] = [one for one in reports if isinstance(one, Refused)]
+            assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
+            await wait_until_async(lambda: any(isinstance(one, StartRefused) for one in reports))
+            [refused] = [one for one in reports if isinstance(one, StartRefused)]
             assert refused.reason == "the node two is not ready"
             count = len(reports)
             server.say("two", "True")

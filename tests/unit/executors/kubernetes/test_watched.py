@@ -12,8 +12,8 @@ from tests.support.waiting import wait_until_async
 pytest.importorskip("kubernetes_asyncio")
 
 from shadowprice.executors import background
-from shadowprice.executors.contract import Receipt, Share, Started
-from shadowprice.executors.generations.disk import Lock
+from shadowprice.executors.contract import Receipt, ServerAllocation, Started
+from shadowprice.executors.generations.disk import FileLock
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.driving import Drive
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
@@ -26,7 +26,7 @@ from tests.unit.executors.kubernetes.test_unready import opened, run
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATROL", 0.02)
-    monkeypatch.setattr(background, "RETRY", 0.02)
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.02)
 
 
 @pytest.mark.parametrize("step", ["_judge", "_order"])
@@ -44,7 +44,7 @@ def test_a_generation_is_carried_on_again(
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             with monkeypatch.context() as patch:
                 patch.setattr(Drive, step, failing)
-                assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
+                assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
                 await wait_until_async(lambda: met > 2)
                 said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
                 assert executor.health_error == said
@@ -88,7 +88,7 @@ def test_whatever_fails_when_it_ends_its_lock_is_free(
             with pytest.raises(KeyError):
                 async with opened(kubeconfig, tmp_path):
                     pass
-        lock = Lock.take(tmp_path / "executor")
+        lock = FileLock.take(tmp_path / "executor")
         assert lock is not None
         lock.release()
 
