@@ -1,8 +1,8 @@
 """Figs. 7 and 8 in real time, with jobs that only keep the stated pace.
 
-The jobs sleep instead of training, so a start takes a small part of a slot of one minute. As
-processes of this machine, all policies run at the same time. On Kubernetes and Ray they need the
-same nodes, so only OASiS runs there. Each run is simulated with the same submissions.
+The jobs sleep instead of training, so a start takes a small part of a slot. As processes of this
+machine, all policies run at the same time in slots of a minute. On Kubernetes and Ray they need the
+same nodes, so only OASiS runs there, in slots of three minutes. Each run is simulated with the same submissions.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 SECONDS: Final = 60
-"""Length of a slot."""
+"""Length of a slot for jobs that are processes of this machine."""
 
-RESTART: Final = 0.03 * SECONDS
-"""Seconds that jobs state for a start."""
+NODE_SECONDS: Final = 180
+"""Length of a slot on Kubernetes and Ray, where a start takes longer."""
+
+RESTART: Final = 0.03
+"""Part of a slot that jobs state for a start."""
 
 AHEAD: Final = 3.0
 """Seconds before its slot at which a job is submitted."""
@@ -90,7 +93,7 @@ AT_ONCE: Final = frozenset({"oasis", "rrh", "drf", "fifo", "dorm", "rolling"})
 """Policies that run at the same time, as processes of this machine."""
 
 IN_TURN: Final = frozenset({"oasis"})
-"""Policies that run one after the other on nodes, for eleven minutes each."""
+"""Policies that run one after the other on nodes, for half an hour each."""
 
 
 def measure_paced(settings: ExperimentSettings) -> Tables:
@@ -102,7 +105,8 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
     ]
     at_once = len(variants) if where.executor == "local" else 1
     slots = 3 if settings.quick else 10
-    files = scaled(SECONDS, seed=settings.seed, slots=slots, restart=RESTART)
+    seconds = SECONDS if where.executor == "local" else NODE_SECONDS
+    files = scaled(seconds, seed=settings.seed, slots=slots, restart=RESTART * seconds)
     with ThreadPoolExecutor(at_once) as threads:
         lives = list(
             threads.map(lambda candidate: _lived(files, candidate, settings.seed, where), variants)
