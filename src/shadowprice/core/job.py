@@ -17,6 +17,8 @@ time.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -90,6 +92,9 @@ class Job:
         Priority stated by the owner, for policies that queue by priority.
     walltime : int or None
         Slots after which the owner abandons a run, for policies that plan by stated times.
+    points : float or None
+        Points that the tenant had when the job arrived; None without a budget. Prices are learnt
+        from at most this value.
     """
 
     name: str
@@ -117,6 +122,12 @@ class Job:
     priority: float = 0.0
     walltime: int | None = None
     resumable: bool | None = True
+    points: float | None = None
+
+    @property
+    def payable(self) -> float:
+        """Maximum value that the tenant could pay; infinite without a budget."""
+        return math.inf if self.points is None else self.points
 
     @property
     def work(self) -> int:
@@ -240,6 +251,7 @@ class Job:
             "priority": self.priority,
             "walltime": self.walltime,
             **({} if self.resumable is True else {"resumable": self.resumable}),
+            **({} if self.points is None else {"points": self.points}),
         }
 
     @classmethod
@@ -255,6 +267,12 @@ class Job:
             values["bag"] = Bag.from_record(values["bag"])  # type: ignore[arg-type]  # a mapping
         values["restart"] = Fraction(str(values.get("restart", 0)))
         return cls(**values)  # type: ignore[arg-type]  # the fields are those of `record`
+
+
+def name_key(name: str) -> int:
+    """Return a number for a job's name that is the same in every process, for arrays of jobs."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 @dataclass(frozen=True, slots=True)

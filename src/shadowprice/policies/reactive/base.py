@@ -86,7 +86,7 @@ class ReactivePolicy(ABC, Generic[P]):
                 for name in names:
                     self._leave(name)
             case JobCancelled(_, name):
-                self._leave(name)
+                self._cancel(name)
             case JobsDisplaced(_, names):
                 self._displace(view, names)
             case ServerLost(_, _, server):
@@ -114,6 +114,10 @@ class ReactivePolicy(ABC, Generic[P]):
 
         After a resync it doesn't know jobs that had ended.
         """
+
+    def _cancel(self, name: str) -> None:
+        """Remove a job that was cancelled or failed, if the policy knows it."""
+        self._leave(name)
 
     @abstractmethod
     def _displace(self, view: View, names: Sequence[str]) -> None:

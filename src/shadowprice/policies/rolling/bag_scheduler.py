@@ -24,7 +24,12 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
 from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
 from shadowprice.policies.rolling.bags import BagPlan
-from shadowprice.policies.rolling.offers import Offer, refuse_below_price, refuse_no_capacity
+from shadowprice.policies.rolling.offers import (
+    Offer,
+    could_be_promised,
+    refuse_below_price,
+    refuse_no_capacity,
+)
 from shadowprice.policies.rolling.planner import CapacityScope, Planner
 from shadowprice.policies.rolling.state import State
 
@@ -88,17 +93,21 @@ class BagScheduler:
 
     # ---------------------------------------------------------------- submission
 
-    def decide_arrival(self, state: State, slot: int, job: Job) -> Decision:
-        """Return a promise if a bag is worth its price; otherwise queue or refuse it."""
+    def decide_arrival(self, state: State, slot: int, job: Job) -> tuple[Decision, bool]:
+        """Return a promise if a bag is worth its price; otherwise queue or refuse it.
+
+        Also return whether prices are learnt from the bag.
+        """
         state.bags.add(job)
         promise, refusal = self._decide(state, slot, job)
         if promise is not None:
-            return promise
+            return promise, True
         assert refusal is not None
         if self._standby and self._may_wait(state, slot, job):
-            return Queue(job.name, f"waits without a promise: {refusal.message}")
+            decision = Queue(job.name, f"waits without a promise: {refusal.message}")
+            return decision, could_be_promised(refusal)
         state.bags.remove(job.name)
-        return Reject(job.name, refusal)
+        return Reject(job.name, refusal), False
 
     def density(self, state: State, slot: int, job: Job) -> float:
         """Return the maximum utility of a bag by weighted worker-slot, with one copy a task."""

@@ -32,6 +32,14 @@ class Offer:
     cost: float
 
 
+def could_be_promised(refusal: Refusal) -> bool:
+    """Return whether a job that waits would have a plan if no other job existed.
+
+    Only such a plan has a cost. A job without one never pays, so no price is learnt from it.
+    """
+    return refusal.cost is not None
+
+
 def refuse_no_value(job: Job, done: int) -> Refusal:
     """Return the refusal of a job without utility in the first slot in which it can complete."""
     return Refusal(

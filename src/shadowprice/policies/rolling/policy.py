@@ -40,6 +40,7 @@ from shadowprice.policies.rolling.bag_scheduler import BagScheduler
 from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.offers import (
     Offer,
+    could_be_promised,
     refuse_below_price,
     refuse_no_capacity,
     refuse_no_value,
@@ -157,6 +158,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         else:
             self._remove_job(name)
 
+    def _cancel(self, name: str) -> None:
+        self._state.demand.take_back(name)
+        self._leave(name)
+
     def _remove_job(self, name: str) -> None:
         """Remove a training job, if the policy knows it."""
         if name in self._state.jobs.rows:
@@ -198,12 +203,16 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if len(jobs) > 1:
             density = self._densities(slot, jobs, list(rows.values()))
             jobs = sorted(jobs, key=lambda job: -density[job.name])
+        demand = []
         for job in jobs:
             if job.bag is None:
-                yield self._answer(slot, job, rows[job.name])
+                decision, is_demand = self._answer(slot, job, rows[job.name])
             else:
-                yield self._bag_scheduler.decide_arrival(state, slot, job)
-        for job in jobs:  # learnt after the answers: a job doesn't bid against itself
+                decision, is_demand = self._bag_scheduler.decide_arrival(state, slot, job)
+            if is_demand:
+                demand.append(job)
+            yield decision
+        for job in demand:  # learnt after the answers: a job doesn't bid against itself
             state.demand.add_arrival(job, slot)
 
     def _densities(self, slot: int, jobs: Sequence[Job], rows: Sequence[int]) -> dict[str, float]:
@@ -217,17 +226,20 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 by_name[job.name] = self._bag_scheduler.density(state, slot, job)
         return by_name
 
-    def _answer(self, slot: int, job: Job, row: int) -> Decision:
-        """Return a promise if the job is worth its price; otherwise queue or refuse it."""
+    def _answer(self, slot: int, job: Job, row: int) -> tuple[Decision, bool]:
+        """Return a promise if the job is worth its price; otherwise queue or refuse it.
+
+        Also return whether prices are learnt from the job.
+        """
         state, jobs = self._state, self._state.jobs
         done = slot + job.min_slots_colocated - 1
         if jobs.arrays.last_slot[row] < done:
             self._remove_job(job.name)
             refuse = refuse_past_end if jobs.ends_first(job, done) else refuse_no_value
-            return Reject(job.name, refuse(job, done))
+            return Reject(job.name, refuse(job, done)), False
         answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
-            return answer
+            return answer, True
         # A job that is too late even alone on all servers doesn't get faster by waiting. With a
         # restart loss it may, because its plan counts restarts that may not happen.
         is_infeasible = (
@@ -237,9 +249,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             and not self._quotas.given  # a waiting job may use shares of other tenants
         )
         if self._parameters.standby and not is_infeasible:
-            return Queue(job.name, f"waits without a promise: {answer.message}")
+            decision = Queue(job.name, f"waits without a promise: {answer.message}")
+            return decision, could_be_promised(answer)
         self._remove_job(job.name)
-        return Reject(job.name, answer)
+        return Reject(job.name, answer), False
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
         """Return a promise for a new job and record its plan, or return the refusal."""

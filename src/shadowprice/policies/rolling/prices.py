@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.job import Job
+from shadowprice.core.job import Job, name_key
 from shadowprice.core.refusal import Refusal
 from shadowprice.kernels.replanning.duals import shadow_prices
 from shadowprice.kernels.replanning.jobs import JobArrays
@@ -173,6 +173,8 @@ class PriceLearner:
         self._slot = np.zeros(_FIRST)
         self._value = np.zeros(_FIRST)
         self._use = np.zeros((_FIRST, pools.columns))
+        self._key = np.zeros(_FIRST, np.int64)
+        self._has_overwritten = False
         self._cached: tuple[int, int, Floats] | None = None
 
     def rebased_on(self, pools: ServerPools, part: Floats) -> PriceLearner:
@@ -185,14 +187,20 @@ class PriceLearner:
         return moved
 
     def add_arrival(self, job: Job, slot: int) -> None:
-        """Record an arrival: utility and usage at the worker count of the highest density."""
+        """Record an arrival: utility and usage at the worker count of the highest density.
+
+        The utility counts up to what the tenant could pay.
+        """
+        if not job.payable:
+            return
         if self._first is None:
             self._first = slot
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
         on_worker, on_ps = self._pools.shares(job.worker[None, :], ps[None, :])
         if job.bag is not None:  # one copy a task, for its expected duration
             shortest = np.array([job.bag.shortest_slots - 1], np.float64)
-            self._append(slot, job.utility.values(shortest)[0], on_worker[0] * job.bag.worker_slots)
+            value = min(job.utility.values(shortest)[0], job.payable)
+            self._append(job.name, slot, value, on_worker[0] * job.bag.worker_slots)
             return
         share = job.worker_counts[:, None] * on_worker + job.ps_counts[:, None] * on_ps
         gains, colocated = job.gains, self._pools.colocation.choices(job)
@@ -202,20 +210,43 @@ class PriceLearner:
         positive = gains > 0
         slots = np.where(positive, -(-job.required // np.maximum(gains, 1)), 1)
         value = np.where(positive, job.utility.values((slots - 1).astype(np.float64)), 0.0)
+        value = np.minimum(value, job.payable)
         dominant_use = share.max(axis=1) * slots
         best = int(np.argmax(value / np.maximum(dominant_use, 1e-300)))
-        self._append(slot, value[best], share[best] * slots[best])
+        self._append(job.name, slot, value[best], share[best] * slots[best])
 
-    def _append(self, slot: int, value: float, use: Floats) -> None:
+    def take_back(self, name: str) -> None:
+        """Remove the latest arrival of a name, if the sample has it."""
+        count = min(self._count, _SAMPLE)
+        oldest = self._count % _SAMPLE if self._count >= _SAMPLE else 0
+        order = np.roll(np.arange(count), -oldest)
+        matches = np.flatnonzero(self._key[order] == name_key(name))
+        if not len(matches):
+            return
+        order = np.delete(order, matches[-1])
+        self._count = remaining = len(order)
+        for column in self._columns:
+            column[:remaining] = column[order]
+        if not self._has_overwritten:
+            self._first = int(self._slot[0]) if remaining else None
+        self._cached = None
+
+    @property
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return self._slot, self._value, self._use, self._key
+
+    def _append(self, name: str, slot: int, value: float, use: Floats) -> None:
         index = self._count % _SAMPLE
+        self._has_overwritten |= self._count >= _SAMPLE
         if index == len(self._slot):
-            self._slot, self._value, self._use = (
-                np.concatenate((kept, np.zeros_like(kept)))[:_SAMPLE]
-                for kept in (self._slot, self._value, self._use)
+            self._slot, self._value, self._use, self._key = (
+                np.concatenate((column, np.zeros_like(column)))[:_SAMPLE]
+                for column in self._columns
             )
         self._slot[index] = slot
         self._value[index] = value
         self._use[index] = use
+        self._key[index] = name_key(name)
         self._count += 1
 
     def prices(self, slot: int) -> Floats:
@@ -244,8 +275,8 @@ class PriceLearner:
     def observed_slots(self, slot: int) -> float:
         """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
-        if self._count > _SAMPLE:
-            since = float(self._slot.min())
+        if self._has_overwritten and self._count:
+            since = float(self._slot[: min(self._count, _SAMPLE)].min())
         return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
 
     def _solve(self, slot: int) -> Floats:
@@ -325,6 +356,13 @@ class DemandPrices:
         self._overall.add_arrival(job, slot)
         if self._quotas.given:
             self.learners[self._quotas.row_of(self._cluster, job)].add_arrival(job, slot)
+
+    def take_back(self, name: str) -> None:
+        """Remove the arrival of a job that was cancelled or failed."""
+        self._overall.take_back(name)
+        if self._quotas.given:
+            for learner in self.learners:
+                learner.take_back(name)
 
     def price(self, slot: int) -> Floats:
         """Return the shadow prices of all demand, by pool and resource, shape (columns,)."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from shadowprice.core.budget import in_points
+from shadowprice.core.budget import POINT, in_points
 from shadowprice.core.cluster import Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
@@ -163,6 +163,9 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
     """
     cluster = batch.engine.cluster
     job = resolve_job(spec, cluster, batch.calendar, moment)
+    account = batch.truth.accounts.get(job.tenant)
+    if account is not None:
+        job = replace(job, points=account.balance / POINT)
     if spec.tasks is not None:
         return job
     if not batch.truth.virtual:
@@ -295,7 +298,12 @@ class ReviseJob:
             if record_before is not None:
                 job = _resolved(batch, submission.spec, view.arrived)
                 before = record_before.job
-                job = replace(job, arrival=before.arrival, before_arrival=before.before_arrival)
+                job = replace(
+                    job,
+                    arrival=before.arrival,
+                    before_arrival=before.before_arrival,
+                    points=before.points,
+                )
                 stated = JobSpec.model_validate(truth.specs[self.name])
                 stated_job = _resolved(batch, stated, view.arrived)
                 extra = batch.billing.extra_work_price(view, stated_job, job)
