@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.cloning.convexity import ConvexityCondition, check_convexity
-from shadowprice.cloning.feasible import check_feasible
+from shadowprice.cloning.feasible import ROUNDING_MARGIN, check_feasible
 from shadowprice.cloning.integer import IntegerCopies, integer_optimum
 from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
 from shadowprice.core.errors import Fault, InputError
@@ -31,7 +31,7 @@ class SolveMethod(Enum):
     CLOSED_FORM = "closed-form"
     """Theorem 1, rounded up."""
     SUBGRADIENT = "subgradient"
-    """Algorithm 1, rounded up."""
+    """Algorithm 1, rounded up, or to the machines if rounded-up copies exceed them."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def solve(
     InputError
         If no integer copies hold the deadline, with the smallest feasible deadline, machine
         count and miss probability; if a distribution breaks the convexity that the solver
-        needs; or if Theorem 1's numbers exceed the machines.
+        needs; or if Theorem 1's rounded numbers exceed the machines.
     """
     if method is SolveMethod.CLOSED_FORM:
         constraint = DeadlineConstraint.RELAXED
@@ -129,14 +129,20 @@ def solve(
             ratios=ratios,
         )
         whole = convexity.certify_integer(problem, relaxed, prices, ratios, whole)
+    elif method is SolveMethod.CLOSED_FORM:
+        ratios, passes = _theorem_1(arrays, problem.budget), 1
+        copies = _round_up(problem, ratios, relaxed, 1e-9)
+        _check_machines(problem, copies)
+        whole = _equal_copies(arrays, copies)
     else:
-        if method is SolveMethod.CLOSED_FORM:
-            ratios, passes = _theorem_1(arrays, problem.budget), 1
+        ratios, prices, passes, violation = _algorithm_1(
+            problem, relaxed, convexity.most, iterations, tolerance
+        )
+        copies = _round_up(problem, ratios, relaxed, 10.0 * tolerance)
+        if arrays.tasks @ copies <= problem.machines and _holds_deadline(problem, copies, relaxed):
+            whole = _equal_copies(arrays, copies)
         else:
-            ratios, prices, passes, violation = _algorithm_1(
-                problem, relaxed, convexity.most, iterations, tolerance
-            )
-        whole = _rounded_up(problem, ratios, method, relaxed, tolerance)
+            whole = _round_to_machines(problem, ratios, relaxed, prices[0])
     return _report(
         problem, method, constraint, ratios, whole, prices, passes, violation, convexity.condition
     )
@@ -211,28 +217,96 @@ def _algorithm_1(
     return ratios, (k, l), used, violation
 
 
-def _rounded_up(
-    problem: CloningProblem, ratios: Floats, method: SolveMethod, relaxed: bool, tolerance: float
-) -> IntegerCopies:
-    arrays = problem.arrays
-    # Rounding noise must not add a copy, unless the deadline needs it.
-    noise = 1e-9 if method is SolveMethod.CLOSED_FORM else 10.0 * tolerance
+def _equal_copies(arrays: Columns, copies: Integers) -> IntegerCopies:
+    """Return the choice that gives all tasks of a merged group the same number of copies."""
+    groups = np.arange(len(copies), dtype=np.int64)
+    return IntegerCopies(groups, copies, arrays.tasks.copy(), 0.0, False, 0)
+
+
+def _holds_deadline(problem: CloningProblem, copies: Integers, relaxed: bool) -> bool:
+    """Return whether equal copies of the tasks of each merged group hold the deadline."""
+    late = problem.arrays.tasks @ _misses(problem.arrays, copies, relaxed)
+    return bool(late <= problem.budget * ROUNDING_MARGIN)
+
+
+def _round_up(problem: CloningProblem, ratios: Floats, relaxed: bool, noise: float) -> Integers:
+    """Round copies up; rounding noise adds a copy only if the deadline needs it."""
     for factor in (1.0 - noise, 1.0 + noise):
         copies = np.maximum(np.ceil(ratios * factor), 1.0).astype(np.int64)
-        if arrays.tasks @ _misses(arrays, copies, relaxed) <= problem.budget * (1.0 + 1e-12):
+        if _holds_deadline(problem, copies, relaxed):
             break
-    used = int(arrays.tasks @ copies)
+    return copies
+
+
+def _check_machines(problem: CloningProblem, copies: Integers) -> None:
+    used = int(problem.arrays.tasks @ copies)
     if used > problem.machines:
         raise InputError(
             Fault(
                 "machines",
-                f"rounded up, the copies of {method.value} need {used} machines, there are "
+                f"the rounded copies of Theorem 1 need {used} machines, there are "
                 f"{problem.machines}",
-                f"use --method exact, or write machines: {used}",
+                f"use --method subgradient or exact, or write machines: {used}",
             )
         )
-    groups = np.arange(len(copies), dtype=np.int64)
-    return IntegerCopies(groups, copies, arrays.tasks.copy(), 0.0, False, 0)
+
+
+def _round_to_machines(
+    problem: CloningProblem, ratios: Floats, relaxed: bool, k: float
+) -> IntegerCopies:
+    """Round to copies that hold the deadline on the machines; they must exist.
+
+    Rounded-down copies come first. A task's next copy changes its cost + ``k`` phi. Tasks with the
+    least change get it, until the deadline holds and no further copy lowers the sum. If the
+    machines don't suffice for that, copies are moved.
+    """
+    arrays = problem.arrays
+    every = np.arange(len(ratios), dtype=np.int64)
+    # Steps that ended before they converged can exceed the machines.
+    excess = (problem.machines - problem.tasks) / max(
+        float(arrays.tasks @ ratios) - problem.tasks, 1e-9
+    )
+    low = np.floor(1.0 + (ratios - 1.0) * min(excess, 1.0))
+    change = costs(arrays, every, low + 1.0) - costs(arrays, every, low)
+    drop = _misses(arrays, low, relaxed) - _misses(arrays, low + 1.0, relaxed)
+    merit = change - k * drop
+    owner = np.repeat(every, arrays.tasks)
+    copies = low.astype(np.int64)[owner]
+    free = int(problem.machines - copies.sum())
+    order = np.argsort(merit[owner], kind="stable")[:free]
+    needed = float(arrays.tasks @ _misses(arrays, low, relaxed)) - problem.budget * ROUNDING_MARGIN
+    count = int((merit[owner[order]] < 0.0).sum())
+    if needed > 0.0:
+        count = max(count, int(np.searchsorted(np.cumsum(drop[owner[order]]), needed)) + 1)
+    copies[order[:count]] += 1
+    _move_copies(problem, owner, copies, relaxed)
+    rows, tasks = np.unique(np.stack([owner, -copies]), axis=1, return_counts=True)
+    return IntegerCopies(rows[0], -rows[1], tasks.astype(np.int64), 0.0, False, 0)
+
+
+def _move_copies(problem: CloningProblem, owner: Integers, copies: Integers, relaxed: bool) -> None:
+    """Lower phi until the deadline holds, by adding or moving one copy at a time.
+
+    phi is convex, so if no move lowers it, it is the least that the machines allow.
+    """
+    decay = problem.arrays.decay[owner]
+
+    def phi(numbers: Integers) -> Floats:
+        h = np.exp(-decay * numbers)
+        return np.asarray(h if relaxed else -np.log1p(-h))
+
+    while float(phi(copies).sum()) > problem.budget * ROUNDING_MARGIN:
+        drop = phi(copies) - phi(copies + 1)
+        to = int(np.argmax(drop))
+        if copies.sum() >= problem.machines:
+            loss = np.full(len(copies), np.inf)
+            several = copies > 1
+            loss[several] = (phi(np.maximum(copies - 1, 1)) - phi(copies))[several]
+            from_ = int(np.argmin(loss))
+            if not loss[from_] < drop[to]:
+                return
+            copies[from_] -= 1
+        copies[to] += 1
 
 
 def expected_cost(problem: CloningProblem, copies: Floats | Integers) -> float:

@@ -237,6 +237,11 @@ def test_theorem_1_is_exact_for_equal_means() -> None:
     assert exact.expected_cost < closed.expected_cost
 
 
+def test_theorem_1_refers_to_algorithm_1_beyond_the_machines() -> None:
+    with pytest.raises(InputError, match=r"need 8 machines.*--method subgradient"):
+        solve(MACHINES, SolveMethod.CLOSED_FORM)
+
+
 def test_theorem_1_costs_more_for_unequal_means() -> None:
     rng = np.random.default_rng(2)
     groups = [TaskGroup(1, Pareto.of_mean(2.0, float(m))) for m in rng.uniform(2.0, 30.0, 20)]
@@ -290,6 +295,56 @@ def test_subgradient_converges_to_the_optimum(
     assert violation <= 1e-7
     assert expected_cost(problem, ratios) == pytest.approx(exact.continuous_cost, rel=1e-5)
     np.testing.assert_allclose(ratios, exact.continuous, rtol=1e-3)
+
+
+@pytest.mark.parametrize("constraint", DeadlineConstraint)
+@pytest.mark.parametrize("problem", [MACHINES, BOTH, paretos(0, 5, 8, 90.0, 0.3, (1.1, 1.4))])
+def test_subgradient_answers_if_the_machines_bind(
+    problem: CloningProblem, constraint: DeadlineConstraint
+) -> None:
+    """Against scipy's continuous optimum, its slope in M, and all integer copies."""
+    relaxed = constraint is DeadlineConstraint.RELAXED
+
+    def value(machines: int) -> float:
+        other = CloningProblem(problem.groups, machines, problem.deadline, problem.miss_probability)
+        return general_solver(other, relaxed, lambda r: expected_cost(other, r))[1]
+
+    found = solve(problem, SolveMethod.SUBGRADIENT, constraint)
+    here = value(problem.machines)
+    assert np.ceil(found.continuous - 1e-5).sum() > problem.machines
+    assert found.continuous.sum() == pytest.approx(problem.machines, rel=1e-5)
+    assert found.continuous_cost == pytest.approx(here, rel=1e-4)
+    # The optimum is convex in M, so the multiplier is at least what one more machine saves.
+    assert found.machine_price > 0.0
+    assert found.machine_price >= here - value(problem.machines + 1) - 1e-4 * here
+    best, _ = brute_force(problem, relaxed, problem.most_copies)
+    assert found.machines <= problem.machines
+    if not relaxed:
+        assert miss_of(problem, found.copies) <= problem.miss_probability * (1 + 1e-9)
+    assert best * (1 - 1e-9) <= found.expected_cost <= best * 1.05
+
+
+def test_integer_copies_of_the_subgradient_method_always_hold() -> None:
+    """Few machines, equal tasks, and steps that end before they converge."""
+    rng = np.random.default_rng(3)
+    exceeding = 0
+    for seed in range(12):
+        groups = [
+            TaskGroup(int(rng.integers(1, 5)), group.duration)
+            for group in paretos(seed, 4, 20, orders=(1.1, 1.8)).groups
+        ]
+        tasks = sum(group.count for group in groups)
+        problem = CloningProblem(groups, tasks + int(rng.integers(2, 9)), 90.0, 0.3)
+        if fewest_machines(problem, DeadlineConstraint.EXACT, 200)[1] > problem.machines:
+            continue
+        best = solve(problem).expected_cost
+        for iterations in (1, 10, 20_000):
+            found = solve(problem, SolveMethod.SUBGRADIENT, iterations=iterations)
+            exceeding += int(np.ceil(found.continuous - 1e-4).sum() > problem.machines)
+            assert found.machines <= problem.machines
+            assert miss_of(problem, found.copies) <= 0.3 * (1 + 1e-9)
+            assert found.expected_cost >= best * (1 - 1e-9)
+    assert exceeding >= 12
 
 
 def test_grouping_changes_nothing() -> None:
