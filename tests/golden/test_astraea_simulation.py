@@ -25,7 +25,7 @@ MICRO = 1_000_000
 @pytest.fixture(scope="module")
 def played() -> tuple[Engine, DecisionRecorder]:
     cluster, notes = example_cluster(), DecisionRecorder()
-    # j22 fits no round in the paper's two batches; sixteen slots are where the example ends.
+    # The example ends after sixteen slots.
     engine = simulate(
         cluster, example_jobs(cluster), "astraea", SETTINGS, until=16, observers=[notes]
     )
@@ -64,17 +64,35 @@ def test_incomes_and_prices_are_the_example_s(played: tuple[Engine, DecisionReco
     per_server = [2 * (16 ** (5 / 8) - 1), 16 ** (2 / 4) - 1]
     for slot in range(8, 12):
         assert notes.prices[slot] == pytest.approx(np.tile(per_server, (4, 1)), abs=1e-5)
-    assert not notes.prices[7].any()
-    assert max(notes.prices) == 11
+    assert not any(prices.any() for slot, prices in notes.prices.items() if not 8 <= slot < 12)
 
 
-def test_j22_is_told_why_it_was_left(played: tuple[Engine, DecisionRecorder]) -> None:
+def test_j22_is_postponed_until_the_timespan_ends(
+    played: tuple[Engine, DecisionRecorder],
+) -> None:
+    """Thirty workers never fit places for eight: the paper postpones it batch after batch."""
+    never = "needs 30 workers at once, the empty cluster has room for 8"
+    assert played[1].waits["j22"] == ["joins batch 2, decided in slot 8"]
     refused = played[0].jobs["j22"]
     assert refused.status is Status.REFUSED
     assert refused.refusal is not None
-    # The paper postpones it batch after batch; thirty workers never fit places for eight.
     assert refused.refusal.reason is RefusalReason.NEVER_FITS
-    assert "has room for 8" in refused.refusal.message
+    assert refused.refusal.message == never
+
+    cluster, notes = example_cluster(), DecisionRecorder()
+    simulate(cluster, example_jobs(cluster), "astraea", SETTINGS, until=100, observers=[notes])
+    first, second = notes.waits["j22"][:2]
+    assert first == "joins batch 2, decided in slot 8"
+    assert second.startswith("postponed to batch ")
+    assert second.endswith(never)
+    assert notes.commits.keys() == {"j11", "j12", "j21"}
+
+
+def test_j22_is_refused_at_once_if_the_timespan_is_open() -> None:
+    cluster, notes = example_cluster(), DecisionRecorder()
+    engine = simulate(cluster, example_jobs(cluster), "astraea", SETTINGS, observers=[notes])
+    assert "j22" not in notes.waits
+    assert engine.jobs["j22"].status is Status.REFUSED
 
 
 def test_the_books_are_the_ones_of_the_real_clock(played: tuple[Engine, DecisionRecorder]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import Charge, Command, Commit, Decided, DriverEvent
+from shadowprice.core.events import Charge, Command, Commit, Decided, DriverEvent, Queue
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
@@ -32,12 +32,13 @@ SETTINGS: Mapping[str, Any] = {
 
 
 class DecisionRecorder(Observer):
-    """Records commitments and charges, and the running jobs and prices of each slot."""
+    """Records commitments, charges and waits, and the running jobs and prices of each slot."""
 
     def __init__(self) -> None:
         self.policy: Any = None
         self.commits: dict[str, Commit] = {}
         self.charges: list[Charge] = []
+        self.waits: dict[str, list[str]] = {}
         self.prices: dict[int, np.ndarray] = {}
         self.running: dict[int, dict[str, Any]] = {}
 
@@ -47,6 +48,8 @@ class DecisionRecorder(Observer):
                 self.commits[command.decision.job] = command.decision
             elif isinstance(command, Decided) and isinstance(command.decision, Charge):
                 self.charges.append(command.decision)
+            elif isinstance(command, Decided) and isinstance(command.decision, Queue):
+                self.waits.setdefault(command.decision.job, []).append(command.decision.message)
 
     def slot_running(self, engine: Engine, slot: int) -> None:
         if engine.capabilities.prices:

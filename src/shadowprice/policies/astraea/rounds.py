@@ -338,11 +338,8 @@ class RoundPolicy:
         claim = self.tenancy.claim_of(job)
         if isinstance(claim, Refusal):
             return Reject(job.name, claim)
-        pool = self._pool_of[claim.tenant]
-        gang = gang_job(job, claim, pool.most_ps(claim), rigid=self._rigid)
-        places = pool.places(claim)
-        refusal = infeasibility(job, gang, *places, self.longest, own=not self.sharing)
-        if refusal is not None:
+        refusal = self._infeasibility(job, claim)
+        if refusal is not None and not self._is_postponed(view, refusal):
             return Reject(job.name, refusal)
         turn = self._turn_of(max(job.arrival, view.slot))
         if view.until is not None and turn.start >= view.until:
@@ -355,6 +352,21 @@ class RoundPolicy:
                 ),
             )
         return Queue(job.name, f"joins batch {turn.batch}, decided in slot {turn.start}")
+
+    def _infeasibility(self, job: Job, claim: UnitClaim) -> Refusal | None:
+        """Return why no round can ever schedule a job; None if an empty round could."""
+        pool = self._pool_of[claim.tenant]
+        gang = gang_job(job, claim, pool.most_ps(claim), rigid=self._rigid)
+        return infeasibility(job, gang, *pool.places(claim), self.longest, own=not self.sharing)
+
+    def _is_postponed(self, view: View, refusal: Refusal) -> bool:
+        """Return whether a job that never fits waits until the timespan ends, as in the paper.
+
+        Section 4.2 postpones j22, whose fixed number of workers exceeds the cluster's.
+        """
+        # Without an end of the timespan the job would wait forever.
+        never_fits = refusal.reason is RefusalReason.NEVER_FITS
+        return self._rigid and view.until is not None and never_fits
 
     def _turn_of(self, slot: int) -> Round:
         """Return the first future round whose batch collects jobs of a slot."""
@@ -514,7 +526,11 @@ class RoundPolicy:
         for gang in left:
             if gang.name not in self._waiting:
                 continue
-            refusal = explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
+            waiting = self._waiting[gang.name]
+            never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
+            refusal = never or explain_refusal(
+                self.tenancy, market, gang, turn, borrow=self.sharing
+            )
             if timespan_over:
                 yield self._give_up(gang.name, refusal)
             else:
