@@ -333,3 +333,20 @@ def test_what_is_kept_for_servers_of_other_sizes_stays_small() -> None:
         epochs = int(rng.integers(1, 99))
         learner.learn([job(on, f"job-{at}", ps=None, worker_amounts=worker, epochs=epochs)])
     assert len(pickle.dumps(learner)) < 10_000
+
+
+@pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
+def test_a_job_teaches_up_to_the_points_of_its_tenant(floor: Lower) -> None:
+    on = cluster(1, 1)
+    pool = PricePool.of(on, on.hosts_workers)
+    lower = LowerConstant(floor, StandaloneValue(on, on.hosts_workers, on.hosts_ps))
+    rich, poor = (job(on, "job", utility=Constant(value)) for value in (1e5, 3.0))
+    learnt = []
+    for one in (replace(rich, points=3.0), poor):
+        learner = ConstantsLearner(pool, "workers", 12, None, lower, known=False)
+        learner.learn([one])
+        learnt.append(learner.constants())
+    assert learnt[0].ln_lower == learnt[1].ln_lower
+    assert list(learnt[0].ln_upper) == list(learnt[1].ln_upper)
+    penniless = ConstantsLearner(pool, "workers", 12, None, lower, known=False)
+    assert not penniless.learn([replace(rich, points=0.0)])

@@ -65,17 +65,21 @@ def honest(bench: Bench, name: str) -> tuple[Any, ...]:
     return (quoted.quote.price, *shown, dict(prices_by_kind(posted)))
 
 
-@pytest.mark.parametrize("policy", ["rolling"])
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize(
-    ("attack", "points"),
+    ("policy", "attack", "points"),
     [
-        (submit_what_cannot_fit, 0),
-        (submit_what_cannot_fit, RICH),
-        (submit_what_never_gets_a_promise, RICH),
-        (submit_and_cancel, 0),
-        (submit_and_cancel, RICH),
-        (submit_without_points, 0),
+        ("rolling", submit_what_cannot_fit, 0),
+        ("rolling", submit_what_cannot_fit, RICH),
+        ("rolling", submit_what_never_gets_a_promise, RICH),
+        ("rolling", submit_and_cancel, 0),
+        ("rolling", submit_and_cancel, RICH),
+        ("rolling", submit_without_points, 0),
+        *(
+            (policy, attack, 0)
+            for policy in ("oasis", "pdors")
+            for attack in (submit_what_cannot_fit, submit_and_cancel, submit_without_points)
+        ),
     ],
 )
 def test_an_attack_moves_no_price_of_another_tenant(

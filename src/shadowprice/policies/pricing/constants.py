@@ -323,10 +323,13 @@ class ConstantsLearner:
     def _take_in(
         self, job: Job, measure: PriceContribution | None, *, for_good: bool = True
     ) -> None:
+        if not job.payable:
+            return
         window = self._window(job)
         if self.floor.kind == "guaranteed" and self.floor.alone is not None and window > 0:
             # D0 and the optimum are over all pools and jobs, whatever this job needs.
-            self._ln_alone = max(self._ln_alone, self.floor.alone.ln_utility(job, window))
+            ln_alone = min(self.floor.alone.ln_utility(job, window), math.log(job.payable))
+            self._ln_alone = max(self._ln_alone, ln_alone)
             first, last = self._arrivals or (job.arrival, job.arrival)
             self._arrivals = min(first, job.arrival), max(last, job.arrival)
         if measure is None:
@@ -350,7 +353,12 @@ class ConstantsLearner:
                 market.add(job.arrival, measure.ln_best, rate, uses, amounts)
 
     def _measure(self, job: Job) -> PriceContribution | None:
-        """Return a job's contribution, None if it has no demand or no time to run."""
+        """Return a job's contribution, None if it has no demand, no points or no time to run.
+
+        Its utility counts up to what its tenant could pay.
+        """
+        if not job.payable:
+            return None
         demand = self._demand(job)
         window = self._window(job)
         if demand is None or not demand.any() or window <= 0:
@@ -360,14 +368,15 @@ class ConstantsLearner:
         # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
         # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
         duration = self._shortest(job) - (self.floor.kind == "guaranteed")
-        ln_best = float(job.utility.log_values(np.array([duration]))[0])
+        ln_payable = math.log(job.payable)
+        ln_best = min(float(job.utility.log_values(np.array([duration]))[0]), ln_payable)
         ln_upper = np.full(len(shares), -np.inf)
         ln_upper[priced] = ln_best - np.log(shares[priced])
         slots = worker_slots(job)
         # Infinite if no server of the pool has the resources: the job then doesn't count.
         ln_use = math.log(slots) + _ln(float(shares.sum())) if priced.any() else math.inf
         useful = window if job.bag is None else min(window, job.bag.slots)
-        ln_worst = _ln_smallest_utility(job, useful)
+        ln_worst = min(_ln_smallest_utility(job, useful), ln_payable)
         return PriceContribution(ln_upper, ln_best, ln_worst, ln_use, slots, window, demand, shares)
 
     def covers(self, job: Job, constants: PriceConstants) -> bool:
