@@ -59,6 +59,7 @@ from shadowprice.service.state.recovery import (
     cluster_file_diff,
     policy_fingerprint,
 )
+from shadowprice.service.state.server_limits import forget_withheld
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.timespan import FollowOption
 from shadowprice.service.store import Store, StoreError, tables
@@ -212,6 +213,11 @@ class Service:
                 )
         self._tasks.append(asyncio.create_task(self._own(self.driver)))
         if self.runner is not None:
+            # Before the first request: a job is refused if the executor can never start it.
+            try:
+                await self.runner.limit_servers()
+            except ProblemError as error:
+                log.warning("failed to limit the servers, which is tried again: %s", error)
             self.runner.begin()
         if self.follower is not None:
             self.follower.begin()
@@ -468,6 +474,7 @@ class _FollowFile:
         if event is None:
             return
         batch.take(event)
+        forget_withheld(batch, event.servers.keys())
         new_text = json.dumps(cluster_record(self._cluster))
         batch.put("cluster", new_text)
         for name in event.servers:

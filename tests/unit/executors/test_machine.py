@@ -36,6 +36,18 @@ def test_devices_that_are_there_are_dealt_once() -> None:
     assert set(dealt(machine)["two"]) == {"a", "b", "c"}
 
 
+def test_only_whole_devices_that_exist_are_available() -> None:
+    machine = MachineAllocator([0], ("a", "b", "c"))
+    machine.configure([*servers(one=2, two=3), ServerInfo("none", {"cpu": MILLI})])
+    assert machine.available() == {"one": {"gpu": 2 * MILLI}, "two": {"gpu": MILLI}}
+    simulated = MachineAllocator([0], ())
+    simulated.configure([ServerInfo("one", {"gpu": 2 * MILLI + 500}), *servers(two=5_000)])
+    assert simulated.available() == {
+        "one": {"gpu": 2 * MILLI},
+        "two": {"gpu": MAX_FAKE_DEVICES * MILLI},
+    }
+
+
 def test_servers_without_bound_take_neither_memory_nor_time() -> None:
     machine = MachineAllocator([0], ())
     began = time.process_time()

@@ -39,6 +39,7 @@ from shadowprice.executors.contract.executor import Executor, ExecutorCapabiliti
 from shadowprice.executors.contract.optional import (
     ChecksReachability,
     KeepsLocalRecords,
+    LimitsServers,
     PollsProgress,
     ReportsHealth,
     ReportsObstacles,
@@ -76,6 +77,7 @@ __all__ = [
     "GenerationStatus",
     "InvalidProgress",
     "KeepsLocalRecords",
+    "LimitsServers",
     "LogChunk",
     "ObservedJob",
     "Obstacle",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -34,6 +34,18 @@ class KeepsLocalRecords(Executor, Protocol):
     @property
     def directory(self) -> Path:
         """The directory; without it, running generations can't be found again."""
+
+
+@runtime_checkable
+class LimitsServers(Executor, Protocol):
+    """An executor that may have less than the capacity that its servers are configured with."""
+
+    def available(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the amounts that each server really has, in the units of `core.amounts`.
+
+        Only resources that the executor hands out itself are given. ``gpu`` counts GPUs of all
+        kinds. The service plans no job on the rest.
+        """
 
 
 @runtime_checkable

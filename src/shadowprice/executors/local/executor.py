@@ -186,6 +186,10 @@ class LocalExecutor:
         """Set the slices of this machine that are servers."""
         self._machine.configure(servers)
 
+    def available(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the GPUs of each server; see `LimitsServers`."""
+        return self._machine.available()
+
     # ------------------------------------------------------------------ commands
 
     async def start(self, spec: GenerationSpec) -> Receipt:

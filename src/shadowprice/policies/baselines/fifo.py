@@ -21,6 +21,7 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
 
     The first job that doesn't fit blocks all later ones, except the next ``backfill`` jobs in the
     queue. A job that loses a server returns to its position in the queue and keeps its progress.
+    After servers shrank, jobs that the empty cluster can't run wait outside the queue.
 
     Notes
     -----
@@ -37,6 +38,7 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
         self._room = FreeCapacity(context.cluster)
         self._order: dict[str, int] = {}
         self._queue: deque[tuple[Job, int]] = deque()
+        self._too_large: set[str] = set()
         self._arrivals = 0
         self._blocked = False
 
@@ -67,11 +69,17 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
         if placement is not None:
             self._room.stand(job, placement)
             return
-        wanted = self._workers_of(job)
-        self._queue.append((job, self._empty.workers(job, wanted) or wanted))
+        workers = self._empty.workers(job, self._workers_of(job))
+        if workers:
+            self._queue.append((job, workers))
+        else:  # only larger servers help, and these cause another resync
+            self._too_large.add(job.name)
 
     def _leave(self, name: str) -> None:
         if self._order.pop(name, None) is None:
+            return
+        if name in self._too_large:
+            self._too_large.remove(name)
             return
         if not self._room.release(name):
             self._queue = deque(entry for entry in self._queue if entry[0].name != name)
@@ -85,11 +93,14 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
                 continue  # the job had lost its placement before the policy resumed
             job, placement = self._room.standing[name]
             self._room.release(name)
-            workers = placement.total_workers
-            if job.worker_count_index(workers) is None:  # a revision disallowed this worker count
+            wanted = placement.total_workers
+            if job.worker_count_index(wanted) is None:  # a revision disallowed this worker count
                 wanted = self._workers_of(job)
-                workers = self._empty.workers(job, wanted) or wanted
-            displaced.append((job, workers))
+            workers = self._empty.workers(job, wanted)
+            if workers:
+                displaced.append((job, workers))
+            else:
+                self._too_large.add(name)
         entries = sorted([*displaced, *self._queue], key=lambda entry: self._order[entry[0].name])
         self._queue = deque(entries)
         self._blocked = False

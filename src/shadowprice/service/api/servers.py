@@ -180,7 +180,8 @@ async def change_server(
         amounts = checked_amounts(change.capacity, cluster, "body.capacity")
     what = "changed" if changed - {"drain"} else "drained" if drain else "takes work"
     state = ServerState(role, amounts, drained=drain, cost=change.cost)
-    await service.writing.do(UpdateServers({name: state}, what))
+    sets_capacity = change.capacity is not None
+    await service.writing.do(UpdateServers({name: state}, what, sets_capacity))
     [server] = [candidate for candidate in _servers(service) if candidate.name == name]
     return server
 

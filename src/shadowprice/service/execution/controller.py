@@ -23,6 +23,7 @@ from shadowprice.executors.contract import (
     ExecutorError,
     GenerationSpec,
     GenerationStatus,
+    LimitsServers,
     Obstacle,
     PollsProgress,
     Progressed,
@@ -84,7 +85,7 @@ class ExecutionController:
     key : bytes
         The store's secret: signs progress tokens and command identities.
     stated : collection of str
-        Servers of the cluster file. Their capacity is the file's, not what the executor discovers.
+        Servers of the cluster file. Their capacity is the file's, or less if the executor has less.
 
     Attributes
     ----------
@@ -400,6 +401,7 @@ class ExecutionController:
                 await self._find()
                 self._resync = False
         await self._configure()
+        await self.limit_servers()
         await self.settle()
         published = self._driver.published
         completed = self._outbox.acknowledged(published.running, published.unacknowledged)
@@ -529,8 +531,14 @@ class ExecutionController:
         cluster = self._driver.published.servers.cluster
         if cluster is self._cluster:
             return
-        await self.executor.configure(to_server_infos(cluster))
+        withheld = self._driver.published.servers.withheld
+        await self.executor.configure(to_server_infos(cluster, withheld))
         self._cluster = cluster
+
+    async def limit_servers(self) -> None:
+        """Limit servers to what the executor has, so that no job is planned on the rest."""
+        if isinstance(self.executor, LimitsServers):
+            await self._servers.limit(self.executor.available())
 
 
 async def _each(ask: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from shadowprice.executors.contract import ServerGone, ServerInfo, ServerSeen
 from shadowprice.service.driver import Driver
 from shadowprice.service.state.commit_result import ClusterState
 from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
+from shadowprice.service.state.server_limits import LimitServers, Withheld, is_limiting
 
 log = logging.getLogger("shadowprice.service")
 
@@ -28,7 +29,7 @@ class ServerDiscovery:
     Parameters
     ----------
     stated : collection of str
-        Servers of the cluster file. Their capacity is the file's, not what the executor discovers.
+        Servers of the cluster file. Their capacity is the file's, or less if the executor has less.
     discovers : bool
         Whether the executor discovers servers itself.
     """
@@ -62,6 +63,14 @@ class ServerDiscovery:
             state = replace(state, role=servers.cluster.roles[row], drained=name in servers.drained)
             if to_server_infos(servers.cluster)[row].capacity != state.capacity:
                 await self._try(UpdateServers({name: state}, "changed"))
+        else:
+            await self.limit({name: _counted_amounts(report.server)})
+
+    async def limit(self, available: Mapping[str, Mapping[str, int]]) -> None:
+        """Limit servers to the amounts that the executor has; see `LimitServers`."""
+        servers = self._driver.published.servers
+        if is_limiting(servers.cluster, servers.withheld, available):
+            await self._try(LimitServers(available))
 
     async def _opened_or_closed(self, server: ServerInfo) -> ClusterState:
         """Drain a server that no longer accepts work, or undo that; return all servers.
@@ -75,14 +84,15 @@ class ServerDiscovery:
             return servers
         capacity = to_server_infos(servers.cluster)[row].capacity
         state = ServerState(servers.cluster.roles[row], capacity, drained=not drained)
-        await self._try(UpdateServers({server.name: state}, "closed" if not drained else "opened"))
+        what = "closed" if not drained else "opened"
+        await self._try(UpdateServers({server.name: state}, what, sets_capacity=False))
         if server.takes_work:
             self._closed.discard(server.name)
         else:
             self._closed.add(server.name)
         return self._driver.published.servers
 
-    async def _try(self, operation: SetServerAvailability | UpdateServers) -> None:
+    async def _try(self, operation: SetServerAvailability | UpdateServers | LimitServers) -> None:
         try:
             await self._driver.do(operation)
         except (InputError, EventError) as error:  # retries can't succeed; other errors are retried
@@ -102,16 +112,26 @@ def to_server_spec(server: ServerInfo, cluster: Cluster) -> ServerState:
     return ServerState(role, counted)
 
 
-def to_server_infos(cluster: Cluster) -> Sequence[ServerInfo]:
-    """Return a cluster's servers as an executor's configuration, without unlimited resources."""
-    return [
-        ServerInfo(
-            name,
-            {
-                resource: amount
-                for resource, amount in zip(cluster.resources, row, strict=True)
-                if 0 < amount < UNLIMITED
-            },
-        )
-        for name, row in zip(cluster.names, cluster.capacity.tolist(), strict=True)
-    ]
+def _counted_amounts(server: ServerInfo) -> Mapping[str, int]:
+    """Return what the executor counts on a server: without GPUs, it has none of any kind."""
+    if "gpu" in server.capacity:
+        return server.capacity
+    gpus = sum(amount for name, amount in server.capacity.items() if name.startswith("gpu/"))
+    return {**server.capacity, "gpu": gpus}
+
+
+def to_server_infos(cluster: Cluster, withheld: Withheld | None = None) -> Sequence[ServerInfo]:
+    """Return a cluster's servers as an executor's configuration, without unlimited resources.
+
+    ``withheld`` holds amounts to add, which are configured but missing.
+    """
+    infos = []
+    for name, row in zip(cluster.names, cluster.capacity.tolist(), strict=True):
+        missing = (withheld or {}).get(name, {})
+        amounts = {
+            resource: amount + missing.get(resource, 0)
+            for resource, amount in zip(cluster.resources, row, strict=True)
+        }
+        limited = {key: amount for key, amount in amounts.items() if 0 < amount < UNLIMITED}
+        infos.append(ServerInfo(name, limited))
+    return infos

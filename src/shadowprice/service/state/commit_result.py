@@ -80,6 +80,8 @@ class ClusterState:
         The end of the timespan as it was set, in nanoseconds since 1970.
     start_ups : StartUps
         Newest start-up times of jobs.
+    withheld : mapping
+        Configured amounts that the executor lacks, by server and resource.
     """
 
     cluster: Cluster
@@ -92,6 +94,7 @@ class ClusterState:
     until: int | None = None
     until_at: int | None = None
     start_ups: StartUps = field(default_factory=StartUps)
+    withheld: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ from shadowprice.service.state.recovery import (
     recover,
 )
 from shadowprice.service.state.restart_costs import RestartCostEstimator
+from shadowprice.service.state.server_limits import Withheld, read_withheld
 from shadowprice.service.state.speed_estimates import SpeedEstimator
 from shadowprice.service.state.start_ups import StartUps, read_start_ups
 from shadowprice.service.state.timespan import TimespanEnd, read_end
@@ -126,6 +127,7 @@ class DurableEngine:
         self.last_at: int = recovered.last_at
         self.end: TimespanEnd = read_end(self.store)
         self.start_ups: StartUps = read_start_ups(self.store)
+        self.withheld: Withheld = read_withheld(self.store)
         self.margins: Margins = recovered.margins
         self._snapshot_sequence: int = recovered.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
@@ -170,6 +172,7 @@ class DurableEngine:
             engine.until,
             self.end.at,
             self.start_ups,
+            self.withheld,
         )
         outcome.accounts = self.accounts.shown()
         outcome.prices = self._prices()

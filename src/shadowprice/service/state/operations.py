@@ -35,6 +35,7 @@ from shadowprice.service.state.commit_result import Operation
 from shadowprice.service.state.ending import lengthened, without_end_text
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margin
+from shadowprice.service.state.server_limits import forget_withheld
 from shadowprice.service.state.submission import (
     Submission,
     content_hash,
@@ -437,14 +438,18 @@ class UpdateServers:
     """Add, remove, resize, drain or resume servers.
 
     ``servers`` is that of `CapacityChanged`; ``what`` describes the change in the event stream.
+    ``sets_capacity`` is false if only other properties change.
     """
 
     servers: Mapping[str, ServerState | None]
     what: str
+    sets_capacity: bool = True
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event for each server."""
         batch.take(CapacityChanged(batch.truth.coming, dict(self.servers)))
+        if self.sets_capacity:
+            forget_withheld(batch, self.servers.keys())
         for name in self.servers:
             batch.tell("server", server=name, what=self.what)
 

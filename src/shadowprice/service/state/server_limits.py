@@ -1,0 +1,126 @@
+"""Server capacity that is configured but that the executor doesn't have."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shadowprice.core.amounts import UNLIMITED, format_amount
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import CapacityChanged, ServerState
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.store import Store
+
+log = logging.getLogger("shadowprice.service")
+
+Withheld = Mapping[str, Mapping[str, int]]
+"""Configured amounts that the executor lacks, by server and resource."""
+
+_KEY: Final = "withheld"
+
+
+def read_withheld(store: Store) -> Withheld:
+    """Return the stored amounts that the executor lacks."""
+    withheld: Withheld = json.loads(store.get(_KEY) or "{}")
+    return withheld
+
+
+def configured_capacity(cluster: Cluster, name: str, withheld: Mapping[str, int]) -> dict[str, int]:
+    """Return a server's configured capacity by resource, with the amounts that are withheld."""
+    amounts = cluster.capacity[cluster.index[name]].tolist()
+    return {
+        resource: amount + withheld.get(resource, 0)
+        for resource, amount in zip(cluster.resources, amounts, strict=True)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class LimitServers:
+    """Limit servers to the capacity that the executor has; return capacity that it has again.
+
+    ``available`` holds the executor's amounts by server and resource. Resources that are left out
+    aren't limited, except GPUs of any kind, which it counts together as ``gpu``.
+    """
+
+    available: Mapping[str, Mapping[str, int]]
+
+    def perform(self, batch: Batch) -> None:
+        """Apply the changes, and emit an event for each changed server."""
+        cluster, truth = batch.engine.cluster, batch.truth
+        withheld = dict(truth.withheld)
+        servers: dict[str, ServerState | None] = {}
+        for name in self.available.keys() & cluster.index.keys():
+            row = cluster.index[name]
+            configured = configured_capacity(cluster, name, withheld.pop(name, {}))
+            limited = limited_capacity(configured, self.available[name])
+            missing = {
+                resource: amount - limited[resource]
+                for resource, amount in configured.items()
+                if limited[resource] < amount
+            }
+            if missing:
+                withheld[name] = missing
+            if limited != configured_capacity(cluster, name, {}):
+                is_drained = row in batch.engine.state.drained
+                servers[name] = ServerState(cluster.roles[row], limited, drained=is_drained)
+        if withheld != truth.withheld:
+            _put(batch, withheld)
+        if not servers:
+            return
+        batch.take(CapacityChanged(truth.coming, dict(sorted(servers.items()))))
+        for name in sorted(servers):
+            what = _describe(cluster, withheld.get(name, {}))
+            log.warning("server %s: %s", name, what)
+            batch.tell("server", server=name, what=what)
+
+
+def is_limiting(cluster: Cluster, withheld: Withheld, available: Withheld) -> bool:
+    """Return whether `LimitServers` would change anything."""
+    for name in available.keys() & cluster.index.keys():
+        configured = configured_capacity(cluster, name, withheld.get(name, {}))
+        limited = limited_capacity(configured, available[name])
+        if limited != configured_capacity(cluster, name, {}):
+            return True
+    return False
+
+
+def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]) -> dict[str, int]:
+    """Return the capacity that is both configured and available."""
+    limited = {
+        resource: min(amount, available.get(resource, amount)) if amount < UNLIMITED else amount
+        for resource, amount in configured.items()
+    }
+    gpus = available.get("gpu")
+    if gpus is None:
+        return limited
+    # The executor doesn't know which kind of device the configuration calls how.
+    for resource, amount in configured.items():
+        if resource == "gpu" or resource.startswith("gpu/"):
+            limited[resource] = min(amount, gpus)
+            gpus -= limited[resource]
+    return limited
+
+
+def forget_withheld(batch: Batch, servers: Collection[str]) -> None:
+    """Forget what is withheld of servers whose capacity was configured anew."""
+    withheld = {name: item for name, item in batch.truth.withheld.items() if name not in servers}
+    if len(withheld) < len(batch.truth.withheld):
+        _put(batch, withheld)
+
+
+def _put(batch: Batch, withheld: Withheld) -> None:
+    batch.undo.assign(batch.truth, "withheld", withheld)
+    batch.put(_KEY, json.dumps(withheld, sort_keys=True))
+
+
+def _describe(cluster: Cluster, missing: Mapping[str, int]) -> str:
+    if not missing:
+        return "the executor has its whole capacity again"
+    amounts = ", ".join(
+        f"{format_amount(amount, cluster.dimensions[cluster.column[resource]])} {resource}"
+        for resource, amount in missing.items()
+    )
+    return f"the executor has less than its capacity: {amounts} missing"

@@ -1,0 +1,71 @@
+"""Capacity that the executor lacks is withheld from plans, and returned when it exists again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.events import ServerState
+from shadowprice.service.state.operations import UpdateServers
+from shadowprice.service.state.server_limits import LimitServers, is_limiting, limited_capacity
+from tests.unit.service.test_durable_engine import Bench
+
+
+@pytest.mark.parametrize(
+    ("configured", "available", "limited"),
+    [
+        ({"gpu": 4000, "cpu": 8000}, {"gpu": 3000}, {"gpu": 3000, "cpu": 8000}),
+        ({"gpu": 4000, "cpu": 8000}, {"gpu": 9000, "cpu": 7900}, {"gpu": 4000, "cpu": 7900}),
+        ({"gpu/a": 2000, "gpu/b": 2000}, {"gpu": 3000}, {"gpu/a": 2000, "gpu/b": 1000}),
+        ({"gpu/a": 2000, "cpu": 1000}, {"gpu": 0}, {"gpu/a": 0, "cpu": 1000}),
+        ({"gpu/a": 2000}, {"gpu": 4000, "gpu/product": 4000}, {"gpu/a": 2000}),
+        ({"bandwidth": UNLIMITED}, {"bandwidth": 5}, {"bandwidth": UNLIMITED}),
+    ],
+)
+def test_capacity_is_both_configured_and_available(
+    configured: Mapping[str, int], available: Mapping[str, int], limited: Mapping[str, int]
+) -> None:
+    assert limited_capacity(configured, available) == limited
+
+
+def test_withheld_capacity_survives_a_restart_and_returns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "fifo")
+    cluster = bench.truth.engine.cluster
+    name = cluster.names[0]
+    column = cluster.column["gpu"]
+    whole = int(cluster.capacity[0, column])
+
+    def amounts() -> tuple[int, int]:
+        truth = bench.truth
+        withheld = truth.withheld.get(name, {}).get("gpu", 0)
+        return int(truth.engine.cluster.capacity[0, column]), withheld
+
+    def limit(gpus: int) -> bool:
+        available = {name: {"gpu": gpus}, "unknown": {"gpu": 0}}
+        cluster, withheld = bench.truth.engine.cluster, bench.truth.withheld
+        changes = is_limiting(cluster, withheld, available)
+        sequence = bench.truth.engine.sequence
+        bench.do(LimitServers(available))
+        assert changes == (bench.truth.engine.sequence > sequence)
+        return changes
+
+    assert not limit(whole)
+    assert limit(whole - 1000)
+    assert amounts() == (whole - 1000, 1000)
+    bench.read()
+    assert amounts() == (whole - 1000, 1000)
+    assert not limit(whole - 1000)
+    assert limit(whole)
+    assert amounts() == (whole, 0)
+    assert limit(0)
+    state = bench.truth.engine.cluster
+    row = dict(zip(state.resources, state.capacity[0].tolist(), strict=True))
+    server = {name: ServerState(state.roles[0], row)}
+    bench.do(UpdateServers(server, "drained", sets_capacity=False))
+    assert amounts() == (0, whole)
+    bench.do(UpdateServers(server, "changed"))
+    assert amounts() == (0, 0)
+    assert not limit(whole)
