@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, Dimension
 from shadowprice.core.budget import Budget
+from shadowprice.core.devices import is_device, whole_parts
 from shadowprice.core.errors import InputError
 
 BANDWIDTH = "bandwidth"
@@ -183,7 +184,8 @@ class Cluster:
         Parameters
         ----------
         amounts : mapping of str to int
-            Amounts by resource name. Bandwidth is ignored if no server declares it.
+            Amounts by resource name. Bandwidth is ignored if no server declares it. Shares of
+            devices are rounded up to parts that can be packed; see `core.devices`.
 
         Returns
         -------
@@ -198,7 +200,7 @@ class Cluster:
         vector = np.zeros(len(self.resources), dtype=np.int64)
         for name, amount in amounts.items():
             if name in self.column:
-                vector[self.column[name]] = amount
+                vector[self.column[name]] = whole_parts(amount) if is_device(name) else amount
             elif amount and name != BANDWIDTH:
                 names = ", ".join(self.resources)
                 raise InputError(f"no server has {name!r}; the cluster's resources are {names}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.amounts import MILLI
+from shadowprice.core.devices import is_device, whole_parts
 from shadowprice.executors.contract import GenerationSpec, ServerInfo
 from shadowprice.executors.environment import Process, processes_of
 from shadowprice.executors.generations.disk import list_names
@@ -183,7 +184,7 @@ class MachineAllocator:
         used: Counter[str],
         given: list[str] | None,
     ) -> dict[str, int]:
-        amount = sum(_gpus(demand).values())
+        amount = whole_parts(sum(_gpus(demand).values()))
         whole, fraction = divmod(amount, MILLI)
         if not amount:
             return {}
@@ -210,6 +211,4 @@ class MachineAllocator:
 
 
 def _gpus(amounts: Mapping[str, int]) -> dict[str, int]:
-    return {
-        name: amount for name, amount in amounts.items() if name == "gpu" or name.startswith("gpu/")
-    }
+    return {name: amount for name, amount in amounts.items() if is_device(name)}

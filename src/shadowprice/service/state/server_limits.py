@@ -10,6 +10,7 @@ from typing import Final
 
 from shadowprice.core.amounts import UNLIMITED, format_amount
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.devices import is_device
 from shadowprice.core.events import CapacityChanged, ServerState
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.store import Store
@@ -98,7 +99,7 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
         return limited
     # The executor doesn't know which kind of device the configuration calls how.
     for resource, amount in configured.items():
-        if resource == "gpu" or resource.startswith("gpu/"):
+        if is_device(resource):
             limited[resource] = min(amount, gpus)
             gpus -= limited[resource]
     return limited

@@ -1,0 +1,32 @@
+"""Devices that processes can share: GPUs of any kind.
+
+A device is divided by halving, as in a buddy allocator: a share takes the smallest part of
+`PARTS` that holds it. Each part divides the next larger one. So processes fit on whole devices if
+and only if their parts add up to no more than the devices, and one sum per server is an exact test.
+Without this, 0.6 + 0.6 + 0.6 would seem to fit on two devices.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shadowprice.core.amounts import MILLI
+
+PARTS: Final = (1, 5, 25, 125, 250, 500, MILLI)
+"""Parts of a device in thousandths, ascending."""
+
+
+def is_device(resource: str) -> bool:
+    """Return whether a resource counts devices: ``gpu`` or ``gpu/KIND``."""
+    return resource == "gpu" or resource.startswith("gpu/")
+
+
+def whole_parts(amount: int) -> int:
+    """Round a demand of devices up, so that its share of a device is one of `PARTS`.
+
+    ``amount`` is in thousandths.
+    """
+    devices, share = divmod(amount, MILLI)
+    if not share:
+        return amount
+    return devices * MILLI + next(part for part in PARTS if part >= share)
