@@ -43,8 +43,8 @@ class LimitsServers(Executor, Protocol):
     def available(self) -> Mapping[str, Mapping[str, int]]:
         """Return the amounts that each server really has, in the units of `core.amounts`.
 
-        Only resources that the executor hands out itself are given. ``gpu`` counts GPUs of all
-        kinds. The service plans no job on the rest.
+        Only resources that the executor allocates itself are given. ``gpu`` counts GPUs of all
+        kinds. The service plans no job on the rest. Return the same object until an amount changes.
         """
 
 

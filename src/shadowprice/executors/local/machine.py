@@ -76,16 +76,13 @@ class MachineAllocator:
         self._cores = tuple(cores)
         self._devices = tuple(devices)
         self._slices: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
-        self._with_gpus: tuple[str, ...] = ()
+        self._available: Mapping[str, Mapping[str, int]] = {}
         self._next_core = 0
         self._lowest = 0
 
     def configure(self, servers: Iterable[ServerInfo]) -> None:
         """Set the servers; unchanged ones keep their cores and devices."""
         by_name = {server.name: server for server in servers}
-        self._with_gpus = tuple(
-            name for name, server in by_name.items() if any(_gpus(server.capacity).values())
-        )
         for name in self._slices.keys() - by_name.keys():
             del self._slices[name]
         taken = {device for _, devices in self._slices.values() for device in devices}
@@ -104,10 +101,18 @@ class MachineAllocator:
                 devices = self._take_devices(device_count, taken)
                 taken |= {*devices}
             self._slices[name] = (cores, devices)
+        self._available = {
+            name: {"gpu": len(self._slices[name][1]) * MILLI}
+            for name, server in by_name.items()
+            if any(_gpus(server.capacity).values())
+        }
 
     def available(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the whole devices of each server that is configured with GPUs."""
-        return {name: {"gpu": len(self._slices[name][1]) * MILLI} for name in self._with_gpus}
+        """Return the whole devices of each server that is configured with GPUs.
+
+        The mapping is the same object until the next `configure`.
+        """
+        return self._available
 
     def _take_cores(self, count: int) -> tuple[int, ...]:
         total = len(self._cores)

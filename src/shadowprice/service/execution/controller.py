@@ -116,6 +116,7 @@ class ExecutionController:
         self._due = asyncio.Event()
         self._ordering = asyncio.Lock()
         self._cluster: Cluster | None = None
+        self._limited: tuple[Cluster | None, Mapping[str, Mapping[str, int]]] = (None, {})
         self._resync = False
         self._retry_at = 0.0
         self._background = BackgroundTasks(log, driver.metrics.failed)
@@ -537,8 +538,15 @@ class ExecutionController:
 
     async def limit_servers(self) -> None:
         """Limit servers to what the executor has, so that no job is planned on the rest."""
-        if isinstance(self.executor, LimitsServers):
-            await self._servers.limit(self.executor.available())
+        if not isinstance(self.executor, LimitsServers):
+            return
+        cluster, available = self._driver.published.servers.cluster, self.executor.available()
+        limited_cluster, limited_to = self._limited
+        # After a change the executor is configured first: it knows only the earlier servers.
+        if cluster is not self._cluster or (cluster is limited_cluster and available is limited_to):
+            return
+        await self._servers.limit(available)
+        self._limited = cluster, available
 
 
 async def _each(ask: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:

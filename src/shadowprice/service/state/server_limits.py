@@ -97,7 +97,7 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
     gpus = available.get("gpu")
     if gpus is None:
         return limited
-    # The executor doesn't know which kind of device the configuration calls how.
+    # Executors don't know the configuration's names of kinds, so kinds share the total.
     for resource, amount in configured.items():
         if is_device(resource):
             limited[resource] = min(amount, gpus)
