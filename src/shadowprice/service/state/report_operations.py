@@ -39,8 +39,8 @@ from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.verdict import ALL_WORKERS_SUCCEEDED
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.command_failures import explain_command_failure
 from shadowprice.service.state.job_views import view_changes
-from shadowprice.service.state.missing_files import explain_missing_file
 from shadowprice.service.state.restart_costs import is_restart
 from shadowprice.service.state.start_ups import (
     note_process,
@@ -246,7 +246,7 @@ class RecordReports:
         else:
             run = batch.truth.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
-            hint = explain_missing_file(run, report.reason, report.tail)
+            hint = explain_command_failure(run, report.reason, report.tail)
             if hint:
                 report = replace(report, reason=f"{report.reason}; {hint}")
         reason = _with_tail(report)

@@ -1,0 +1,178 @@
+"""Diagnostics for missing programs and files of a command, and for bash syntax run by sh."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from shadowprice.core.wording import quote_for_display
+
+_NOT_THERE: Final = re.compile(r"No such file|[Cc]an(?:no|')t open|: not found$")
+_NO_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
+_LOOKUP: Final = re.compile(
+    r"(?:^|: )([^\s:/]+): (?:command )?not found$"
+    r"|exec: \\?\"([^\"\\]+)\\?\": executable file not found in \$PATH"
+)
+"""Messages of shells and container runtimes about a program that no folder of PATH has."""
+_DOT_LOOKUP: Final = re.compile(r": \.: ([^\s:/]+): not found$")
+"""Message of sh about a file that ``.`` should read: without a slash, ``.`` searches PATH."""
+_NO_PROGRAM: Final = re.compile(r"cannot run (.+): No such file or directory$")
+_REPORTER: Final = re.compile(r"(?:^|\s)([^\s:]+): (?:line )?(?:\d+: )?[^:]+: not found$")
+_BASH_SYNTAX: Final = re.compile(
+    r"^([^\s:]+): (?:line )?\d+: "
+    r"((?:\w+: )?(?:Bad substitution|Illegal option \S+(?: \w+)?"
+    r"|Syntax error: (?:Bad for loop variable|\"[(}]\" unexpected|redirection unexpected)))"
+)
+"""Messages of dash about syntax and options that bash has."""
+_SHELLS: Final = frozenset({"sh", "dash", "ash"})
+_BASH_WORD: Final = re.compile(
+    r"\[\[|\(\(|builtin|caller|compgen|complete|coproc|declare|dirs|disown|enable|function|help"
+    r"|history|let|logout|mapfile|popd|pushd|readarray|select|shopt|source|suspend|typeset"
+)
+"""Words that bash has and a POSIX shell lacks."""
+_SHELL_WORD: Final = re.compile(
+    r"[.:!{]|alias|bg|case|cd|eval|exec|exit|export|fg|for|hash|if|jobs|local|read|readonly|return"
+    rf"|set|shift|trap|ulimit|umask|unalias|unset|until|wait|while|{_BASH_WORD.pattern}"
+)
+"""Words that only a shell knows: no program has these names."""
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
+_BASH_LINE: Final = "command: [bash, -c, ...]"
+_FEW: Final = 200
+"""Maximum number of words of a command that are checked."""
+
+
+def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[str]) -> str:
+    """Return why a job's command could not run, with a hint; empty if its log doesn't say.
+
+    Error messages of interpreters differ, but contain the name of the program or file: a word of
+    the command that isn't an absolute path. If a message names the searched folder, the result
+    does too.
+
+    ``run`` is that of the job file, ``reason`` explains the job's end, and ``tail`` holds the last
+    lines of its log.
+    """
+    command, workdir = run.get("command", ""), run.get("workdir")
+    argv = _words(command)
+    lines = [line.rstrip() for line in (reason, *tail)]
+    if (match := _NO_PROGRAM.search(reason)) and (hint := _shell_words_hint(command, match[1])):
+        return hint
+    for line in lines:
+        if hint := _bash_hint(command, line) or _lookup_hint(run, argv, line):
+            return hint
+        if not _NOT_THERE.search(line):
+            continue
+        named = [(match, word) for word in _relative(argv) if (match := _named(word, line))]
+        if not named:
+            continue
+        # The interpreter's name comes first: "bash: train.sh: No such file or directory".
+        match, word = max(named, key=lambda hit: hit[0].end())
+        if word == argv[0] and "/" not in word:
+            return _not_on_path(run, word)
+        return _told(f"{quote_for_display(word)} is not in", match[1] or "", workdir)
+    for option, module in pairwise(argv):
+        if option != "-m" or not module:
+            continue
+        modules = {hit[1] for line in lines if (hit := _NO_MODULE.search(line))}
+        if modules & {module, module.partition(".")[0]}:
+            return _told(f"{quote_for_display(module)} is not installed, and not in", "", workdir)
+    return ""
+
+
+def _shell_words_hint(command: object, program: str) -> str:
+    """Return the hint for a list whose first word only a shell understands; empty for others."""
+    if not isinstance(command, Sequence) or isinstance(command, str) or program != command[0]:
+        return ""
+    shown = quote_for_display(program)
+    if re.search(r"\s", program):
+        words = ", ".join(program.split()[:2])
+        return f"{shown} is one word of a list; write [{words}, ...], or one line without brackets"
+    if assignment := _ASSIGNMENT.match(program):
+        return f"no shell reads a list, so {shown} is no program; set {assignment[1]} in run.env"
+    if _SHELL_WORD.fullmatch(program):
+        return f"no shell reads a list, and only shells have {shown}; write the command as one line"
+    if program.startswith("~") or "$" in program:
+        return f"no shell expands {shown} in a list; write the whole path, or one line"
+    return ""
+
+
+def _bash_hint(command: object, line: str) -> str:
+    """Return the hint for a word or syntax of bash that another shell refused; else empty."""
+    if match := _BASH_SYNTAX.search(line):
+        return f"sh refused what bash may accept ({match[2]}); {_bash_instead(command, match[1])}"
+    match = _LOOKUP.search(line)
+    word = (match[1] or "") if match else ""
+    if not _BASH_WORD.fullmatch(word) or line.endswith("command not found"):
+        return ""
+    reporter = _REPORTER.search(line)
+    instead = _bash_instead(command, reporter[1] if reporter else "")
+    dot = "write . for source, or " if word == "source" else ""
+    return f"sh has no {quote_for_display(word)}, which is a word of bash; {dot}{instead}"
+
+
+def _bash_instead(command: object, reporter: str) -> str:
+    """Return how a command is run by bash. ``reporter`` is the shell or script with the error."""
+    name = reporter.rpartition("/")[2]
+    if isinstance(command, str) and name in _SHELLS:
+        return f"write {_BASH_LINE}, because /bin/sh runs a line"
+    first = command[0] if isinstance(command, Sequence) and command else ""
+    if not isinstance(command, str) and str(first).rpartition("/")[2] in _SHELLS:
+        return f"write bash for {first} in command"
+    if not name or name in _SHELLS:
+        return f"run it with bash: {_BASH_LINE}"
+    return f"run {quote_for_display(name)} with bash, or begin it with #!/bin/bash"
+
+
+def _lookup_hint(run: Mapping[str, Any], argv: Sequence[str], line: str) -> str:
+    """Return the hint for a word of the command that a shell didn't find in PATH; else empty."""
+    if (match := _DOT_LOOKUP.search(line)) and match[1] in argv:
+        name = match[1]
+        return f". searches PATH for {quote_for_display(name)}; write ./{name}"
+    match = _LOOKUP.search(line)
+    word = (match[1] or match[2]) if match else None
+    return _not_on_path(run, word) if word is not None and word in argv else ""
+
+
+def _not_on_path(run: Mapping[str, Any], word: str) -> str:
+    hint = "write its absolute path"
+    if word == "python":
+        hint = "write python3, or its absolute path"
+    if run.get("image"):
+        hint = f"{hint}, or use an image that has it"
+    return f"{quote_for_display(word)} is in no folder of PATH; {hint}"
+
+
+def _words(command: object) -> list[str]:
+    """Return the words of a command; arguments with spaces are split like shell commands."""
+    words = [command] if isinstance(command, str) else list(command or ())  # type: ignore[call-overload]  # a list
+    argv: list[str] = []
+    for word in map(str, words[:_FEW]):
+        try:
+            argv += shlex.split(word) if " " in word or len(words) == 1 else [word]
+        except ValueError:
+            argv += word.split()
+    return argv[:_FEW]
+
+
+def _relative(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words, and values of options, that may be relative paths."""
+    for word in words:
+        value = word.partition("=")[2] if word.startswith("-") else word
+        if value.removeprefix("./") and not value.startswith(("/", "-")):
+            yield value
+
+
+def _named(word: str, line: str) -> re.Match[str] | None:
+    """Return the match of a file's name in a line; group 1 is its folder, if given."""
+    name = re.escape(word.removeprefix("./"))
+    return re.search(rf"(?:^|[\s'\"`])(/[^'\"`:]*/|\./)?{name}(?=['\"`:]|$)", line)
+
+
+def _told(what: str, named: str, workdir: object) -> str:
+    folder = named.removeprefix("./").rstrip("/") or workdir or "the folder of its own"
+    hint = "state run.workdir, or write an absolute path"
+    if workdir:
+        hint = "put it there, or write an absolute path or another run.workdir"
+    return f"{what} {folder}, where the job runs; {hint}"

@@ -1,0 +1,217 @@
+"""Hints about commands that could not run, from messages of real shells and interpreters."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.executors.generations import logs
+from shadowprice.service.state.command_failures import explain_command_failure
+from tests.support.waiting import WAIT_LIMIT_SECONDS
+
+STATE = "state run.workdir, or write an absolute path"
+
+
+def said(command: str | list[str], folder: Path) -> list[str]:
+    """Return what a command says in a folder, as an executor would begin it."""
+    words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+    ran = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_SECONDS
+    )
+    assert ran.returncode, command
+    return ran.stderr.splitlines()[-logs.TAIL_LINES :]
+
+
+@pytest.mark.parametrize(
+    ("command", "what", "folder"),
+    [
+        ([sys.executable, "train.py"], "train.py", "{}"),
+        ([sys.executable, "-u", "./code/train.py", "--epochs=3"], "./code/train.py", None),
+        (f"{sys.executable} train.py --epochs 3", "train.py", "{}"),
+        (f"OMP_NUM_THREADS=1 exec {sys.executable} train.py", "train.py", "{}"),
+        (["bash", "train.sh"], "train.sh", None),
+        (["sh", "train.sh"], "train.sh", None),
+        (["sh", "-c", "./train.sh --fast"], "./train.sh", None),
+        ("./train.sh", "./train.sh", None),
+        (["perl", "x.pl"], "x.pl", None),
+        ([sys.executable, "-c", "open('data.csv')", "--data=data.csv"], "data.csv", None),
+    ],
+    ids=str,
+)
+def test_what_is_not_there_is_named_with_the_folder_and_the_mend(
+    tmp_path: Path, command: str | list[str], what: str, folder: str | None
+) -> None:
+    if isinstance(command, list) and shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {command[0]} here")
+    tail = said(command, tmp_path)
+    told = explain_command_failure({"command": command}, "worker-0 exited 2", tail)
+    where = told.partition(" is not in ")[2].partition(", where the job runs; ")[0]
+    assert told == f"{what!r} is not in {where}, where the job runs; {STATE}"
+    if folder is not None:
+        assert where == folder.format(tmp_path)
+    stated = {"command": command, "workdir": str(tmp_path)}
+    assert f"is not in {tmp_path}" in explain_command_failure(stated, "worker-0 exited 2", tail)
+    assert "put it there" in explain_command_failure(stated, "worker-0 exited 2", tail)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_script_of_torchrun_is_named(tmp_path: Path, workers: int) -> None:
+    """It says two dozen lines more, and as many as it takes to list processes that failed."""
+    pytest.importorskip("torch")
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    command = [torchrun, "--standalone", f"--nproc-per-node={workers}", "train.py"]
+    told = explain_command_failure(
+        {"command": command}, "worker-0 exited 1", said(command, tmp_path)
+    )
+    assert told == f"'train.py' is not in {tmp_path}, where the job runs; {STATE}"
+
+
+def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
+    for module in ("train_it_here", "project_here.train"):
+        command = [sys.executable, "-m", module]
+        told = explain_command_failure(
+            {"command": command}, "worker-0 exited 1", said(command, tmp_path)
+        )
+        assert told == (
+            f"{module!r} is not installed, and not in the folder of its own, where the job runs; "
+            f"{STATE}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("run", "reason", "tail", "expected"),
+    [
+        (
+            {"command": ["./train.sh"]},
+            "worker-0 exited 127: cannot run ./train.sh: No such file or directory",
+            [],
+            f"'./train.sh' is not in the folder of its own, where the job runs; {STATE}",
+        ),
+        (
+            {"command": ["trainn", "x.py"]},
+            "worker-0 exited 127: cannot run trainn: No such file or directory",
+            [],
+            "'trainn' is in no folder of PATH; write its absolute path",
+        ),
+        ({"command": ["python", "a.py"]}, "worker-0 exited 1", ["a.py: the loss is NaN"], ""),
+        ({"command": ["python", "/a.py"]}, "worker-0 exited 2", ["can't open file '/a.py'"], ""),
+        ({"command": ["python", "a.py"]}, "worker-0 exited 1", ["No such file: 'data.a.py'"], ""),
+        ({"command": "echo 'oops"}, "worker-0 exited 2", ["Unterminated: not found"], ""),
+        ({}, "worker-0 exited 2", ["x: No such file or directory"], ""),
+        ({"command": ["a", "-m"]}, "worker-0 exited 2", ["No module named a"], ""),
+    ],
+)
+def test_only_words_of_the_command_are_named(
+    run: dict[str, Any], reason: str, tail: list[str], expected: str
+) -> None:
+    assert explain_command_failure(run, reason, tail) == expected
+
+
+BASH_LINE = "write command: [bash, -c, ...], because /bin/sh runs a line"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "source /etc/profile && echo ok",
+            "sh has no 'source', which is a word of bash; write . for source, or " + BASH_LINE,
+        ),
+        ("[[ 1 == 1 ]] && echo", "sh has no '[[', which is a word of bash; " + BASH_LINE),
+        ("cd / && pushd /tmp", "sh has no 'pushd', which is a word of bash; " + BASH_LINE),
+        (
+            "files=(a b); echo",
+            'sh refused what bash may accept (Syntax error: "(" unexpected); ' + BASH_LINE,
+        ),
+        (
+            "name=abc; echo ${name:0:2}",
+            "sh refused what bash may accept (Bad substitution); " + BASH_LINE,
+        ),
+        ("cd / && trainn --fast", "'trainn' is in no folder of PATH; write its absolute path"),
+        (". settings && true", ". searches PATH for 'settings'; write ./settings"),
+    ],
+)
+def test_a_line_that_only_bash_can_run_gets_the_hint_of_its_shell(
+    tmp_path: Path, line: str, expected: str
+) -> None:
+    if "dash" not in os.path.realpath("/bin/sh"):
+        pytest.skip("/bin/sh is not dash here")
+    tail = said(line, tmp_path)
+    assert explain_command_failure({"command": line}, "worker-0 exited 127", tail) == expected
+
+
+def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Path) -> None:
+    if "dash" not in os.path.realpath("/bin/sh"):
+        pytest.skip("/bin/sh is not dash here")
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\nsource /etc/profile\n")
+    script.chmod(0o755)
+    for command, instead in (
+        (["sh", "train.sh"], "write bash for sh in command"),
+        (["sh", "-c", "source x"], "write bash for sh in command"),
+        ("./train.sh", "run 'train.sh' with bash, or begin it with #!/bin/bash"),
+        (["./train.sh"], "run 'train.sh' with bash, or begin it with #!/bin/bash"),
+    ):
+        hint = explain_command_failure({"command": command}, "", said(command, tmp_path))
+        assert hint == (
+            f"sh has no 'source', which is a word of bash; write . for source, or {instead}"
+        )
+    unknown = said(["bash", "-c", "trainn x"], tmp_path)
+    assert explain_command_failure({"command": ["bash", "-c", "trainn x"]}, "", unknown) == (
+        "'trainn' is in no folder of PATH; write its absolute path"
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "hint"),
+    [
+        (
+            {"command": ["python train.py"]},
+            (
+                "'python train.py' is one word of a list; "
+                "write [python, train.py, ...], or one line without brackets"
+            ),
+        ),
+        (
+            {"command": ["SEED=1", "python", "x.py"]},
+            "no shell reads a list, so 'SEED=1' is no program; set SEED in run.env",
+        ),
+        (
+            {"command": ["cd", "/data", "&&", "ls"]},
+            "no shell reads a list, and only shells have 'cd'; write the command as one line",
+        ),
+        (
+            {"command": ["~/train.sh"]},
+            "no shell expands '~/train.sh' in a list; write the whole path, or one line",
+        ),
+        (
+            {"command": ["python", "x.py"]},
+            "'python' is in no folder of PATH; write python3, or its absolute path",
+        ),
+        (
+            {"command": ["trainn"], "image": "a/b"},
+            (
+                "'trainn' is in no folder of PATH; "
+                "write its absolute path, or use an image that has it"
+            ),
+        ),
+    ],
+)
+def test_a_list_whose_first_word_is_no_program_gets_the_hint_of_a_list(
+    run: dict[str, Any], hint: str
+) -> None:
+    reason = f"worker-0 exited 127: cannot run {run['command'][0]}: No such file or directory"
+    assert explain_command_failure(run, reason, []) == hint
+
+
+def test_a_container_runtime_names_the_program(tmp_path: Path) -> None:
+    line = 'exec: "trainn": executable file not found in $PATH: unknown'
+    run = {"command": ["trainn"], "image": "a/b"}
+    assert explain_command_failure(run, line, []).startswith("'trainn' is in no folder of PATH")
