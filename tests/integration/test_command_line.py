@@ -462,6 +462,44 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path: P
         AtomicDirectory(tmp_path / "file" / "run", lambda path: True)
 
 
+# ---------------------------------------------------------------- prints of libraries
+
+
+def test_json_on_stdout_is_json_alone_though_libraries_print(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    (tmp_path / "j.yaml").write_text(JOBS)
+    (tmp_path / "chatty.py").write_text(
+        "import os\n"
+        "from dataclasses import replace\n"
+        "from shadowprice.policies.registry import policy_info\n"
+        "print('printed by Python')\n"
+        "os.write(1, b'printed by a library\\n')\n"
+        "os.system('echo printed by a child process')\n"
+        "CHATTY = replace(policy_info('fifo'), name='chatty')\n"
+    )
+    for command, start in (
+        (["simulate", "-p", "./chatty.py:CHATTY"], "{"),
+        (["compare", "-p", "./chatty.py:CHATTY,fifo"], "{"),
+        (["policies", "./chatty.py:CHATTY"], "{"),
+    ):
+        files = [] if command[0] == "policies" else ["-c", "c.yaml", "-j", "j.yaml", "-q"]
+        with (tmp_path / "out").open("w") as out:
+            ran = subprocess.run(
+                [sys.executable, "-m", "shadowprice", *command, *files, "-o", "json"],
+                cwd=tmp_path,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=True,
+                timeout=WAIT_LIMIT_SECONDS,
+            )
+        text = (tmp_path / "out").read_text()
+        assert text.startswith(start), text
+        json.loads(text)
+        for line in ("printed by Python", "printed by a library", "printed by a child process"):
+            assert line in ran.stderr.splitlines()
+
+
 # ---------------------------------------------------------------- Ctrl-C
 
 

@@ -6,10 +6,11 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
@@ -102,9 +103,38 @@ def stderr() -> Console:
     return SafeConsole(stderr=True, highlight=False)
 
 
+_result_streams: Final[list[TextIO]] = []
+"""Stdout of the running JSON command; empty if prints go there too."""
+
+
+def reserve_stdout(context: typer.Context, output: Output) -> Output:
+    """Reserve stdout for the result of a JSON command; the callback of ``--output``.
+
+    Prints of policies and libraries would break the JSON, so they go to stderr.
+    """
+    if output is Output.JSON:
+        context.with_resource(_reserved_stdout())
+    return output
+
+
+@contextmanager
+def _reserved_stdout() -> Iterator[None]:
+    _result_streams.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _result_streams.pop()
+
+
+def print_result(text: str) -> None:
+    """Print a line of a command's result on stdout, at once."""
+    print(text, file=_result_streams[-1] if _result_streams else None, flush=True)
+
+
 def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
     """Print a record as JSON."""
-    print(escape_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
+    print_result(escape_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 @contextmanager

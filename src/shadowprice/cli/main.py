@@ -194,6 +194,7 @@ def run() -> NoReturn:
         elif isinstance(stream, io.TextIOWrapper):
             # Escape characters that the terminal's encoding lacks instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
+    _redirect_libraries()
     gc.set_threshold(*THRESHOLDS)
     if not sys.warnoptions:  # warnings of libraries address programmers, not users
         warnings.simplefilter("ignore")
@@ -204,8 +205,30 @@ def run() -> NoReturn:
     try:
         _flush()
     except OSError:  # already reported; stop the interpreter from flushing again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
+
+
+def _redirect_libraries() -> None:
+    """Redirect what libraries and child processes write to file descriptor 1 to stderr.
+
+    Solvers print there without Python's knowledge, in the middle of JSON. ``sys.stdout`` keeps the
+    process's stdout under another descriptor.
+    """
+    original = sys.stdout
+    if isinstance(original, _Closed) or not isinstance(original, io.TextIOWrapper):
+        return
+    original.flush()
+    descriptor = os.dup(original.fileno())
+    try:
+        os.dup2(2, original.fileno())
+    except OSError:  # stderr was closed before the program started
+        os.dup2(os.open(os.devnull, os.O_WRONLY), original.fileno())
+    stream = open(  # noqa: PTH123, SIM115  # a descriptor; open until the process ends
+        descriptor, "w", encoding=original.encoding, errors=original.errors
+    )
+    stream.reconfigure(line_buffering=original.line_buffering, write_through=original.write_through)
+    sys.stdout = stream
 
 
 class _Closed(io.TextIOWrapper):

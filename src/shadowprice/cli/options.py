@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.completion import complete_policy, complete_setting, complete_trace
-from shadowprice.cli.console import Output
+from shadowprice.cli.console import Output, reserve_stdout
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
@@ -163,7 +163,13 @@ OutOption = Annotated[
 ]
 OutputOption = Annotated[
     Output,
-    typer.Option("--output", "-o", help="Output format on stdout.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--output",
+        "-o",
+        help="Output format on stdout.",
+        rich_help_panel=OUTPUT,
+        callback=reserve_stdout,
+    ),
 ]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Hide progress and notes.", rich_help_panel=OUTPUT)

@@ -12,6 +12,7 @@ from shadowprice.cli.console import (
     Output,
     mention_compiling,
     print_json,
+    reserve_stdout,
     stderr,
     stdout,
 )
@@ -65,7 +66,9 @@ ConstraintOption = Annotated[
         help="Deadline constraint. exact: (6); relaxed: (7), which can miss slightly more often."
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
+]
 
 
 @app.command()

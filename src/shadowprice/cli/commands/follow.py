@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.console import Output, print_json, print_result, stdout
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connected, tabled, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.wording import escape_controls, escape_json, join_lines
@@ -106,7 +106,7 @@ def events(
                 rest = {key: value for key, value in event.data.items() if value is not None}
                 subject = f"{event.job}  " if event.job else ""
                 line = f"{when(event.at):<9} {event.kind:<10} {subject}{_told(rest)}".rstrip()
-            print(escape_controls(line) if output is Output.TABLE else line, flush=True)
+            print_result(escape_controls(line) if output is Output.TABLE else line)
             printed += 1
             if count is not None and printed >= count:
                 return

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.console import Output, print_json, reserve_stdout, stderr, stdout
 
 
 def journal(
@@ -24,7 +24,9 @@ def journal(
     events: Annotated[
         int, typer.Option("--events", "-n", min=0, help="Number of latest events to show.")
     ] = 0,
-    output: Annotated[Output, typer.Option("--output", "-o", help="Output format.")] = Output.TABLE,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
+    ] = Output.TABLE,
 ) -> None:
     """Show the content of a journal, and check it.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.console import Output, print_json, reserve_stdout, stderr, stdout
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
 
@@ -112,7 +112,14 @@ def profile(
         ),
     ] = Path("families.yaml"),
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="Output format.", rich_help_panel=o.OUTPUT)
+        Output,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Output format.",
+            rich_help_panel=o.OUTPUT,
+            callback=reserve_stdout,
+        ),
     ] = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:

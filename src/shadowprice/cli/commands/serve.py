@@ -14,7 +14,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, stderr, stdout
+from shadowprice.cli.console import Output, print_result, stderr, stdout
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.wording import quote_for_display
 
@@ -242,7 +242,7 @@ def serve(
 
     def told(address: str) -> None:
         if output is Output.JSON:
-            typer.echo(json.dumps({"address": address, "pid": os.getpid()}))
+            print_result(json.dumps({"address": address, "pid": os.getpid()}))
         else:
             stdout().print(f"listening on {address}", soft_wrap=True)
             if not quiet:
@@ -341,6 +341,6 @@ def backup(
     backup_file(source, target)
     record: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}
     if output is Output.JSON:
-        typer.echo(json.dumps(record))
+        print_result(json.dumps(record))
     else:
         stdout().print(f"wrote {record['file']} ({record['bytes']:,} bytes)", soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.console import Output, print_json, reserve_stdout, stderr, stdout
 from shadowprice.cli.options import LEAST_LOAD
 from shadowprice.core import bounds
 
@@ -42,7 +42,9 @@ MapOption = Annotated[
         help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
+]
 
 
 @app.command()
