@@ -123,6 +123,8 @@ _RATE_UNITS: Final[Mapping[str, int]] = {
 _QUANTITY: Final = re.compile(
     r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z]*)\s*"
 )
+LEADING_ZERO: Final = re.compile(r"\s*[-+]?0[0-9_]+\s*")
+"""An integer with a leading zero: octal for YAML 1.1, decimal for YAML 1.2, so ambiguous."""
 _DURATION_HELP = "write it with a unit: 90s, 20min, 6h, 2d, 250ms or '3 slots'"
 _AMOUNT_HELP = "write a plain number for a count, bytes as 16GiB or 241MB, a rate as 10Gbps"
 
@@ -232,7 +234,10 @@ def parse_amount(value: object) -> Amount:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{quote_for_display(value)} is not an amount; {_AMOUNT_HELP}")
-    number, unit = _split(value if isinstance(value, str) else _written(value))
+    text = value if isinstance(value, str) else _written(value)
+    if LEADING_ZERO.fullmatch(text):
+        raise InputError(f"{value!r} has a leading zero; {_AMOUNT_HELP}")
+    number, unit = _split(text)
     if unit == "":
         scaled, dimension = number * MILLI, Dimension.COUNT
     elif unit in _BYTE_UNITS:

@@ -13,6 +13,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
 from shadowprice.core.wording import quote_for_display
+from shadowprice.core.yaml_values import keep_written_words
 from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
@@ -204,8 +205,8 @@ def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]
         hint = "a job file holds only `jobs:`, and where curves are, `families:`"
         raise InputError(Fault(f"{path}: {key}", "unknown key", hint))
     families = _families(document.get("families"), path)
-    for index, record in enumerate(jobs):
-        place = f"{path}: jobs[{index}]"
+    for index, entry in enumerate(jobs):
+        place, record = f"{path}: jobs[{index}]", keep_written_words(entry)
         try:
             resolve = families or complete
             yield place, with_family(record, families, place) if resolve else record

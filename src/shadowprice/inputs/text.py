@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -13,6 +13,7 @@ from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
+from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.inputs.shape import check_yaml_size
 from shadowprice.inputs.unpacking import read_blocks
 
@@ -55,7 +56,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def load_yaml(path: Path) -> Any:
-    """Read a YAML document with the safe loader; a key given twice is an error.
+    """Read a YAML document; `YamlLoader` says which words are numbers.
 
     Raises
     ------
@@ -65,7 +66,7 @@ def load_yaml(path: Path) -> Any:
     text = read_text(path)
     try:
         check_yaml_size(path, text)
-        return yaml.load(text, Loader=_Loader)
+        return parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         location = f"{path}: line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
@@ -98,31 +99,6 @@ def load_json_line(path: Path, number: int, line: str) -> Any:
     except (ValueError, RecursionError) as error:
         message = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(Fault(f"{path}: line {number}", message)) from error
-
-
-_MERGE: Final = "tag:yaml.org,2002:merge"
-
-
-class _Loader(yaml.CSafeLoader):
-    """Safe loader that refuses a repeated key instead of keeping its last value."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            if (
-                key_node.tag == _MERGE
-            ):  # merged keys are defaults, which the mapping's own keys may override
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str | int | float) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None,
-                    None,
-                    f"the key {quote_for_display(key)} is given twice",
-                    key_node.start_mark,
-                )
-            seen.add(key if isinstance(key, str | int | float) else repr(key))
-        return super().construct_mapping(node, deep)
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

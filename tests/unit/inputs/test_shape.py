@@ -43,7 +43,6 @@ def bomb(levels: int) -> str:
         ("a: !!bool maybe", "not YAML"),
         ("a: !!float x", "not YAML"),
         ("a: !!timestamp x", "not YAML"),
-        ("a: 2020-99-99", "not YAML"),
         ("a: !!binary x", "not YAML"),
         ("a: !!python/object:os.system {}", "not YAML"),
         ("a: 1\na: 2", "the key 'a' is given twice"),

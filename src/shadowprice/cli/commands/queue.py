@@ -260,13 +260,15 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
     """Parse changes by key; ``utility.value`` changes one key of the utility."""
     import yaml
 
+    from shadowprice.core.yaml_values import keep_written_words, parse_yaml
+
     changes: dict[str, object] = {}
     for pair in words:
         key, equals, text = pair.partition("=")
         if not equals or not key or len(text) > 10_000:
             raise InputError(Fault("--set", f"{pair!r} sets nothing", "write deadline=6h"))
         try:
-            value = yaml.safe_load(text)
+            value = parse_yaml(text)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise InputError(
                 Fault(f"--set {key}", f"expected a YAML value, got {text!r}")
@@ -279,4 +281,4 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         if not isinstance(current, dict):
             raise InputError(Fault(f"--set {key}", f"the job has no {head} with parts"))
         changes[head] = {**current, inner: value}
-    return changes
+    return dict(keep_written_words(changes))

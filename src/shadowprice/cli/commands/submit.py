@@ -232,9 +232,8 @@ def quote(
     quotes = []
     with connected(server) as client:
         for entry in _entries(files, only):
-            record = {key: value for key, value in entry.record.items() if key != "run"}
             with _placed([entry], single=True):
-                quotes.append(client.quote(record))
+                quotes.append(client.quote(entry.record))
     if output is Output.JSON:
         print_json([item.record for item in quotes])
         return

@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import (
+    LEADING_ZERO,
     UNLIMITED,
     Amount,
     Dimension,
@@ -166,15 +167,18 @@ class LimitedModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_boolean_counts(cls, value: Any) -> Any:
+    def _no_ambiguous_numbers(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
-            booleans = {label for label, part in value.items() if _holds_boolean(part)}
+            booleans = {label for label, part in value.items() if _holds(part, _is_boolean)}
+            octal = {label for label, part in value.items() if _holds(part, _has_leading_zero)}
             for name, field in cls.model_fields.items():
-                for label in {name, field.alias or name} & booleans:
-                    if not _takes(field.annotation, bool, BaseModel):
+                for label in {name, field.alias or name} & (booleans | octal):
+                    if label in booleans and not _takes(field.annotation, bool, BaseModel):
                         raise ValueError(
-                            f"`{label}` is given a boolean (true, false, yes, no, on, off)"
+                            f"`{label}` is given a boolean (true, false); quote it if it is text"
                         )
+                    if label in octal and not _takes(field.annotation, str, BaseModel):
+                        raise ValueError(f"`{label}` is given a number with a leading zero")
         return value
 
     @field_validator("*", mode="after")
@@ -184,12 +188,19 @@ class LimitedModel(BaseModel):
         return value
 
 
-def _holds_boolean(value: Any) -> bool:
+def _holds(value: Any, matches: Callable[[Any], bool]) -> bool:
+    """Return whether a value, or a key or item of it, matches."""
     if isinstance(value, dict):
-        return any(isinstance(part, bool) for pair in value.items() for part in pair)
-    return isinstance(value, bool) or (
-        isinstance(value, list) and any(isinstance(part, bool) for part in value)
-    )
+        return any(matches(part) for pair in value.items() for part in pair)
+    return matches(value) or (isinstance(value, list) and any(map(matches, value)))
+
+
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _has_leading_zero(value: Any) -> bool:
+    return isinstance(value, str) and LEADING_ZERO.fullmatch(value) is not None
 
 
 def _takes(annotation: Any, *kinds: type) -> bool:

@@ -29,8 +29,11 @@ _SHELL: Final = ("/bin/sh", "-c")
 
 
 def _as_word(value: Any) -> Any:
-    """Take an integer for the text it is written as; other numbers read back otherwise."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    """Return an integer as text. Raise ValueError for values whose text isn't known."""
+    if isinstance(value, float | bool):
+        shown = str(value).lower()
+        raise ValueError(f"write {shown} in quotes, so that it stays as it is written")
+    return str(value) if isinstance(value, int) else value
 
 
 def _without_null(value: str, what: str = "it") -> None:
@@ -68,8 +71,6 @@ class RunSpec(Spec):
         words = value if isinstance(value, list) else [value]
         as_validator(bounds.ARGUMENTS.checked)(len(words))
         for at, word in enumerate(words):
-            if isinstance(word, float):
-                raise ValueError(f"write {word!r} in quotes, so that it stays as it is written")
             if not isinstance(_as_word(word), str):
                 raise ValueError(
                     "write a line for the shell, or a list of words: [python, train.py]"

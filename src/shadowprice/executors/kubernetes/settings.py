@@ -13,6 +13,7 @@ import yaml
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.specs.pod import PodSpec
 from shadowprice.core.wording import quote_for_display
+from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
 
 PRIVILEGED_FEATURES: Final = ("host_network", "host_path", "root", "secrets", "service_account")
@@ -122,7 +123,7 @@ class _Reading(OptionsReader):
                 content = stream.read(_MOST_POD + 1)
             if len(content) > _MOST_POD:
                 raise ValueError("it is larger than a mebibyte")
-            document = yaml.safe_load(content)
+            document = parse_yaml(content)
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             message = " ".join((getattr(error, "strerror", None) or str(error)).split())
             self.fault(
