@@ -52,7 +52,8 @@ def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_pat
         begun(live, clock, "a")
         for content, status, reason in (
             ({"minibatches": -1}, 422, "progress.minibatches: it is no count; write how many"),
-            (b'{"minibatches": NaN}', 400, "NaN is not valid JSON"),
+            (b'{"minibatches": NaN}', 422, "progress.minibatches: it is no count"),
+            (b'{"minibatches": 1', 400, "not JSON: "),
             ({"minibatch": 1}, 422, "did you mean 'minibatches'?"),
             ({"minibatches": 1, "generation": 2}, 403, "the token is valid for generation 1 only"),
         ):
@@ -68,6 +69,29 @@ def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_pat
         assert len(told(live, "a")) == 4
         assert post(live, "a", [1]).status_code == 422
         assert "it is no JSON object" in told(live, "a")[4]
+
+
+def test_a_report_with_an_invalid_metric_is_accepted_and_named(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with run_service(tmp_path, clock=clock) as live:
+        begun(live, clock, "a", "b")
+        for done, metrics in enumerate(
+            (
+                b'{"loss": NaN}',
+                b'{"loss": -Infinity, "accuracy": 1e999}',
+                b'{"loss": "high", "accuracy": 0.5}',
+                b'{"loss": 1, "loss": 2}',
+                b'{"\\ud800": 1}',
+                b"[1]",
+            ),
+            start=1,
+        ):
+            report = b'{"minibatches": %d, "metrics": %s}' % (done, metrics)
+            assert post(live, "a", report).status_code == 202
+            assert post(live, "b", {"minibatches": done}).status_code == 202
+        reasons = told(live, "a")
+        assert "'high' is no number" in reasons[0]
+        assert [len(reasons), told(live, "b")] == [3, []]
 
 
 def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,13 @@ def inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+def dead_process() -> int:
+    """Return the id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(WAIT_LIMIT_SECONDS)
+    return process.pid
+
+
 def test_what_was_told_is_read(inside: Path) -> None:
     assert jobs.current() == jobs.Job("j", 3, "worker", 0, 2, 1, inside / "c", 12.5)
     assert jobs.current().leads
@@ -41,7 +49,8 @@ def test_a_report_goes_into_the_file(inside: Path, monkeypatch: pytest.MonkeyPat
     assert jobs.report(12, loss=0.5)
     assert jobs.report(13, loss=0.25, accuracy=1)
     body = json.loads((inside / "progress.json").read_bytes())
-    report = read_progress("j", body, 0.0)
+    report, omitted = read_progress("j", body, 0.0)
+    assert omitted == ()
     assert (report.progress, report.generation) == (13_000_000, 3)
     assert report.metrics == {"loss": 0.25, "accuracy": 1.0}
     assert [path.name for path in inside.iterdir()] == ["progress.json"]
@@ -110,11 +119,101 @@ def test_a_report_goes_nowhere_else(
     assert not jobs.report(1)
 
 
+def test_an_invalid_metric_costs_no_report(
+    inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
+    monkeypatch.setattr(jobs, "_said", [])
+    invalid: dict[str, Any] = {"a": None, "b": "high", "c": [1, 2], "d": 10**400, "e": object()}
+    nonfinite = {"f": float("nan"), "g": float("inf")}
+    assert jobs.report(12, loss=0.5, **invalid, **nonfinite)
+    body = json.loads((inside / "progress.json").read_bytes())
+    assert body["minibatches"] == 12
+    assert body["metrics"] == {"loss": 0.5}
+    assert capsys.readouterr().err.startswith("shadowprice: the metric 'a' is not reported: ")
+
+
+def test_workers_besides_the_first_save_nothing(
+    inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_RANK", "1")
+    jobs.save(3, b"three")
+    assert jobs.load() is None
+    monkeypatch.setenv("SHADOWPRICE_RANK", "0")
+    jobs.save(3, b"three")
+    assert jobs.load() == jobs.Checkpoint(3, b"three")
+
+
+SAVING = """
+import os, sys
+from pathlib import Path
+from shadowprice import jobs
+parents = []
+for rank in range(4):
+    if os.fork() == 0:
+        for step in range(1, 16):
+            jobs.save(step, bytes(200_000), Path(sys.argv[1]))
+        os._exit(0)
+print([os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(4)])
+"""
+
+
+def test_processes_that_save_to_one_directory_do_not_disturb_each_other(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SAVING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    assert (ran.stdout, ran.stderr) == ("[0, 0, 0, 0]\n", "")
+    assert next(jobs.saved(tmp_path)).step == 15
+
+
+FORKING = """
+import multiprocessing, os, signal, time
+from shadowprice import jobs
+if {first}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signals = [jobs.StopSignal() for _ in range({count})]
+context = multiprocessing.get_context("fork")
+child = context.Process(target=lambda: print(int(signal.getsignal(signal.SIGTERM)), flush=True))
+child.start()
+child.join()
+if not {first}:
+    child = context.Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join()
+    print(child.exitcode, flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print(*map(bool, signals), flush=True)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_forked_child_has_the_handler_from_before_the_stop_signal(
+    count: int, first: bool
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKING.format(first=first, count=count)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    handlers = [str(int(signal.SIG_IGN))] if first else [str(int(signal.SIG_DFL)), "-15"]
+    latest = " ".join(["False"] * (count - 1) + ["True"])
+    assert ran.stdout.splitlines() == [*handlers, latest]
+
+
 def test_the_newest_whole_checkpoint_is_loaded(inside: Path) -> None:
     assert jobs.load() is None
     for step in (9, 10, 11):
         jobs.save(step, b"x" * step)
-        (inside / "c" / f".checkpoint-{step:015d}.77.1").touch()  # it was killed while saving
+        killed = f".checkpoint-{step:015d}.{os.uname().nodename}.{dead_process()}.1"
+        (inside / "c" / killed).touch()  # it was killed while saving
     jobs.save(11, b"x" * 11)
     names = sorted(path.name for path in (inside / "c").iterdir())
     assert names == [f"checkpoint-{step:015d}" for step in (10, 11)]

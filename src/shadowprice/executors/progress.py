@@ -14,7 +14,12 @@ from itertools import islice
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest_match, escape_controls, quote_for_display
+from shadowprice.core.wording import (
+    closest_match,
+    escape_controls,
+    quote_for_display,
+    text_problem,
+)
 from shadowprice.executors.contract import Progressed
 
 _FIELDS = ("generation", "minibatches", "metrics", "checkpoints")
@@ -23,8 +28,10 @@ _SHOWN = 50
 _MOST_TOLD = 500
 
 
-def read_progress(job: str, body: object, at: float) -> Progressed:
+def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[Fault, ...]]:
     """Parse a progress report.
+
+    An invalid metric or other optional part is left out, so that it costs no progress.
 
     Parameters
     ----------
@@ -33,18 +40,24 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
     at : float
         Time of arrival, seconds since 1970.
 
+    Returns
+    -------
+    (Progressed, tuple of Fault)
+        The report, and the problems of the parts that were left out.
+
     Raises
     ------
     InputError
-        If it is malformed, with a diagnostic for every problem.
+        If the generation or the mini-batches are invalid, with a diagnostic for every problem.
     """
     if not isinstance(body, Mapping):
         raise InputError(Fault("progress", "it is no JSON object", 'write {"minibatches": 1250}'))
-    faults = [
+    omitted = [
         Fault(f"progress.{quote_for_display(name)}", "unknown field", _nearest(name))
         for name in islice(body, _SHOWN)
         if name not in _FIELDS
     ]
+    faults: list[Fault] = []
     generation = body.get("generation")
     if isinstance(generation, bool) or not isinstance(generation, int) or generation < 1:
         hint = "write the value of SHADOWPRICE_GENERATION"
@@ -53,15 +66,31 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
     if done is None or not 0 <= done * _MICRO <= bounds.PROGRESS.most:
         hint = "write how many mini-batches the job has done since its beginning"
         faults.append(Fault("progress.minibatches", "it is no count", hint))
-    metrics = body.get("metrics", {})
+    metrics, invalid_metrics = _read_metrics(body.get("metrics", {}))
+    omitted += invalid_metrics
+    checkpoints = body.get("checkpoints", False)
+    if not isinstance(checkpoints, bool):
+        checkpoints_hint = "write true if the job continues from checkpoints, otherwise false"
+        omitted.append(Fault("progress.checkpoints", "expected true or false", checkpoints_hint))
+        checkpoints = False
+    if faults:
+        raise InputError([*omitted, *faults][:_SHOWN])
+    assert isinstance(generation, int)
+    assert done is not None
+    report = Progressed(job, generation, round(done * _MICRO), metrics, at, checkpoints)
+    return report, tuple(omitted[:_SHOWN])
+
+
+def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
+    """Return the valid metrics of a report, and the problems of the others."""
+    faults: list[Fault] = []
     if not isinstance(metrics, Mapping) or len(metrics) > bounds.LABELS.most:
         hint = f"write at most {bounds.LABELS.most} names with numbers"
-        faults.append(Fault("progress.metrics", "it is no such mapping", hint))
-        metrics = {}
+        return {}, [Fault("progress.metrics", "it is no such mapping", hint)]
     valid_metrics: dict[str, float] = {}
     for name, value in metrics.items():
         number = _number(value)
-        if not isinstance(name, str) or not 0 < len(name) <= bounds.NAME.most:
+        if not isinstance(name, str) or not 0 < len(name) <= bounds.NAME.most or text_problem(name):
             faults.append(
                 Fault("progress.metrics", f"{quote_for_display(name)} is no name of a metric")
             )
@@ -74,15 +103,7 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
             )
         elif number is not None:  # a NaN loss is valid, but can't be charted
             valid_metrics[name] = number
-    checkpoints = body.get("checkpoints", False)
-    if not isinstance(checkpoints, bool):
-        checkpoints_hint = "write true if the job continues from checkpoints, otherwise false"
-        faults.append(Fault("progress.checkpoints", "expected true or false", checkpoints_hint))
-    if faults:
-        raise InputError(faults[:_SHOWN])
-    assert isinstance(generation, int)
-    assert done is not None
-    return Progressed(job, generation, round(done * _MICRO), valid_metrics, at, checkpoints)
+    return valid_metrics, faults
 
 
 def format_report_error(why: str) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,7 +133,8 @@ def test_a_service_keeps_its_own_variables_from_jobs() -> None:
 
 def test_progress_is_read_exactly() -> None:
     body = {"generation": 2, "minibatches": 0.1, "metrics": {"loss": 0.5, "nan": math.nan}}
-    report = read_progress("job", body, 7.0)
+    report, omitted = read_progress("job", body, 7.0)
+    assert omitted == ()
     assert (report.job, report.generation, report.at) == ("job", 2, 7.0)
     assert report.progress == 100_000
     assert report.metrics == {"loss": 0.5}
@@ -150,15 +152,35 @@ def test_progress_is_read_exactly() -> None:
         ({"generation": 1, "minibatches": math.inf}, "no count"),
         ({"generation": 1, "minibatches": 10**400}, "no count"),
         ({"generation": 1, "minibatches": True}, "no count"),
-        ({"generation": 1, "minibatches": 1, "metrics": [1]}, "no such mapping"),
-        ({"generation": 1, "minibatches": 1, "metrics": {"a": "b"}}, "no number"),
-        ({"generation": 1, "minibatches": 1, "metrics": {"": 1}}, "no name of a metric"),
-        ({"generation": 1, "minibatches": 1, "metrics": {str(n): 1 for n in range(101)}}, "most"),
     ],
 )
 def test_a_wrong_report_says_what_is_wrong(body: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_progress("job", body, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"metrics": [1]}, "no such mapping"),
+        ({"metrics": {"a": "b", "loss": 0.5}}, "no number"),
+        ({"metrics": {"a": None, "loss": 0.5}}, "no number"),
+        ({"metrics": {"a": [1], "loss": 0.5}}, "no number"),
+        ({"metrics": {"": 1, "loss": 0.5}}, "no name of a metric"),
+        ({"metrics": {"\ud800": 1, "loss": 0.5}}, "no name of a metric"),
+        ({"metrics": {"\0": 1, "loss": 0.5}}, "no name of a metric"),
+        ({"metrics": {str(n): 1 for n in range(101)}}, "most"),
+        ({"checkpoints": "yes", "metrics": {"loss": 0.5}}, "expected true or false"),
+        ({"loss": 0.5, "metrics": {"loss": 0.5}}, "unknown field"),
+    ],
+)
+def test_an_invalid_optional_part_costs_no_progress(part: dict[str, Any], message: str) -> None:
+    body = {"generation": 1, "minibatches": 3, **part}
+    report, omitted = read_progress("job", body, 0.0)
+    assert report.progress == 3_000_000
+    assert report.checkpoints is False
+    assert report.metrics in ({"loss": 0.5}, {})
+    assert message in str(InputError(omitted))
 
 
 def test_an_unknown_executor_names_the_nearest() -> None:

@@ -223,18 +223,21 @@ class TrackedGeneration:
         return await asyncio.to_thread(self.new_progress)
 
     def parse_progress(self, content: bytes | str, at: float) -> Progressed | None:
-        """Parse a progress file's content; record an invalid report.
+        """Parse a progress file's content; record an invalid report or part of a report.
 
         Returns None if the report is invalid or from another generation.
         """
         try:
-            report = read_progress(self.job, json.loads(content), at)
+            report, omitted = read_progress(self.job, json.loads(content), at)
         except InputError as error:
             self._misread(str(error))
         except (ValueError, RecursionError):
             self._misread('its file of progress holds no JSON; write {"generation": 1, ...}')
         else:
-            self._faults = 0
+            if omitted:
+                self._misread(str(InputError(omitted)))
+            else:
+                self._faults = 0
             return report if report.generation == self.number else None
         return None
 

@@ -429,16 +429,18 @@ async def report_progress(
     """Record a progress report: cumulative mini-batches, and metrics.
 
     The token is the job's own, `SHADOWPRICE_PROGRESS_TOKEN`. Reports that go back or come from an
-    old generation are ignored. An invalid one is refused, and becomes an event of the job.
+    old generation are ignored. An invalid one is refused, and becomes an event of the job. Invalid
+    metrics are left out of a valid report, and become an event too.
     """
     service = service_of(request)
     driver = service.writing
     generation = verify_progress_token(service.key, name, request.headers.get("authorization"))
     try:
-        body = await read_json_body(request, MAX_REPORT_BYTES)
+        # Python writes NaN for a diverged loss; that must not cost the report's progress.
+        body = await read_json_body(request, MAX_REPORT_BYTES, strict=False)
         if isinstance(body, dict):
             body.setdefault("generation", generation)
-        report = read_progress(name, body, driver.clock.now() / SECOND)
+        report, omitted = read_progress(name, body, driver.clock.now() / SECOND)
         if report.generation != generation:
             raise ProblemError("forbidden", f"the token is valid for generation {generation} only")
     except ShadowpriceError as error:
@@ -447,6 +449,8 @@ async def report_progress(
     view = driver.published.jobs.get(name)
     if view is not None and view.generation == generation:
         driver.report(report)
+    if omitted:
+        await service.misreports.tell(driver, name, generation, InputError(omitted))
 
 
 @router.get("/jobs/{name:name}/logs", responses=problems(404, 409))

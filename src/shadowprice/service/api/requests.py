@@ -214,9 +214,13 @@ def _path(place: str) -> str:
 
 
 async def read_json_body(
-    request: Request, limit: int = MAX_BODY_BYTES, meter: BodyMeter | None = None
+    request: Request,
+    limit: int = MAX_BODY_BYTES,
+    meter: BodyMeter | None = None,
+    *,
+    strict: bool = True,
 ) -> Any:
-    """Return the JSON of a request's body.
+    """Return the JSON of a request's body; ``strict`` as in `parse_json`.
 
     Raises
     ------
@@ -241,11 +245,13 @@ async def read_json_body(
         if meter is not None:
             meter.add(len(part))
         parts.append(part)
-    return parse_json(b"".join(parts))
+    return parse_json(b"".join(parts), strict=strict)
 
 
-def parse_json(text: bytes) -> Any:
+def parse_json(text: bytes, *, strict: bool = True) -> Any:
     """Parse JSON whose keys are unique, numbers finite and nesting bounded.
+
+    Unless ``strict``, only the syntax is checked, and the caller must check each part.
 
     Raises
     ------
@@ -253,7 +259,7 @@ def parse_json(text: bytes) -> Any:
         If it is malformed; with the location.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = json.loads(text, object_pairs_hook=_unique if strict else None)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise ProblemError("malformed", f"not JSON: {error.msg} ({where})") from error
@@ -261,7 +267,7 @@ def parse_json(text: bytes) -> Any:
         raise ProblemError("malformed", "not JSON: nested too deeply") from error
     except ValueError as error:
         raise ProblemError("malformed", f"not JSON: {error}") from error
-    invalid = _invalid_part(value, 0)
+    invalid = _invalid_part(value, 0) if strict else None
     if invalid is not None:
         inside, message, hint = invalid
         fault = Fault("body" + "".join(reversed(inside)), message, hint)

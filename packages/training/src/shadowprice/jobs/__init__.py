@@ -28,6 +28,7 @@ import atexit
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import signal
@@ -39,7 +40,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from shadowprice.jobs.changes import Change, note_leaving
 
@@ -55,6 +56,10 @@ _DAMAGE: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)
 _HEADER: Final = struct.Struct("<8sQQ32s")
 _MAGIC: Final = b"SPCHECK1"
 _NAME: Final = re.compile(r"checkpoint-(\d{15})")
+_UNFINISHED: Final = re.compile(r"\.checkpoint-\d{15}\.(.+)\.(\d+)\.\d+")
+"""Name of a checkpoint that is being written; the groups are its writer's host and process."""
+_ABANDONED_SECONDS: Final = 3600.0
+"""Age from which an unfinished file of another host is abandoned."""
 _TIMEOUT: Final = 5.0
 _MOST: Final = 1e12
 """Limit of the mini-batches in a report."""
@@ -152,7 +157,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     if not 0 <= float(minibatches) <= _MOST:
         _say_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
         return False
-    numbers = {name: float(value) for name, value in metrics.items()}
+    numbers = _finite(metrics)
     if _change is not None:
         _change.reached(minibatches)
         numbers = {**_change.metrics(), **numbers}
@@ -169,8 +174,25 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
             _replace(Path(file), content, lasting=False)
             return True
         return _post(content)
-    except OSError:
+    except OSError as error:
+        status = getattr(error, "code", 0)  # of an HTTPError
+        if isinstance(status, int) and 400 <= status < 500:
+            _say_once(f"the service refused a report of progress: {error}")
         return False
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that can be reported: an invalid one must not cost a report."""
+    numbers = {}
+    for name, value in metrics.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            _say_once(f"the metric {name!r} is not reported: {error}")
+            continue
+        if math.isfinite(number):  # a diverged loss is valid, but JSON has no NaN
+            numbers[name] = number
+    return numbers
 
 
 def _say_once(text: str) -> None:
@@ -210,8 +232,9 @@ def _post(content: bytes) -> bool:
 class StopSignal:
     """True once the job received SIGTERM, when the grace period begins.
 
-    Create it in the main thread: it installs the SIGTERM handler. While the interpreter exits,
-    SIGTERM is ignored, so that a process that has done its work keeps its own exit status.
+    Create it in the main thread: it installs the SIGTERM handler. A forked child gets the previous
+    handler back, so that `terminate` ends it. While the interpreter exits, SIGTERM is ignored, so
+    that a process that has done its work keeps its own exit status.
 
     Attributes
     ----------
@@ -219,12 +242,21 @@ class StopSignal:
         When SIGTERM came, by `time.monotonic`.
     """
 
+    _previous: Any
+
     def __init__(self) -> None:
         self.since: float | None = None
         self._asked = threading.Event()
-        signal.signal(signal.SIGTERM, self._ask)
+        previous = signal.signal(signal.SIGTERM, self._ask)
+        other = getattr(previous, "__self__", None)
+        self._previous = other._previous if isinstance(other, StopSignal) else previous
+        self._process = os.getpid()
+        self._masks = threading.local()
+        os.register_at_fork(
+            before=self._block, after_in_parent=self._unblock, after_in_child=self._restore
+        )
         # Python restores default handlers before it has shut down; SIGTERM would kill it there.
-        atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+        atexit.register(self._ignore)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:
         global _told  # noqa: PLW0603  # of the process, as signals are
@@ -232,6 +264,23 @@ class StopSignal:
             self.since = time.monotonic()
             _told = self.since if _told is None else _told
         self._asked.set()
+
+    def _restore(self) -> None:
+        """Restore the previous handler in a forked child, unless another one is installed."""
+        if signal.getsignal(signal.SIGTERM) == self._ask:
+            signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
+        self._unblock()
+
+    def _block(self) -> None:
+        # A SIGTERM that reached the child before its handler is restored would be lost.
+        self._masks.previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.previous)
+
+    def _ignore(self) -> None:
+        if os.getpid() == self._process:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def __bool__(self) -> bool:
         return self._asked.is_set()
@@ -261,13 +310,15 @@ _checkpoints = False
 def note_saved(step: int) -> None:
     """Record that the job is on disk after SIGTERM. `save` calls it for its own checkpoints.
 
+    Every process may call it; workers other than worker 0 record nothing.
+
     Parameters
     ----------
     step : int
         The step after which the job was saved.
     """
     job = current()
-    if job.generation and _told is not None:
+    if job.generation and _told is not None and (job.leads or job.role == "ps"):
         note_leaving(job.checkpoint_dir, job.generation, step, time.monotonic() - _told)
 
 
@@ -320,6 +371,9 @@ class Checkpoint:
 def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> None:
     """Save a checkpoint atomically, and keep the previous one in case this one gets damaged.
 
+    Every process may call it: only worker 0 saves to the job's own directory. Processes that save
+    to one other directory don't disturb each other.
+
     Parameters
     ----------
     step : int
@@ -335,12 +389,15 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
         If it cannot be written; earlier checkpoints are untouched.
     """
     of_the_job = directory is None
+    if of_the_job and not current().leads:
+        return
     directory = directory or current().checkpoint_dir
     directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(data).digest()
     header = _HEADER.pack(_MAGIC, step, len(data), digest)
-    for unfinished in directory.glob(".checkpoint-*"):  # left by a process killed while saving
-        unfinished.unlink(missing_ok=True)
+    for unfinished in directory.glob(".checkpoint-*"):
+        if _is_abandoned(unfinished):
+            unfinished.unlink(missing_ok=True)
     _replace(directory / f"checkpoint-{step:015d}", header, data, lasting=True)
     for later, path in list(_listed(directory)):
         # Damaged and skipped when this run began: it must not count among those that are kept.
@@ -409,6 +466,19 @@ def _whole(path: Path, step: int) -> bytes | None:
     return data if valid and hashlib.sha256(data).digest() == digest else None
 
 
+def _is_abandoned(path: Path) -> bool:
+    """Return whether an unfinished file was left by a process that was killed while saving."""
+    match = _UNFINISHED.fullmatch(path.name)
+    try:
+        if match and match[1] == os.uname().nodename:
+            os.kill(int(match[2]), 0)
+        return time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
+    except ProcessLookupError:
+        return True
+    except OSError:  # it was finished meanwhile, or its process belongs to another user
+        return False
+
+
 def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
     """Yield step and path of each checkpoint file in a directory, the newest first."""
     try:
@@ -423,7 +493,8 @@ def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
 
 def _replace(path: Path, *content: bytes | memoryview, lasting: bool) -> None:
     """Replace a file atomically. If it is to last, flush the content to disk before."""
-    new = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    writer = f"{os.uname().nodename}.{os.getpid()}"
+    new = path.with_name(f".{path.name}.{writer}.{time.monotonic_ns()}")
     try:
         with new.open("wb") as stream:
             for piece in content:

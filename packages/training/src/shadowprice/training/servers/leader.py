@@ -342,4 +342,7 @@ class Leader(Server):
             "dealer": record,
             "model": model,
         }
-        return checkpoints.save(version, state)
+        # The leader may be a parameter server; by default only worker 0 saves.
+        size = checkpoints.save(version, state, jobs.current().checkpoint_dir)
+        jobs.note_saved(version)
+        return size
