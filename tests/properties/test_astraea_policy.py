@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.core.events import JobCancelled, JobsArrived, ServerBack, ServerLost
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
+from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import (
@@ -312,6 +314,17 @@ def test_online_theta_is_known_theta_once_all_have_arrived() -> None:
         engine = simulate(CLUSTER, jobs, "astraea", {"theta": source}, observers=[notes])
         results.append(engine.state_digest())
     assert results[0] == results[1]
+
+
+def test_a_job_raises_theta_up_to_the_points_of_its_tenant() -> None:
+    thetas = {}
+    for value, points in ((1e5, None), (1e5, 40.0), (40.0, None), (1e5, 0.0)):
+        policy = make_policy("astraea", PolicyContext(CLUSTER), {"theta": "online"})
+        job = replace(shared_job(CLUSTER, "job", "a"), utility=Constant(value), points=points)
+        Engine(CLUSTER, policy).handle(JobsArrived(0, (job,)))
+        thetas[value, points] = policy.pools[0].thetas()  # type: ignore[attr-defined]
+    assert thetas[1e5, 40.0] == thetas[40.0, None] < thetas[1e5, None]
+    assert thetas[1e5, 0.0] == ([2.0], [2.0])
 
 
 def test_longer_batches_do_not_stall_the_simulation() -> None:

@@ -68,11 +68,14 @@ class TenantPool:
         return self.workers[claim.worker_type], ps
 
     def learn(self, jobs: Iterable[tuple[Job, UnitClaim]], *, rigid: bool) -> None:
-        """Raise theta to its definition over additional jobs."""
+        """Raise theta to its definition over additional jobs.
+
+        Utilities count up to what the tenants could pay.
+        """
         for job, claim in jobs:
             gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
             max_workers = int(self.workers[claim.worker_type].max(initial=0))
-            worker, ps = theta_of([gang], max_workers)
+            worker, ps = theta_of([gang], max_workers, job.payable)
             index = claim.worker_type
             self.seen_worker[index] = max(self.seen_worker[index], worker)
             if claim.ps_type is not None:

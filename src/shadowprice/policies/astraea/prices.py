@@ -40,7 +40,9 @@ def price_table(theta: float, capacity: int) -> npt.NDArray[np.int64]:
     return np.asarray(prices, np.int64)
 
 
-def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
+def theta_of(
+    jobs: Iterable[GangJob], most_workers: int, max_utility: float = math.inf
+) -> tuple[float, float]:
     """Return the smallest thetas of workers and of parameter servers that no job outbids.
 
     Section 4.4: the price of an exhausted resource, ``theta - 1``, is at least the utility of any
@@ -52,6 +54,8 @@ def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
         The jobs that may be scheduled (of one pair of types).
     most_workers : int
         Maximum of workers on one server, which limits co-located gangs.
+    max_utility : float
+        Maximum utility that counts.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
             (job.spread_slots, np.asarray(serves.any(axis=1)), serves.argmax(axis=1)),
         )
         for slots, possible, servers in ways:
-            utility = job.utility(slots[possible])
+            utility = np.minimum(job.utility(slots[possible]), max_utility)
             worker = max(worker, float((utility / (counts * slots)[possible]).max(initial=0.0)))
             served = servers[possible] > 0
             ps_slots = (servers * slots)[possible][served]
