@@ -39,7 +39,7 @@ def _in(module: str, name: str, line: str, panel: str = LIVE) -> Part:
 
 
 def _group(name: str, line: str, panel: str) -> Part:
-    """Return a command group: the Typer ``app`` of its module."""
+    """Return a command or command group: the Typer ``app`` of its module."""
     return Part(f"shadowprice.cli.commands.{name}", line, panel)
 
 
@@ -60,7 +60,7 @@ PARTS: Final = {
     "audit": _own("audit", "Audit a policy's properties for tenants."),
     "serve": _own("serve", "Run the service.", LIVE),
     "login": _own("login", "Save and list services and their tokens.", LIVE),
-    "submit": _own("submit", "Submit jobs and show their promises.", LIVE),
+    "submit": _group("submit", "Submit a command or jobs and show their promises.", LIVE),
     "quote": _in("submit", "quote", "Query the promise of jobs without submission."),
     "queue": _own("queue", "List running and waiting jobs, as squeue does.", LIVE),
     "status": _in("queue", "status", "Show the status of a job or the service."),
@@ -156,8 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2 for an invalid call or input, 130 for SIGINT and 143 for SIGTERM.
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in argv
-    argv = [word for word in argv if word != "--debug"]
+    own = argv[: argv.index("--")] if "--" in argv else argv  # the rest is a command's own
+    debug = "--debug" in own
+    argv = [*(word for word in own if word != "--debug"), *argv[len(own) :]]
     command = _parser()
     streams = sys.stdout, sys.stderr
     with terminable() as termination:

@@ -50,6 +50,17 @@ def parse_moment_ahead(text: str, now: int, slot_seconds: Fraction, location: st
     return moment
 
 
+def check_moment(text: str, location: str) -> None:
+    """Check that a text is a clock time or a date, in the past or in the future.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    _on_clock(text, 0, location)
+
+
 def _on_clock(text: str, now: int, location: str) -> int:
     try:
         if len(text) > _MAX_LENGTH:

@@ -23,7 +23,7 @@ EXCLUDED_KEYS: Final = frozenset(
 )
 """Keys of a job file that a resource lacks. Metadata has name, tenant and time; no bags."""
 
-REQUIRED: Final = ("worker", "utility", "run")
+REQUIRED: Final = ("worker", "run")
 
 IMMUTABLE_KEYS: Final = ("worker", "ps", "update_time", "gradient", "internal_bandwidth", "family")
 """Keys that validation rules make immutable, if the API server supports rules.

@@ -21,7 +21,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "worker": "Resources of one worker: {gpu: 1, cpu: 4, memory: 16GiB}.",
     "ps": "Resources of one parameter server; omit it for all-reduce training.",
     "internal_bandwidth": "Bandwidth between a worker and a parameter server on the same node.",
-    "utility": "Utility by completion time; it never increases.",
+    "utility": "Utility by completion time; it never increases. Default: 1 per GPU-hour of work.",
     "utility.kind": "Function of the time from submission to completion.",
     "workers": "Minimum and maximum number of workers while the job runs.",
     "throughput": "Measured mini-batches per second of the whole job by number of workers; "
@@ -29,7 +29,9 @@ FIELDS: Final[Mapping[str, str]] = {
     "family": "Model family that supplies the measured throughput curve.",
     "labels": "Labels that the owner sets.",
     "restart": "Time lost at each change of the placement.",
-    "priority": "Priority, for policies that order jobs by priority.",
+    "priority": "low, normal, high or urgent: multiple 0.25, 1, 4 or 16 of the default utility; "
+    "or an integer, for policies that order jobs by priority.",
+    "by": "Deadline of the default utility: 6h, 18:00 or a date.",
     "walltime": "Maximum run time.",
     "run": "Command and environment of every worker and parameter server.",
     "run.command": "A shell command line, or a list of arguments.",

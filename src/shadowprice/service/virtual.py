@@ -140,7 +140,13 @@ class VirtualService:
         ShadowpriceError
             If a job is invalid or isn't accepted.
         """
-        submissions = read_submissions(records, self.service.cluster, tenant=None, runs=True)
+        submissions = read_submissions(
+            records,
+            self.service.cluster,
+            tenant=None,
+            runs=True,
+            now=self.service.writing.clock.now(),
+        )
         for _, problem in await self.driver.do(SubmitJobs(submissions, at_once=at_once)):
             if problem is not None:
                 raise problem

@@ -1,3 +1,4 @@
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
 
@@ -6,7 +7,8 @@ import pytest
 from shadowprice.core.errors import InputError
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
-from shadowprice.core.utility import Sigmoid
+from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.core.utility import Constant, Deadline, Sigmoid, Utility
 from shadowprice.inputs import read_cluster, read_jobs, read_parameters
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
@@ -279,3 +281,60 @@ def test_names_that_no_address_can_hold_are_refused(
     [fault] = caught.value.faults
     assert place in fault.place
     assert ("is a step in an address" in fault.message) == ('"' not in new)
+
+
+def test_a_job_without_a_utility_has_the_default(tmp_path: Path) -> None:
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    stated = "        utility: {kind: sigmoid, value: 50, decay: 0.5, target: 2h}\n"
+    assert stated in JOB
+    plain = JOB.replace(stated, "")
+
+    def utility(more: str) -> tuple[Utility, float]:
+        [job] = read_jobs(write(tmp_path, "j.yaml", plain + more), cluster)
+        return job.utility, job.priority
+
+    [job] = read_jobs(write(tmp_path, "j.yaml", plain), cluster)
+    hours = job.required * 1200 / 3600  # worker-slots of 20 min, each with one GPU
+    assert utility("") == (Constant(hours), 0.0)
+    assert utility("        priority: 3\n") == (Constant(hours), 3.0)
+    for name, multiple, number in (("low", 0.25, -1), ("high", 4, 1), ("urgent", 16, 2)):
+        assert utility(f"        priority: {name}\n") == (Constant(multiple * hours), number)
+    assert utility("        by: 2h\n")[0] == Deadline(hours, 4.5)
+    for wrong, message in (
+        ("        by: '18:00'\n", r"by: a simulation has no calendar; write .* such as 6h"),
+        ("        by: 7\n", "by: 7 is a duration without a unit"),
+        ("        by: '25:00'\n", "by: '25:00' is not a time"),
+        ("        priority: top\n", "priority: expected low, normal, high, urgent or a number"),
+        (stated + "        by: 2h\n", "`by` is the deadline of the default utility"),
+        (stated + "        priority: low\n", "a named `priority` is a multiple"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_jobs(write(tmp_path, "j.yaml", plain + wrong), cluster)
+
+
+def test_a_deadline_on_the_clock_counts_from_the_submission(tmp_path: Path) -> None:
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    record = {"name": "a", "minibatch_time": "1h", "worker": {"gpu": 1}}
+    submitted = int(datetime(2026, 12, 1, 12, tzinfo=UTC).timestamp()) * 10**9
+    for text in ("2026-12-01T14:00:00Z", "14:00Z"):
+        spec = JobSpec.model_validate({**record, "by": text})
+        assert spec.resolve(cluster, submitted=submitted).utility == Deadline(1.0, 5.0)
+    late = JobSpec.model_validate({**record, "by": "2026-12-01T11:00:00Z"})
+    with pytest.raises(InputError, match="has passed"):
+        late.resolve(cluster, submitted=submitted)
+
+
+def test_a_bag_without_a_utility_is_worth_its_gpu_hours() -> None:
+    cluster = ClusterSpec.model_validate(
+        {"slot": "1h", "horizon": 9, "servers": [{"name": "g", "capacity": {"gpu": 8}}]}
+    ).resolve("c")
+    bag = JobSpec.model_validate(
+        {
+            "name": "a",
+            "tasks": [{"count": 3, "duration": {"kind": "exponential", "mean": "2h"}}],
+            "deadline": "6h",
+            "miss_probability": 0.1,
+            "worker": {"gpu": 2},
+        }
+    )
+    assert bag.resolve(cluster).utility == Constant(12.0)

@@ -23,6 +23,13 @@ from shadowprice.cli.live import (
     when,
 )
 from shadowprice.cli.options import OutputOption, QuietOption
+from shadowprice.cli.plain_job import (
+    COMMAND,
+    DEFAULT_TIME,
+    CommandAfterDashes,
+    PlainJob,
+    with_absolute_deadline,
+)
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import first_line, lines_after_first
 
@@ -67,7 +74,8 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
         for location, record in read_records(file):
             if not isinstance(record, Mapping):
                 raise InputError(Fault(location, "is no job", "write `name: ...` and so on"))
-            entries.append(Entry(location.rstrip(":"), record))
+            place = location.rstrip(":")
+            entries.append(Entry(place, with_absolute_deadline(record, place)))
     if only is not None:
         names = {part.strip() for part in only.split(",") if part.strip()}
         missing = names - {entry.name for entry in entries}
@@ -79,8 +87,132 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
     return entries
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+PLAIN = "Command"
+"""Heading of the options that describe the job of a command."""
+
+
+@app.command("submit", cls=CommandAfterDashes)
 def submit(
-    files: FilesArgument,
+    ctx: typer.Context,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Job files (YAML with `jobs:`, or JSON Lines), or a command after --.",
+            metavar="FILE | -- COMMAND",
+            show_default=False,
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            "-g",
+            help="GPUs: 2, or a100:2 for a kind.",
+            metavar="N",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    cpus: Annotated[
+        float | None,
+        typer.Option(
+            "--cpus",
+            help="CPU cores.",
+            min=0.001,
+            show_default="1 without GPUs",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help="Memory, such as 16GiB.", rich_help_panel=PLAIN),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            help="Expected run time, such as 3h. A job that takes longer runs on.",
+            show_default=DEFAULT_TIME,
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            help="Mini-batches of the job, if the command reports its progress.",
+            min=1,
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            help="Deadline: 18:00, 2026-12-01T18:00 or 6h.",
+            metavar="TIME",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            "--priority",
+            help="low, normal, high or urgent.",
+            metavar="PRIORITY",
+            show_default="normal",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            help="Name of the job.",
+            show_default="generated",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            "--tenant",
+            "-t",
+            help="Tenant, for tokens of operators.",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    workdir: Annotated[
+        Path | None,
+        typer.Option(
+            "--workdir",
+            help="Working directory.",
+            metavar="DIR",
+            show_default="the current directory",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            help="Environment variable, or the name of one to copy; repeatable.",
+            metavar="NAME[=VALUE]",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
+    retries: Annotated[
+        int | None,
+        typer.Option("--retries", help="Allowed failures.", min=0, rich_help_panel=PLAIN),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            help="User that runs the command, if the service allows it.",
+            rich_help_panel=PLAIN,
+        ),
+    ] = None,
     only: OnlyOption = None,
     wait: Annotated[
         bool,
@@ -92,12 +224,15 @@ def submit(
     output: OutputOption = Output.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Submit the jobs of files to the live service, and show its promises.
+    """Submit a command, or the jobs of files, to the live service, and show its promises.
 
-    Submission is idempotent: an entry with the same name and content is the same job. A refused job
+    A command runs in the current directory, with the variables of the environment that select its
+    programs. Files can be submitted again: the same name and content is the same job. A refused job
     isn't an error.
 
     [bold]Examples[/bold]
+
+    shadowprice submit --gpus 2 --time 3h -- python train.py --lr 0.1
 
     shadowprice submit jobs.yaml
 
@@ -105,10 +240,15 @@ def submit(
     """
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
-    entries = _entries(files, only)
+    job = PlainJob(
+        ctx.meta.get(COMMAND, ()), name, gpus, cpus, memory, time, steps, by, priority, tenant,
+        workdir, tuple(env or ()), retries, user,
+    )  # fmt: skip
+    _check_call(files or [], only, job, command=COMMAND in ctx.meta)
     submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
     with connected(server) as client:
+        entries = _entries(files, only) if files else [Entry("", job.record(client))]
         for first in range(0, len(entries), MAX_BATCH_JOBS):
             batch = entries[first : first + MAX_BATCH_JOBS]
             with _placed(batch, single=len(entries) == 1):
@@ -141,13 +281,36 @@ def submit(
         ]
         columns = ["NAME", "TENANT", "STATE", "FINISH" if wait else "PROMISE", "PAYOFF", "REASON"]
         show(columns, rows, right=["PAYOFF"])
+        if not files and time is None and not quiet:
+            stderr().print(f"planned as {DEFAULT_TIME}; --time sets the expected run time")
     if problems:
         locations = {entry.name: entry.place for entry in entries}
-        for name, error in problems.items():
-            stderr().print(f"error: {locations[name]}: {error}", soft_wrap=True)
+        for job_name, error in problems.items():
+            stderr().print(f"error: {locations[job_name]}: {error}", soft_wrap=True)
         raise typer.Exit(2)
     if wait and any(job.state != "finished" for job in submitted):
         raise typer.Exit(1)
+
+
+def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, command: bool) -> None:
+    """Refuse options that don't belong to what is submitted.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to submit, or an option has no effect.
+    """
+    if not files and not command:
+        hint = "write a job file, or a command: -- python train.py"
+        raise InputError(Fault("FILE", "nothing to submit", hint))
+    if files and command:
+        raise InputError(Fault(str(files[0]), "not valid with a command", "remove one of them"))
+    if command and only is not None:
+        raise InputError(Fault("--only", "has no effect on a command", "remove it"))
+    given = job.given()
+    if files and given:
+        hint = "write it into the file, or submit a command: -- python train.py"
+        raise InputError(Fault(given[0], "has no effect on a job file", hint))
 
 
 @contextmanager
@@ -167,6 +330,8 @@ def _placed(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
 def _told(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
     if single:
         suffix = fault.place.removeprefix("job").lstrip(":. ")
+        if not entries[0].place:
+            return Fault(suffix, fault.message, fault.mend)
         location = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
         return Fault(location, fault.message, fault.mend)
     head, bracket, tail = fault.place.partition("]")

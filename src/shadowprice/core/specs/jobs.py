@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     Field,
+    PlainValidator,
     PositiveInt,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -19,11 +23,13 @@ from shadowprice.core.amounts import (
     Dimension,
     Duration,
     format_amount,
+    parse_duration,
 )
-from shadowprice.core.clock import arrival_slot
+from shadowprice.core.clock import arrival_slot, deadline_in_slots
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job, StepModel, build_bag_job, build_job
+from shadowprice.core.moments import SECOND, check_moment, parse_moment_ahead
 from shadowprice.core.specs.bags import TaskSpec, resolve_bag
 from shadowprice.core.specs.fields import (
     AmountField,
@@ -32,8 +38,8 @@ from shadowprice.core.specs.fields import (
     LinkField,
     Name,
     NonNegative,
-    Number,
     Spec,
+    as_validator,
     max_length,
     max_value,
     positive,
@@ -41,8 +47,14 @@ from shadowprice.core.specs.fields import (
 )
 from shadowprice.core.specs.laws import DistributionContext, EmpiricalLoader
 from shadowprice.core.specs.run import RunSpec
-from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
-from shadowprice.core.wording import closest_match
+from shadowprice.core.specs.utilities import (
+    PRIORITY_LEVELS,
+    UtilitySpec,
+    default_utility,
+    resolve_utility,
+)
+from shadowprice.core.utility import Constant
+from shadowprice.core.wording import closest_match, quote_for_display
 
 _TRAINING = (
     "epochs",
@@ -58,6 +70,7 @@ _TRAINING = (
     "workers",
     "restart",
     "priority",
+    "by",
     "walltime",
     "run",
 )
@@ -72,6 +85,40 @@ class WorkerRange(Spec):
 
 
 _BY = "a utility of kind deadline"
+
+
+def _priority(value: Any) -> float | str:
+    if isinstance(value, str) and value in PRIORITY_LEVELS:
+        return value
+    if isinstance(value, int | float) and abs(value) < math.inf:
+        return float(bounds.NUMBER.checked(value))
+    names = ", ".join(PRIORITY_LEVELS)
+    raise ValueError(f"expected {names} or a number, got {quote_for_display(value)}")
+
+
+def _deadline(value: object) -> Duration | str:
+    """Parse a duration; keep a moment as text, because its date depends on the submission."""
+    try:
+        return parse_duration(value)
+    except InputError:
+        if not isinstance(value, str) or not (":" in value or value.count("-") > 1):
+            raise
+        check_moment(value, "")
+        return value
+
+
+PriorityField = Annotated[
+    float | str,
+    PlainValidator(_priority),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number"}, {"type": "string", "enum": list(PRIORITY_LEVELS)}]}
+    ),
+]
+DeadlineField = Annotated[
+    Duration | str,
+    PlainValidator(as_validator(_deadline)),
+    WithJsonSchema({"type": "string", "maxLength": bounds.QUANTITY.most}),
+]
 
 
 class JobSpec(Spec):
@@ -89,7 +136,7 @@ class JobSpec(Spec):
     worker: AmountsField
     ps: AmountsField | None = None
     internal_bandwidth: LinkField | None = None
-    utility: UtilitySpec
+    utility: UtilitySpec | None = None
     workers: WorkerRange | None = None
     throughput: (
         Annotated[dict[PositiveInt, NonNegative], max_length(bounds.WORKER_COUNTS)] | None
@@ -100,7 +147,8 @@ class JobSpec(Spec):
     miss_probability: float | None = None
     labels: Annotated[dict[str, str], max_length(bounds.LABELS)] = Field(default_factory=dict)
     restart: DurationField | None = None
-    priority: Number = 0.0
+    priority: PriorityField = 0.0
+    by: DeadlineField | None = None
     walltime: DurationField | None = None
     run: RunSpec | None = None
 
@@ -136,6 +184,22 @@ class JobSpec(Spec):
                 raise ValueError(f"`{name}` is missing: a bag of tasks needs it to choose copies")
         assert self.deadline is not None
         positive(self.deadline)
+        return self
+
+    @model_validator(mode="after")
+    def _one_utility(self) -> JobSpec:
+        if self.utility is None:
+            return self
+        if self.by is not None:
+            raise ValueError(
+                "`by` is the deadline of the default utility; leave out `utility`, or write "
+                "{kind: deadline, value: ..., by: ...}"
+            )
+        if isinstance(self.priority, str):
+            raise ValueError(
+                "a named `priority` is a multiple of the default utility; leave out `utility`, or "
+                "write a number"
+            )
         return self
 
     @model_validator(mode="after")
@@ -193,8 +257,17 @@ class JobSpec(Spec):
                 )
         return self
 
-    def resolve(self, cluster: Cluster, measured: EmpiricalLoader | None = None) -> Job:
+    def resolve(
+        self,
+        cluster: Cluster,
+        measured: EmpiricalLoader | None = None,
+        *,
+        submitted: int | None = None,
+    ) -> Job:
         """Return the job as schedulers see it on a cluster.
+
+        A job that states no utility has the default one (`default_utility`), under every policy, in
+        simulations and in the live service.
 
         Parameters
         ----------
@@ -202,6 +275,8 @@ class JobSpec(Spec):
             The servers.
         measured : callable, optional
             Returns the law of durations measured in a file; without it such a law is refused.
+        submitted : int, optional
+            Submission time in nanoseconds since 1970; None in a simulation, which has no calendar.
 
         Raises
         ------
@@ -218,11 +293,16 @@ class JobSpec(Spec):
         bounds.SLOT.check(first_slot, "arrival")
         if self.run is not None:
             self.run.resolve(cluster.slot_seconds)  # checked here, used by what runs jobs
-        utility = resolve_utility(self.utility, cluster.slot_seconds, before)
+        by = self._deadline_in_slots(cluster, before, submitted)
+        utility = (
+            Constant(0.0)  # replaced below, because the default depends on the resolved work
+            if self.utility is None
+            else resolve_utility(self.utility, cluster.slot_seconds, before)
+        )
         if self.tasks is not None:
             assert self.deadline is not None
             assert self.miss_probability is not None
-            return build_bag_job(
+            job = build_bag_job(
                 name=self.name,
                 arrival=first_slot,
                 bag=resolve_bag(
@@ -238,6 +318,7 @@ class JobSpec(Spec):
                 tenant=self.tenant,
                 labels=self.labels,
             )
+            return self._with_default_utility(job, cluster, by)
         speed: StepModel | dict[int, Fraction]
         if self.throughput is not None:
             speed = {count: Fraction(str(rate)) for count, rate in self.throughput.items()}
@@ -252,7 +333,7 @@ class JobSpec(Spec):
         workers = self.workers
         self._check_choices(cluster)
         walltime = None if self.walltime is None else self.walltime.in_slots(cluster.slot_seconds)
-        return build_job(
+        job = build_job(
             name=self.name,
             arrival=first_slot,
             epochs=self.epochs,
@@ -271,9 +352,36 @@ class JobSpec(Spec):
             tenant=self.tenant,
             labels=self.labels,
             restart_seconds=self._restart(cluster),
-            priority=self.priority,
+            priority=PRIORITY_LEVELS[self.priority].number
+            if isinstance(self.priority, str)
+            else self.priority,
             walltime=None if walltime is None else -(-walltime.numerator // walltime.denominator),
         )
+        return self._with_default_utility(job, cluster, by)
+
+    def _deadline_in_slots(
+        self, cluster: Cluster, before: Fraction, submitted: int | None
+    ) -> float | None:
+        """Return the deadline ``by`` in slots after the arrival slot; None without one."""
+        if self.by is None:
+            return None
+        span = self.by
+        if isinstance(span, str):
+            if submitted is None:
+                mend = "write the time from the submission, such as 6h"
+                raise InputError(Fault("by", "a simulation has no calendar", mend))
+            moment = parse_moment_ahead(span, submitted, cluster.slot_seconds, "by")
+            span = Duration(seconds=Fraction(moment - submitted, SECOND), on_clock=True)
+        return deadline_in_slots(span, cluster.slot_seconds, before)
+
+    def _with_default_utility(self, job: Job, cluster: Cluster, by: float | None) -> Job:
+        """Return the job with the default utility, unless it states one."""
+        if self.utility is not None:
+            return job
+        named = self.priority if isinstance(self.priority, str) else "normal"
+        multiple = PRIORITY_LEVELS[named].multiple
+        utility = default_utility(job, self.worker, cluster.slot_seconds, multiple, by)
+        return replace(job, utility=utility)
 
     def _restart(self, cluster: Cluster) -> Fraction:
         """Return the time lost when the placement changes: the job's own, or the cluster's."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
     Field,
@@ -14,9 +15,12 @@ from pydantic import (
 from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.amounts import (
+    MILLI,
+    Amount,
     Duration,
 )
 from shadowprice.core.clock import deadline_in_slots
+from shadowprice.core.job import Job
 from shadowprice.core.specs.fields import (
     DurationField,
     NonNegative,
@@ -110,3 +114,59 @@ def resolve_utility(
     }
     resolved: utilities.Utility = utilities.FAMILIES[spec.kind](**values)
     return resolved
+
+
+class PriorityLevel(NamedTuple):
+    """A named priority: the multiple of the default utility, and the number that it stands for."""
+
+    multiple: float
+    number: float
+
+
+PRIORITY_LEVELS: Final[Mapping[str, PriorityLevel]] = {
+    "low": PriorityLevel(0.25, -1.0),
+    "normal": PriorityLevel(1.0, 0.0),
+    "high": PriorityLevel(4.0, 1.0),
+    "urgent": PriorityLevel(16.0, 2.0),
+}
+"""Named priorities. A factor of 4 outweighs what a job typically loses when it scales up."""
+
+VALUE_PER_GPU_HOUR: Final = 1.0
+"""Default utility of an hour of one GPU at normal priority."""
+
+
+def default_utility(
+    job: Job,
+    worker: Mapping[str, Amount],
+    slot_seconds: Fraction,
+    multiple: float,
+    by: float | None,
+) -> utilities.Utility:
+    """Return the utility of a job that states none: its GPU-hours, up to its deadline.
+
+    GPU-hours are those of the job's work at its minimum worker count. A worker without GPUs counts
+    as one GPU.
+
+    Parameters
+    ----------
+    job : Job
+        The job; its utility is ignored.
+    worker : mapping of str to Amount
+        Resources of one worker.
+    slot_seconds : Fraction
+        Length of a slot.
+    multiple : float
+        Multiple of the job's priority.
+    by : float or None
+        Deadline in slots after the arrival slot.
+    """
+    gpus = sum(
+        amount.value for name, amount in worker.items() if name == "gpu" or name.startswith("gpu/")
+    )
+    if job.bag is not None:
+        worker_slots = job.bag.worker_slots
+    else:
+        worker_slots = int(job.worker_counts[0]) * job.required / int(job.gains[0])
+    gpu_hours = worker_slots * float(slot_seconds) / 3600 * (gpus / MILLI or 1.0)
+    value = VALUE_PER_GPU_HOUR * multiple * gpu_hours
+    return utilities.Constant(value) if by is None else utilities.Deadline(value, by)

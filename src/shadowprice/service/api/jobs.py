@@ -138,6 +138,7 @@ async def submit(
             runs=service.runner is not None,
             single=not several,
             families=service.families,
+            now=driver.clock.now(),
         )
 
     # Validating many jobs on the loop would delay other requests.
@@ -503,6 +504,7 @@ async def quote(
         runs=False,
         single=True,
         families=service.families,
+        now=driver.clock.now(),
     )
     quoted: QuoteResult = await driver.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.

@@ -292,7 +292,13 @@ class ReviseJob:
         record = merge_changes(truth.specs[self.name], self.changes)
         cluster = batch.engine.cluster
         [submission] = read_submissions(
-            [record], cluster, tenant=None, runs=False, single=True, owned=True
+            [record],
+            cluster,
+            tenant=None,
+            runs=False,
+            single=True,
+            owned=True,
+            now=view.submitted,
         )
         if record != truth.specs[self.name]:
             record_before = batch.engine.open_jobs.get(self.name)

@@ -23,6 +23,7 @@ from shadowprice.service.problems import ProblemError
 
 REVISABLE: Final = (
     "utility",
+    "by",
     "epochs",
     "chunks",
     "minibatches",
@@ -64,6 +65,7 @@ def read_submissions(
     single: bool = False,
     owned: bool = False,
     families: Families = MappingProxyType({}),
+    now: int | None = None,
 ) -> list[Submission]:
     """Validate jobs in the format of job files; accept all of them or none.
 
@@ -84,6 +86,8 @@ def read_submissions(
     families : mapping
         Speed curves for jobs that name a family and state no speed. They don't affect ``content``:
         a repeated submission stays equal after the library has changed.
+    now : int, optional
+        Submission time in nanoseconds since 1970; None refuses deadlines on the clock.
 
     Raises
     ------
@@ -122,7 +126,7 @@ def read_submissions(
                 )
             seen.add(spec.name)
             try:
-                spec.resolve(cluster)
+                spec.resolve(cluster, submitted=now)
             except InputError as error:
                 diagnostics += [
                     Fault(f"{place}.{fault.place}" if fault.place else place, *_rest(fault))
@@ -204,6 +208,8 @@ _FAMILY_KEYS: Final = frozenset({"throughput", "restart"})
 def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Apply changes to a job's record; ``deadline`` changes ``by`` of a deadline utility.
 
+    Without a utility, it changes the deadline of the default utility.
+
     Raises
     ------
     InputError
@@ -212,8 +218,10 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
     revised = dict(record)
     faults = []
     for key, value in changes.items():
-        if key == "deadline":
-            utility = dict(revised.get("utility") or {})
+        if key == "deadline" and not revised.get("utility"):
+            revised["by"] = value
+        elif key == "deadline":
+            utility = dict(revised["utility"])
             if utility.get("kind") != "deadline":
                 hint = "give the whole `utility`"
                 faults.append(Fault("deadline", "its utility has none", hint))
@@ -260,4 +268,4 @@ def resolve_job(spec: JobSpec, cluster: Cluster, calendar: SlotCalendar, moment:
     """
     since = max(0, moment - calendar.origin)
     arrival = Duration(Fraction(since, SECOND), on_clock=True)
-    return spec.model_copy(update={"arrival": arrival}).resolve(cluster)
+    return spec.model_copy(update={"arrival": arrival}).resolve(cluster, submitted=moment)

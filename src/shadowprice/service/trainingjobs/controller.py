@@ -410,6 +410,7 @@ class Controller:
                 single=True,
                 owned=True,
                 families=self._service.families,
+                now=self._driver.clock.now(),
             )
             fault = user_diagnostic(self._service.settings, submission.spec, "spec")
             if fault is not None:

@@ -75,6 +75,8 @@ class JobVariants:
             return None
 
     def _utility(self, entry: JobFileRecord) -> Any:
+        if entry.get("utility") is None:  # the default utility depends on the whole record
+            return None
         try:
             spec = _UTILITY.validate_python(entry["utility"])
         except ValidationError:

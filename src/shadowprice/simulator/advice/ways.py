@@ -108,7 +108,7 @@ def arrival_change(job: Job, last: int) -> JobChange:
 
 
 def _worth(entry: JobFileRecord) -> Iterator[JobChange]:
-    utility = entry["utility"]
+    utility = entry.get("utility") or {}
     name = next((name for name in ("value", "scale") if name in utility), None)
     if name is None:
         return
@@ -124,7 +124,7 @@ def _worth(entry: JobFileRecord) -> Iterator[JobChange]:
 
 def _patience(entry: JobFileRecord, job: Job, cluster: Cluster, end: int) -> Iterator[JobChange]:
     """Yield later deadlines and targets, and a smaller slope."""
-    utility = entry["utility"]
+    utility = entry.get("utility") or {}
     # Beyond the last slot of any plan, a later value has no effect.
     max_slots = max(end - job.arrival, cluster.horizon) + 1
     keys: tuple[Key, ...] = (("utility", "by"), ("utility", "target"), ("deadline",))

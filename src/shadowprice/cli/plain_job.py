@@ -1,0 +1,238 @@
+"""Job records for plain commands: ``shadowprice submit [options] -- COMMAND...``."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from typer.core import TyperCommand
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import quote_for_display
+
+if TYPE_CHECKING:
+    from shadowprice.client import Client
+
+DEFAULT_TIME: Final = "1h"
+"""Planned run time of a command without ``--time``."""
+
+PASSED_VARIABLES: Final = (
+    "PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+)
+"""Variables that a command takes from its submitter: they select programs, and hold no secrets."""
+
+COMMAND: Final = "shadowprice.command"
+"""Key of the words after ``--`` in a context's ``meta``."""
+
+_SUFFIX_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
+_SUFFIX_LENGTH: Final = 6
+_MAX_STEM: Final = 40
+_GPUS: Final = re.compile(r"(?:(?P<kind>[A-Za-z0-9_.-]+):)?(?P<count>\d+(?:\.\d{1,3})?)")
+
+
+class CommandAfterDashes(TyperCommand):
+    """A command that keeps the words after ``--`` apart from its own arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments before ``--``; store the words after it in ``ctx.meta``."""
+        if "--" in args:
+            dashes = args.index("--")
+            ctx.meta[COMMAND] = args[dashes + 1 :]
+            args = args[:dashes]
+        return super().parse_args(ctx, args)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainJob:
+    """A command and the options that describe its job."""
+
+    words: Sequence[str]
+    name: str | None = None
+    gpus: str | None = None
+    cpus: float | None = None
+    memory: str | None = None
+    time: str | None = None
+    steps: int | None = None
+    by: str | None = None
+    priority: str | None = None
+    tenant: str | None = None
+    workdir: Path | None = None
+    env: Sequence[str] = ()
+    retries: int | None = None
+    user: str | None = None
+
+    def given(self) -> list[str]:
+        """Return the options that were given, as written on the command line."""
+        options = [name for name in self.__slots__ if name != "words"]
+        return [f"--{name}" for name in options if getattr(self, name) not in (None, ())]
+
+    def record(self, client: Client) -> dict[str, Any]:
+        """Return the job's record for the service that a client reaches.
+
+        Raises
+        ------
+        InputError
+            If an option is invalid, or the job's directory isn't known where the service runs it.
+        """
+        if not self.words:
+            raise InputError(Fault("COMMAND", "is missing after --", "write -- python train.py"))
+        here = _runs_here(client)
+        run: dict[str, Any] = {
+            "command": list(self.words),
+            "workdir": self._directory(here, client),
+            "env": self._environment(here),
+            "retries": self.retries,
+            "user": self.user,
+        }
+        if here:
+            _check_program(self.words[0], run["workdir"], run["env"].get("PATH"))
+        record = {
+            "name": self.name or generate_name(self.words),
+            "tenant": self.tenant,
+            **self._work(),
+            "worker": self._worker(),
+            "by": None if self.by is None else absolute_moment(self.by, "--by"),
+            "priority": self.priority,
+            "run": {key: value for key, value in run.items() if value not in (None, {})},
+        }
+        return {key: value for key, value in record.items() if value is not None}
+
+    def _work(self) -> dict[str, Any]:
+        """Return the work: the planned time as one mini-batch, or as the given number of steps."""
+        from shadowprice.core.amounts import parse_positive_duration
+
+        text = self.time or DEFAULT_TIME
+        seconds = parse_positive_duration(text, "--time", "3h")
+        if self.steps is None:
+            return {"minibatches": 1, "minibatch_time": text}
+        return {"minibatches": self.steps, "minibatch_time": f"{float(seconds / self.steps):.9g}s"}
+
+    def _worker(self) -> dict[str, Any]:
+        worker: dict[str, Any] = {}
+        if self.gpus is not None:
+            match = _GPUS.fullmatch(self.gpus)
+            if match is None:
+                raise InputError(
+                    Fault(
+                        "--gpus",
+                        f"expected a number, got {quote_for_display(self.gpus)}",
+                        "write 2, or a100:2 for a kind",
+                    )
+                )
+            kind = "gpu" if match["kind"] is None else f"gpu/{match['kind']}"
+            worker[kind] = float(match["count"])
+        if self.cpus is not None:
+            worker["cpu"] = self.cpus
+        if self.memory is not None:
+            worker["memory"] = self.memory
+        return worker or {"cpu": 1}
+
+    def _directory(self, here: bool, client: Client) -> str:
+        try:
+            directory = str((Path.cwd() / (self.workdir or "")).absolute())
+        except FileNotFoundError:
+            raise InputError(Fault("--workdir", "the current directory was removed")) from None
+        if here and not Path(directory).is_dir():
+            raise InputError(Fault("--workdir", f"{directory!r} is not a directory"))
+        if not here and self.workdir is None:
+            raise InputError(
+                Fault(
+                    client.address.url,
+                    "jobs of this service don't run on this machine, so they lack this directory",
+                    "give a directory of the machines that run jobs: --workdir DIR",
+                )
+            )
+        return directory
+
+    def _environment(self, here: bool) -> dict[str, str]:
+        """Return the variables of the job: the passed ones if it runs here, and those of --env."""
+        passed = PASSED_VARIABLES if here else ()
+        variables = {name: os.environ[name] for name in passed if name in os.environ}
+        for pair in self.env:
+            name, equals, value = pair.partition("=")
+            if not equals and name not in os.environ:
+                hint = "write NAME=VALUE, or NAME to copy a variable"
+                raise InputError(Fault("--env", f"{quote_for_display(pair)} isn't set", hint))
+            variables[name] = value if equals else os.environ[name]
+        return variables
+
+
+def generate_name(words: Sequence[str]) -> str:
+    """Return a name such as ``train-x7k2mf``: the script or program, and random characters."""
+    script = next((word for word in words if word.endswith((".py", ".sh"))), words[0])
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")[:_MAX_STEM]
+    suffix = "".join(secrets.choice(_SUFFIX_CHARACTERS) for _ in range(_SUFFIX_LENGTH))
+    return f"{stem.rstrip('-') or 'job'}-{suffix}"
+
+
+def absolute_moment(text: str, location: str) -> str:
+    """Return a deadline for the service: a duration as it is, a local clock time in UTC.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or the moment has passed.
+    """
+    from shadowprice.core.amounts import parse_duration
+    from shadowprice.core.moments import SECOND, parse_moment_ahead
+
+    try:
+        parse_duration(text)
+    except InputError:
+        moment = parse_moment_ahead(text, time.time_ns(), Fraction(1), location)
+        return datetime.fromtimestamp(moment // SECOND, UTC).isoformat()
+    return text
+
+
+def _runs_here(client: Client) -> bool:
+    """Return whether the service runs its jobs as processes of this machine."""
+    host = urlsplit(client.address.url).hostname or ""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    return loopback and client.service().executor == "local"
+
+
+def _check_program(program: str, directory: str, path: str | None) -> None:
+    """Refuse a program that the job couldn't start.
+
+    Raises
+    ------
+    InputError
+        If the program isn't on the path, or isn't executable.
+    """
+    # A program with a slash is relative to the job's directory.
+    searched = str(Path(directory) / program) if "/" in program else program
+    if shutil.which(searched, path=path) is None:
+        hint = "write what a shell would find, such as: -- python train.py"
+        shown = quote_for_display(program)
+        raise InputError(Fault("COMMAND", f"{shown} is not an executable program", hint))
+
+
+def with_absolute_deadline(record: Mapping[str, Any], location: str) -> Mapping[str, Any]:
+    """Return a job's record with its deadline ``by`` independent of the time zone."""
+    by = record.get("by")
+    if not isinstance(by, str):  # the service reports other values
+        return record
+    return {**record, "by": absolute_moment(by, f"{location}.by")}

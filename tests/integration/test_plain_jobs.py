@@ -1,0 +1,120 @@
+"""Commands without a job file, submitted to a service that runs them as local processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.registry import create_executor
+from tests.support.services import RunningService, run_service
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
+
+CLUSTER = {"slot": "1s", "horizon": 100, "servers": [{"name": "g", "capacity": {"cpu": 4}}]}
+
+SCRIPT = """\
+import json, os, sys
+names = ("VIRTUAL_ENV", "PASSWORD", "LR")
+print(json.dumps([os.getcwd(), sys.argv[1:], [os.environ.get(name) for name in names]]))
+sys.exit(int(os.environ.get("STATUS", 0)))
+"""
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    folder = tmp_path_factory.mktemp("plain")
+    options = ExecutorOptions(str(folder / "data" / "executor"), settings={"cgroup": "off"})
+    with run_service(folder, cluster=CLUSTER, executor=create_executor("local", options)) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _submitter(live: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", live.service.token_file.read_text().strip())
+    monkeypatch.setenv("VIRTUAL_ENV", "/opt/venv")
+    monkeypatch.setenv("PASSWORD", "secret")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+
+
+def _submit(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> list[Any]:
+    assert main(["submit", "-o", "json", *words]) == status
+    return list(json.loads(capsys.readouterr().out))
+
+
+def test_a_command_runs_where_it_was_submitted(
+    live: RunningService, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = (sys.executable, "train.py", "--lr", "0.1", "--debug")
+    [job] = _submit(capsys, "--time", "2s", "--env", "LR=3", "--wait", "--", *command)
+    assert job["name"].startswith("train-")
+    assert job["state"] == "finished"
+    log = live.client.get(f"/v1/jobs/{job['name']}/logs").json()["text"]
+    expected = [str(tmp_path), ["--lr", "0.1", "--debug"], ["/opt/venv", None, "3"]]
+    assert json.loads(log) == expected
+    [second] = _submit(capsys, "--wait", "--", *command)
+    assert second["name"] != job["name"]
+
+
+def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--name", "mine", "--time", "1h", "--steps", "1800", "--cpus", "2")
+    [job] = _submit(
+        capsys, *words, "--by", "2099-01-01", "--priority", "high", "--", sys.executable, "-c", "1"
+    )
+    spec = live.client.get("/v1/jobs/mine").json()["spec"]
+    assert (job["required"], spec["minibatch_time"], spec["worker"]) == (1800, "2s", {"cpu": 2})
+    assert spec["by"].endswith("+00:00")
+    assert spec["priority"] == "high"
+    assert "utility" not in spec
+    wait_until(lambda: live.client.get("/v1/jobs/mine").json()["state"] == "finished")
+    assert live.client.get("/v1/jobs/mine").json()["utility"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "error: FILE: nothing to submit; write a job file, or a command"),
+        (("--",), "COMMAND: is missing after --"),
+        (("--gpus", "two", "--", "true"), "--gpus: expected a number, got 'two'"),
+        (("--time", "3", "--", "true"), "--time: '3' is a duration without a unit"),
+        (("--by", "2020-01-01", "--", "true"), "--by: '2020-01-01' has passed"),
+        (("--priority", "top", "--", "true"), "priority: expected low, normal, high, urgent"),
+        (("--env", "UNSET_VARIABLE", "--", "true"), "--env: 'UNSET_VARIABLE' isn't set"),
+        (("--workdir", "absent", "--", "true"), "absent' is not a directory"),
+        (("--", "no-such-program"), "'no-such-program' is not an executable program"),
+        (("--gpus", "1", "--", "true"), "gpu"),
+        (("jobs.yaml", "--", "true"), "jobs.yaml: not valid with a command"),
+        (("jobs.yaml", "--time", "3h"), "--time: has no effect on a job file"),
+        (("--only", "a", "--", "true"), "--only: has no effect on a command"),
+    ],
+)
+def test_wrong_calls_say_what_to_write(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_service_elsewhere_needs_a_directory_of_its_machines(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with run_service(tmp_path_factory.mktemp("elsewhere"), cluster=CLUSTER) as elsewhere:
+        monkeypatch.setenv("SHADOWPRICE_SERVER", elsewhere.address)
+        monkeypatch.setenv("SHADOWPRICE_TOKEN", elsewhere.service.token_file.read_text().strip())
+        assert main(["submit", "--", "train"]) == 2
+        assert "don't run on this machine" in capsys.readouterr().err
+        [job] = _submit(capsys, "--workdir", "/srv/exp", "--", "train")
+        run = elsewhere.client.get(f"/v1/jobs/{job['name']}").json()["spec"]["run"]
+        assert run == {"command": ["train"], "workdir": "/srv/exp"}
