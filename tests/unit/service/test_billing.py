@@ -641,7 +641,7 @@ def _script() -> list[Step]:
     """What clients, an executor and time do; each step may be done again."""
     steps: list[Step] = [
         lambda till: till.give("vision", 0.08, period=600, carry=POINT // 100),
-        lambda till: till.give("speech", 1, period=1_200),
+        lambda till: till.give("speech", 20, period=1_200),
     ]
     for at in range(7):
         for tenant in ("vision", "speech"):
