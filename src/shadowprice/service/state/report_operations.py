@@ -61,6 +61,12 @@ _WENT_BACK: Final = (
     "not since the last checkpoint"
 )
 
+COMPLETE_SHARE: Final = 0.99
+"""Share of a job's work from which an exit 0 on a stop command completes it.
+
+The last reports of a job can be a little behind its work.
+"""
+
 MAX_REPORTED_ERRORS: Final = 5
 """Maximum number of different `misreported` events of one generation."""
 
@@ -99,10 +105,13 @@ class RecordReports:
     def _take(self, batch: Batch, report: DurableReport) -> None:
         if isinstance(report, Started):
             self._started(batch, report)
-        elif isinstance(report, InvalidProgress):
+            return
+        if isinstance(report, InvalidProgress):
             self.misreported(batch, report)
-        elif self._first(batch, report):
-            self._over(batch, report)
+            return
+        judged = _judge_exit(batch, report)
+        if self._first(batch, judged):
+            self._over(batch, judged, exited_early=judged is not report)
 
     @staticmethod
     def _first(batch: Batch, report: StartRefused | Ended) -> bool:
@@ -176,13 +185,15 @@ class RecordReports:
         if report.reason not in reasons and len(reasons) < MAX_REPORTED_ERRORS:
             batch.tell("misreported", name, generation=generation, reason=report.reason)
 
-    def _over(self, batch: Batch, report: StartRefused | Ended) -> None:
+    def _over(
+        self, batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False
+    ) -> None:
         engine, name, generation = batch.engine, report.job, report.generation
         record = engine.open_jobs.get(name)
         if (
             isinstance(report, Ended)
             and report.ending is Ending.STOPPED
-            and (record is None or report.forced)
+            and (record is None or report.forced or exited_early)
         ):
             self._ended(batch, report)
         if record is None:
@@ -211,12 +222,16 @@ class RecordReports:
                 batch.change(name, done=True)
         elif current:
             self._failed(batch, record, report)
+        elif report.ending is Ending.FAILED:
+            # The job continues in another generation, without what this one failed to save.
+            self._ended(batch, report)
 
     @staticmethod
     def _ended(batch: Batch, report: Ended) -> None:
         """Emit the end of a stopped generation, with the last lines of its log.
 
-        Its job is closed already, or the executor had to kill the generation.
+        Its job is closed already, the executor had to kill the generation, or its processes did
+        not end as requested.
         """
         reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
         if batch.connection.execute(reported).first() is None:
@@ -260,6 +275,44 @@ class RecordReports:
                 code=report.code,
                 reason=reason,
             )
+
+
+def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | Ended:
+    """Return the end of a generation; a successful exit on a stop command counts as a stop.
+
+    Many scripts save and exit 0 on SIGTERM. Only the reported progress shows whether their job is
+    complete. Without reports, the exit status decides.
+    """
+    if not isinstance(report, Ended) or report.ending is not Ending.DONE:
+        return report
+    record = batch.engine.open_jobs.get(report.job)
+    if record is None or not batch.truth.views[report.job].reports:
+        return report
+    total = record.job.work * MICRO
+    if record.measured >= COMPLETE_SHARE * total or not _was_stopped(batch, report):
+        return report
+    progress = f"{record.measured / MICRO:,.6g} of {record.job.work:,} mini-batches"
+    reason = f"exited 0 after it was told to stop, at {progress}; it continues later"
+    return replace(report, ending=Ending.STOPPED, reason=reason)
+
+
+def _was_stopped(batch: Batch, report: Ended) -> bool:
+    """Return whether a command to stop or replace a generation reached it before its end."""
+    commands = tables.commands
+    query = (
+        select(commands.c.id)
+        .where(
+            (commands.c.id == report.command)
+            & (commands.c.job == report.job)
+            & (commands.c.at <= int(report.at * SECOND))
+            & (
+                (commands.c.generation > report.generation)
+                | ((commands.c.generation == report.generation) & (commands.c.kind == "stop"))
+            )
+        )
+        .limit(1)
+    )
+    return batch.connection.execute(query).first() is not None
 
 
 def _with_tail(report: Ended) -> str:

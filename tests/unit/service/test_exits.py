@@ -1,0 +1,119 @@
+"""Exits after an order to stop: progress decides whether a job that exits 0 is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from shadowprice.core.events import ServerState
+from shadowprice.core.job import MICRO
+from shadowprice.executors.contract import Ended, Ending, Progressed
+from shadowprice.service.clock import SECOND
+from shadowprice.service.state.operations import UpdateServers
+from shadowprice.service.state.report_operations import RecordProgress, RecordReports
+from shadowprice.service.state.store_queries import list_events
+from shadowprice.service.store import tables
+from tests.support.simulated_hours import CLUSTER
+from tests.unit.service.test_durable_engine import Bench
+
+WORK = 60
+
+
+class MovedJob(Bench):
+    """A job that reported some progress, and whose server is then drained."""
+
+    def __init__(self, folder: Path, progress: float | None) -> None:
+        super().__init__(folder / "state.db", "fifo")
+        self.submit("train", minibatches=WORK)
+        self.slot()
+        self.started("train")
+        self.clock.advance(20)
+        if progress is not None:
+            micro = round(progress * MICRO)
+            report = Progressed("train", 1, micro, {}, self.now, checkpoints=True)
+            self.do(RecordProgress({"train": report}, [report]))
+        self.clock.advance(20)
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self.clock.wall() / SECOND
+
+    def drain(self) -> None:
+        """Drain the server of the job, and begin the next slot."""
+        [server] = self.truth.orders["train"].servers
+        amounts = dict(zip(CLUSTER.resources, CLUSTER.capacity[0].tolist(), strict=True))
+        state = ServerState(CLUSTER.roles[0], amounts, drained=True)
+        self.do(UpdateServers({server: state}, "drain"))
+        self.slot()
+
+    def exits(self, ending: Ending, code: int, reason: str = "every worker exited 0") -> None:
+        """Record the end of the first generation."""
+        self.clock.advance(1)
+        tail = ("cannot save: No space left on device",) if code else ()
+        end = Ended(self.stop_command(), "train", 1, self.now, ending, code, reason, tail)
+        self.do(RecordReports([end]))
+
+    def stop_command(self) -> int:
+        """Return the number of the command that stopped the first generation; 0 without one."""
+        table = tables.commands
+        query = select(func.max(table.c.id)).where(
+            (table.c.generation > 1) | (table.c.kind == "stop")
+        )
+        with self.store.reading() as connection:
+            return int(connection.execute(query).scalar() or 0)
+
+    def ends(self) -> list[Mapping[str, Any]]:
+        """Return the data of the job's `ended` events."""
+        with self.store.reading() as connection:
+            events = list_events(connection, job="train")
+        return [event.data for event in events if event.kind == "ended"]
+
+
+@pytest.mark.parametrize("progress", [0.0, 4.0, 54.0])
+def test_exit_0_on_a_stop_below_the_work_is_a_stop(tmp_path: Path, progress: float) -> None:
+    bench = MovedJob(tmp_path, progress)
+    bench.drain()
+    bench.exits(Ending.DONE, 0)
+    assert "train" in bench.truth.engine.open_jobs
+    assert not bench.truth.views["train"].done
+    [end] = bench.ends()
+    assert end["reason"] == (
+        f"exited 0 after it was told to stop, at {progress:g} of 60 mini-batches; "
+        "it continues later"
+    )
+
+
+@pytest.mark.parametrize("progress", [60.0, None])
+def test_exit_0_on_a_stop_completes_a_job_with_its_work_or_without_reports(
+    tmp_path: Path, progress: float | None
+) -> None:
+    bench = MovedJob(tmp_path, progress)
+    bench.drain()
+    bench.exits(Ending.DONE, 0)
+    view = bench.truth.views.get("train")
+    assert view is None or view.done or "train" not in bench.truth.engine.open_jobs
+
+
+def test_exit_0_without_a_stop_completes_a_job_whatever_it_reported(tmp_path: Path) -> None:
+    bench = MovedJob(tmp_path, 4.0)
+    bench.exits(Ending.DONE, 0)
+    assert "train" not in bench.truth.engine.open_jobs
+    assert bench.ends() == []
+
+
+def test_a_save_that_failed_on_a_stop_is_in_the_jobs_history(tmp_path: Path) -> None:
+    bench = MovedJob(tmp_path, 30.0)
+    bench.drain()
+    bench.exits(Ending.FAILED, 1, "worker-0 exited 1 after it was told to stop (143 was expected)")
+    assert "train" in bench.truth.engine.open_jobs
+    [end] = bench.ends()
+    assert end["code"] == 1
+    assert end["reason"].splitlines() == [
+        "worker-0 exited 1 after it was told to stop (143 was expected)",
+        "cannot save: No space left on device",
+    ]
