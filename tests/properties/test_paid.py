@@ -12,7 +12,6 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.service.budgets.usage import (
     ANY_SLOT,
     UnusedSlots,
-    add_unassigned,
     consume_slot,
     price_of_unused,
     split_price_by_slot,
@@ -94,10 +93,10 @@ def test_places_are_used_one_by_one_in_their_order(
 
 @settings(deadline=None, max_examples=example_count(60))
 @given(plans(), st.integers(1, 50), st.integers(1, MOST))
-def test_what_was_paid_later_is_used_before_what_is_to_come(
+def test_processes_of_no_slot_are_used_before_those_of_later_slots(
     plan: tuple[Schedule, list[float], int], places: int, price: int
 ) -> None:
     paid = _paid(*plan)
     first, here, _ = paid[0]
-    left = consume_slot(add_unassigned(paid, places, price), first, here + places)
+    left = consume_slot(((ANY_SLOT, places, price), *paid), first, here + places)
     assert left == paid[1:]

@@ -155,9 +155,12 @@ class AsyncClient:
         """Cancel a job and stop its processes."""
         return await self.send(calls.cancel(name))
 
-    async def revise(self, name: str, **changes: object) -> Job:
-        """Revise an open job: its ``utility``, its work or its ``deadline``."""
-        return await self.send(calls.revise(name, changes))
+    async def revise(self, name: str, *, dry_run: bool = False, **changes: object) -> Job:
+        """Revise an open job: its ``utility``, its work or its ``deadline``.
+
+        With ``dry_run``, nothing changes: the result is the job as it would be, with its price.
+        """
+        return await self.send(calls.revise(name, changes, dry_run=dry_run))
 
     async def explain(self, name: str) -> JobHistory:
         """Return a job's history, which explains the decisions on it."""

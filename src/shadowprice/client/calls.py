@@ -181,9 +181,10 @@ def cancel(name: str) -> ApiCall[Job]:
     return ApiCall("DELETE", _path("jobs", name), _read(Job))
 
 
-def revise(name: str, changes: Json) -> ApiCall[Job]:
+def revise(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[Job]:
     """Revise a job's utility, work or ``deadline``."""
-    return ApiCall("PATCH", _path("jobs", name), _read(Job), body=dict(changes))
+    query = {"dry_run": "true" if dry_run else None}
+    return ApiCall("PATCH", _path("jobs", name), _read(Job), query=query, body=dict(changes))
 
 
 def explain(name: str) -> ApiCall[JobHistory]:

@@ -153,9 +153,12 @@ class Client:
         """Cancel a job and stop its processes."""
         return self.send(calls.cancel(name))
 
-    def revise(self, name: str, **changes: object) -> Job:
-        """Revise an open job: its ``utility``, its work or its ``deadline``."""
-        return self.send(calls.revise(name, changes))
+    def revise(self, name: str, *, dry_run: bool = False, **changes: object) -> Job:
+        """Revise an open job: its ``utility``, its work or its ``deadline``.
+
+        With ``dry_run``, nothing changes: the result is the job as it would be, with its price.
+        """
+        return self.send(calls.revise(name, changes, dry_run=dry_run))
 
     def explain(self, name: str) -> JobHistory:
         """Return a job's history, which explains the decisions on it."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from shadowprice.core.errors import ShadowpriceError
+
 
 class RefusalReason(Enum):
     """The main reason of a refusal."""
@@ -71,3 +73,13 @@ class Refusal:
         if self.numbers:
             record["numbers"] = dict(self.numbers)
         return record
+
+
+class RevisionRefusedError(ShadowpriceError):
+    """A revision asks for more than a policy admits; the job stays as it was."""
+
+    code = "refused"
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal

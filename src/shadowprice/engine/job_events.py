@@ -7,6 +7,7 @@ from shadowprice.core.events import (
     Acknowledged,
     Command,
     Completed,
+    Displaced,
     JobCancelled,
     JobEnded,
     JobFailed,
@@ -25,7 +26,13 @@ from shadowprice.engine.commands import stop
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.policy_session import PolicySession
-from shadowprice.engine.replanning import extend, replan, revised_plan_holds, standing_holds
+from shadowprice.engine.replanning import (
+    extend,
+    plan_is_allowed,
+    replan,
+    revised_plan_holds,
+    standing_holds,
+)
 from shadowprice.engine.state import EngineState
 
 
@@ -98,6 +105,8 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     record.progress = min(job.required, done_minibatches * job.required // job.work)
     if record.measured:
         record.progress = min(job.required, record.units(record.measured))
+    if event.admission and (record.promise is not None or len(record.plan)):
+        return _readmit(state, session, event, old_job)
     if len(record.plan):
         holds = revised_plan_holds(
             record,
@@ -117,6 +126,27 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
         else:
             commands += replan(state, session, [job.name], "it was revised")
     return commands
+
+
+def _readmit(
+    state: EngineState, session: PolicySession, event: JobRevised, old_job: Job
+) -> list[Command]:
+    """Query the policy about a promised job whose owner asks for more.
+
+    The job first loses a plan or placement that its new description doesn't allow.
+    """
+    name = event.job.name
+    record = state.open_jobs[name]
+    commands: list[Command] = []
+    if len(record.plan):
+        is_allowed = plan_is_allowed(record, old_job, state.slot)
+    else:
+        is_allowed = standing_holds(record, old_job)
+    if not is_allowed:
+        state.displace([name])
+        commands.append(Displaced(state.slot, name, "it was revised"))
+    session.resync_in_event()
+    return commands + session.query(event)
 
 
 def fail_generation(state: EngineState, session: PolicySession, event: JobFailed) -> list[Command]:

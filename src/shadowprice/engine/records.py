@@ -138,7 +138,7 @@ def event_record(event: DriverEvent) -> Fields:
         case JobsArrived():
             record["jobs"] = [job.record() for job in event.jobs]
         case JobRevised():
-            record["job"] = event.job.record()
+            record |= _revision_record(event)
         case CapacityChanged():
             record["servers"] = {
                 name: None if state is None else _state_record(state)
@@ -159,6 +159,10 @@ def event_record(event: DriverEvent) -> Fields:
         case TimespanChanged():
             record["until"] = event.until
     return record
+
+
+def _revision_record(event: JobRevised) -> Fields:
+    return {"job": event.job.record(), **({"admission": True} if event.admission else {})}
 
 
 def _ending_record(event: JobCancelled | JobFailed | StartFailed | JobEnded) -> Fields:

@@ -30,6 +30,17 @@ def revised_plan_holds(
 
     If ``charged``, time for restarts is deducted. This includes the first start if ``first``.
     """
+    if not plan_is_allowed(record, old, now):
+        return False
+    job, future = record.job, record.plan.from_slot(now)
+    ran = first or record.started is not None
+    if job.resumable is False and before is not None and future.leaves(before):
+        return False
+    return planned_progress(job, future, before, charged=charged and ran) >= record.remaining
+
+
+def plan_is_allowed(record: JobRecord, old: Job, now: int) -> bool:
+    """Return whether a revised job may still run as its plan says, from a slot on."""
     job, future = record.job, record.plan.from_slot(now)
     if not job.same_demand(old):
         return False
@@ -38,12 +49,7 @@ def revised_plan_holds(
     is_in_range = positions < len(job.worker_counts)
     if not is_in_range.all() or (job.worker_counts[positions] != workers).any():
         return False
-    if (ps < job.ps_counts[positions]).any():
-        return False
-    ran = first or record.started is not None
-    if job.resumable is False and before is not None and future.leaves(before):
-        return False
-    return planned_progress(job, future, before, charged=charged and ran) >= record.remaining
+    return not bool((ps < job.ps_counts[positions]).any())
 
 
 def standing_holds(record: JobRecord, old: Job) -> bool:

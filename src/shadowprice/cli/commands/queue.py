@@ -233,12 +233,16 @@ def revise(
             metavar="KEY=VALUE",
         ),
     ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resulting job and price; change nothing.")
+    ] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Revise an open job of the live service: its utility, work or deadline.
 
-    The service replans the job if needed; the command prints the resulting promise.
+    More work, larger processes or a higher utility are an admission at current prices. If it is
+    refused, the job stays as it was. The command prints the resulting promise and price.
 
     [bold]Examples[/bold]
 
@@ -249,7 +253,8 @@ def revise(
     from shadowprice.cli.commands.submit import print_job
 
     with connected(server) as client:
-        revised = client.revise(job, **_changes(set_, client.job(job).spec))
+        changes = _changes(set_, client.job(job).spec)
+        revised = client.revise(job, dry_run=dry_run, **changes)
     if output is Output.JSON:
         print_json(revised.record)
     else:

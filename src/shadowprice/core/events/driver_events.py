@@ -131,12 +131,17 @@ class JobRevised:
     job : Job
         The new description, with the old name and arrival. Progress keeps its number of
         mini-batches.
+    admission : bool
+        Whether the owner asks for more than before. If the job has a promise or a plan, the policy
+        decides about the remaining work at current prices, as on an arrival. It raises
+        `RevisionRefusedError` to refuse.
     """
 
     tag: ClassVar[str] = "JobRevised"
 
     slot: int
     job: Job
+    admission: bool = False
 
 
 @dataclass(frozen=True, slots=True)

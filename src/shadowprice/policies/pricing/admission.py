@@ -18,6 +18,7 @@ from shadowprice.core.events import (
     Decision,
     Displace,
     Drop,
+    JobRevised,
     JobsArrived,
     JobsDisplaced,
     PlansFellShort,
@@ -29,9 +30,11 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
+from shadowprice.core.potential import planned_progress
 from shadowprice.core.quote import Quote as Answered
 from shadowprice.core.quote import QuoteAnswer
-from shadowprice.core.refusal import Refusal, RefusalReason
+from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
+from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.charged import RestartAwareJob
@@ -49,6 +52,8 @@ from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import build_refusal
 from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
+
+REVISED: Final = "it was revised"
 
 TIMESPAN: Final = "the end of the timespan changed"
 
@@ -125,6 +130,8 @@ class PricedAdmission(ABC):
                     # The extension of another plan may have changed this one, or dropped its job.
                     if state is not None and state.plan is plans[name]:
                         yield from self._extend(view, state)
+            case JobRevised(_, job, admission=True):
+                yield from self._readmit(view, view.open_jobs[job.name])
             case _:
                 return
 
@@ -297,6 +304,50 @@ class PricedAdmission(ABC):
             payoffs[name] = -np.inf if offer is None else offer.payoff
         return sorted(names, key=lambda name: -payoffs[name])
 
+    def _readmit(self, view: View, state: JobState) -> Iterator[Decision]:
+        """Decide about the remaining work of a revised job at current prices.
+
+        The plan may only use capacity that no other job has reserved.
+
+        Raises
+        ------
+        RevisionRefusedError
+            If no plan has a positive payoff.
+        """
+        job, pinned = state.job, view.pinned(state.job.name)
+        in_place = self._plan_in_place(view, state)
+        if not pinned and len(state.plan):
+            # Its own reservations must neither raise the price nor take the capacity.
+            yield Displace(job.name, REVISED)
+        self._planner.follow(view.ledger)
+        payoff, commitment = -np.inf, None
+        if in_place is not None:
+            quote = self._planner.quote(view, job, state.remaining)
+            cost = float(quote.slot_costs(in_place).sum())
+            value = utility_value(job.utility, in_place.completion - job.arrival)
+            payoff = value - cost
+            commitment = Commit(job.name, in_place, payoff, value, cost, message=REVISED)
+        again = self._again(view, state)
+        offer = None if pinned else again.best()
+        if offer is not None and offer.payoff > payoff:
+            payoff = offer.payoff
+            commitment = _commitment(job, again, offer, message=REVISED)
+        if commitment is None or payoff <= 0:
+            raise RevisionRefusedError(_refuse_revision(again, view, state, offer, commitment))
+        yield commitment
+
+    def _plan_in_place(self, view: View, state: JobState) -> Schedule | None:
+        """Return the rest of a plan, extended if needed; None if other jobs are in its way."""
+        job, ahead = state.job, state.plan.from_slot(view.slot)
+        charged = self.capabilities.charges_restarts
+        running = view.running(job.name)
+        if len(ahead) and not view.pinned(job.name):
+            done = planned_progress(job, ahead, running, charged=charged)
+            if done >= state.remaining:
+                return ahead
+        extension = extension_of(view, state, charged=charged)
+        return None if extension is None or extension.displaced else extension.plan
+
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
         """Extend a plan that fell short in place, or replan its job if that displaces less."""
         name = state.job.name
@@ -395,6 +446,22 @@ class PricedAdmission(ABC):
             return quote
         begun = restarts(view, state)
         return RestartAwareJob(quote, view, state.job, state.remaining, begun=begun)
+
+
+def _refuse_revision(
+    quote: PricedJob, view: View, state: JobState, offer: PricedOffer | None, kept: Commit | None
+) -> Refusal:
+    """Return why a revision is refused; ``kept`` continues the job's plan at current prices."""
+    if kept is None:
+        return build_refusal(quote, view, state.job, offer, state.remaining)
+    return Refusal(
+        RefusalReason.PRICE,
+        f"worth {kept.utility:.4g} by slot {kept.schedule.completion}, and its remaining work "
+        f"costs {kept.cost:.4g} at current prices",
+        value=kept.utility,
+        cost=kept.cost,
+        completion=kept.schedule.completion,
+    )
 
 
 def _short_by(view: View, job: Job, bound: float) -> Shortfall:

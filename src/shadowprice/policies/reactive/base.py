@@ -93,6 +93,8 @@ class ReactivePolicy(ABC, Generic[P]):
                 self._lose(server)
             case ServerBack(_, _, server):
                 self._restore(server)
+            case JobRevised(_, job, admission=True):
+                yield from self._readmit(view, job)
             case CapacityChanged() | JobRevised() | TimespanChanged():
                 pass  # the engine has called `resume`
         yield from self._settle(view, event)
@@ -107,6 +109,14 @@ class ReactivePolicy(ABC, Generic[P]):
     @abstractmethod
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         """Answer arriving jobs."""
+
+    def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
+        """Decide about a revised job whose owner asks for more, if the policy promises.
+
+        Raises RevisionRefusedError to refuse.
+        """
+        del view, job
+        yield from ()
 
     @abstractmethod
     def _leave(self, name: str) -> None:

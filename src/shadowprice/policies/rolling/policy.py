@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -21,7 +22,8 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Refusal, RefusalReason
+from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
+from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning.next_slot import (
     StepWeights,
     allocate_spare,
@@ -72,6 +74,13 @@ More jobs are a rush, in which promised jobs should keep their slack. Such a pla
 _FELL_SHORT: Final = "less was done than was planned"
 
 _REVISED: Final = "it was revised, and would be worth nothing by when it was promised"
+
+_READMITTED: Final = "it was revised"
+
+_REPLANNING: Final = (
+    "promises of other jobs are being replanned, so its capacity isn't known; try it in the next "
+    "slot"
+)
 
 _PAST_END: Final = "the timespan ends before the slot that it was promised for"
 
@@ -301,6 +310,70 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         arrays, slack = self._state.jobs.arrays, self._parameters.slack
         horizon = self._cluster.horizon
         return int(latest_acceptable_slot(arrays, row, slot, offer.done, horizon, slack))
+
+    # ---------------------------------------------------------------- revisions
+
+    def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
+        """Decide about the remaining work of a promised job, whose owner asks for more.
+
+        The job keeps its promise if all promises can still be kept. Otherwise it needs a new one,
+        like a job that arrives.
+        """
+        state, jobs, slot = self._state, self._state.jobs, view.slot
+        row = jobs.rows.get(job.name)
+        if row is None or jobs.promise[row] < 0:
+            return  # a job that waits is priced when it is promised
+        state.is_estimate = jobs.refresh(view)
+        state.bags.refresh(view, state.servers.capacity())
+        self._planner.reserve(state)
+        state.demand.take_back(job.name)  # a job doesn't bid against itself
+        promise = int(jobs.promise[row])
+        if self._keeps_promises(slot):
+            offer = self._keep_offer(slot, job, row, promise)
+            if offer.utility <= offer.cost:
+                raise RevisionRefusedError(refuse_below_price(offer))
+            if not state.demand.justifies_offer(slot, jobs, row, offer):
+                raise RevisionRefusedError(state.demand.refusal(slot, jobs, row, offer))
+            payoff = offer.utility - offer.cost
+            answer = Promise(job.name, promise, offer.done, payoff, offer.utility, offer.cost)
+        else:
+            state.unpin(row)
+            jobs.promise[row] = -1
+            if not self._keeps_promises(slot):
+                raise RevisionRefusedError(Refusal(RefusalReason.NO_ROOM, _REPLANNING))
+            result = self._promise_for(slot, row)
+            if isinstance(result, Refusal):
+                raise RevisionRefusedError(result)
+            answer = result
+        yield replace(answer, message=_READMITTED)
+        state.demand.add_arrival(job, slot)
+
+    def _keeps_promises(self, slot: int) -> bool:
+        """Put a new joint plan in force if it keeps all promises; return whether it does."""
+        state, parameters = self._state, self._parameters
+        if self._invalid_promises():
+            return False
+        plan = self._planner.replan(
+            state, slot, revise=parameters.revision, steady=parameters.steady
+        )
+        if plan.unplanned:
+            return False
+        self._planner.commit(state, plan)
+        return True
+
+    def _keep_offer(self, slot: int, job: Job, row: int, promise: int) -> Offer:
+        """Return the offer of a job's promise for its remaining work at current prices."""
+        jobs = self._state.jobs
+        prices = self._state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
+        levels = int(jobs.arrays.levels[row])
+        processes = np.column_stack(
+            (jobs.arrays.worker_counts[row, :levels], jobs.arrays.ps_counts[row, :levels])
+        )
+        gains = np.maximum(jobs.arrays.gains[row, :levels], 1)
+        slots = -(-jobs.arrays.remaining[row] // gains)
+        cost = float((slots * (processes @ prices)).min())
+        done = max(promise - job.arrival, 0)
+        return Offer(promise, 0, promise, utility_value(job.utility, done), cost)
 
     # ---------------------------------------------------------------- the cycle of a slot
 

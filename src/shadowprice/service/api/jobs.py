@@ -318,15 +318,19 @@ async def revise(
     service: ServiceDep,
     caller: CallerDep,
     changes: Annotated[Any, Depends(JsonBody(JobRevision, validated=False))],
+    dry_run: bool = False,
 ) -> Job:
-    """Revise an open job: its utility, its work or its `deadline`."""
+    """Revise an open job: its utility, its work or its `deadline`.
+
+    With `dry_run`, nothing changes: the response is the job as it would be, with its price.
+    """
     if not isinstance(changes, dict) or not changes:
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
     await get_visible_job(service, caller, name)
     driver = service.writing
     memory = added_memory(driver.specification(name) or {}, changes)
     with service.reserve(caller.scope, 0, memory):
-        view: JobView = await driver.do(ReviseJob(name, changes))
+        view: JobView = await driver.do(ReviseJob(name, changes, dry_run))
     return view.to_resource()
 
 

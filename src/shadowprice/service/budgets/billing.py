@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, delete, func, select
@@ -38,8 +39,8 @@ from shadowprice.service.budgets.accounts import (
     EntryKind,
 )
 from shadowprice.service.budgets.usage import (
+    ANY_SLOT,
     SlotUsage,
-    add_unassigned,
     consume_slot,
     min_process_slots,
     price_of_unused,
@@ -95,6 +96,44 @@ def insufficient_points_reason(account: Account, price: int) -> dict[str, Any]:
         "price": in_points(price),
         "held": in_points(account.balance),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class RevisedWork:
+    """Work of a job before and after a revision that asks for more.
+
+    Parameters
+    ----------
+    before, after : Job
+        The old and the new description.
+    done : int
+        Mini-batches that are done.
+    raised : bool
+        Whether a process needs more, or a completion slot has a higher utility.
+    """
+
+    before: Job
+    after: Job
+    done: int
+    raised: bool
+
+    def remaining_process_slots(self) -> tuple[int, int]:
+        """Return the minimum process-slots of the remaining work, before and after."""
+        before, after = (
+            min_process_slots(job, max(0, job.required - self.done * job.required // job.work))
+            for job in (self.before, self.after)
+        )
+        return before, after
+
+
+def cost_of_revision(commands: Iterable[Command], job: str) -> float | None:
+    """Return the cost that a policy stated for the remaining work of a revised job, if any."""
+    costs = [
+        _cost(command.decision)
+        for command in commands
+        if isinstance(command, Decided) and command.decision.job == job
+    ]
+    return next((cost for cost in reversed(costs) if cost is not None), None)
 
 
 class Billing:
@@ -229,40 +268,49 @@ class Billing:
         self._batch.change(view.name, paid_at=self._batch.now, **paid)
         self._debit(account, price, view.name)
 
-    def extra_work_price(self, view: JobView, before: Job, after: Job) -> int:
-        """Return the price of additional work in a revision; 0 if the work doesn't grow.
+    def revised(self, name: str, work: RevisedWork, cost: float | None) -> None:
+        """Debit what a revised job asks for beyond what it paid for.
+
+        Additional work costs its part of the remaining work's present cost. A higher utility, or
+        larger processes, are a new admission: the remaining work costs what it costs now, less the
+        unused part of the price. Then all remaining processes cost the same.
+
+        Parameters
+        ----------
+        name : str
+            The job.
+        work : RevisedWork
+            Its old and new work.
+        cost : float or None
+            Cost of all its remaining work at current prices; None if the policy stated none.
 
         Raises
         ------
         ProblemError
             If the price exceeds the tenant's balance.
         """
-        account = self.accounts.get(view.tenant)
-        if not view.price or account is None:
-            return 0
-        stated, now = min_process_slots(before), min_process_slots(after)
-        extra = max(0, -(-view.price * (now - stated) // max(1, stated)))
-        if extra > account.balance:
-            raise ProblemError(
-                REFUSAL_CODE,
-                f"job {view.name!r}: {insufficient_points_reason(account, extra)['message']}",
-            )
-        return extra
-
-    def debit_extra_work(self, name: str, extra: int) -> None:
-        """Debit the price of additional work."""
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
-        if account is None or not view.price:
+        if account is None or not view.planned or view.price is None:
             return
-        # The revision may have admitted other jobs, whose debits came first.
-        extra = min(extra, account.balance)
-        planned = -(-view.planned * (view.price + extra) // view.price)
-        unused = view.unused
-        if unused is not None and extra:
-            unused = add_unassigned(unused, planned - view.planned, extra)
-        price = view.price + extra
-        self._batch.change(name, price=price, planned=planned, unused=unused)
+        before, after = work.remaining_process_slots()
+        unused = view.price - view.used
+        present = unused * after // max(1, before) if cost is None else to_price_units(cost)
+        extra = -(-present * max(0, after - before) // max(1, after))
+        if work.raised:
+            extra = max(extra, present - unused)
+        if not extra:
+            return
+        if extra > account.balance:
+            reason = insufficient_points_reason(account, extra)
+            raise ProblemError(REFUSAL_CODE, f"job {name!r} stays as it was: {reason['message']}")
+        remaining = max(1, after, view.planned - view.held)
+        self._batch.change(
+            name,
+            price=view.price + extra,
+            planned=view.held + remaining,
+            unused=((ANY_SLOT, remaining, unused + extra),),
+        )
         self._debit(account, extra, name, "revised")
 
     def _debit(self, account: Account, points: int, job: str, note: str = "") -> None:

@@ -18,7 +18,7 @@ UnusedSlots = tuple[tuple[int, int, int], ...]
 """Slot, process count and price in millionths of a point; ascending, `ANY_SLOT` first."""
 
 ANY_SLOT: Final = -1
-"""Slot of processes that a revision paid for, which belong to no slot of the plan."""
+"""Slot of the processes of a revised job, which belong to no slot of the plan."""
 
 
 class SlotUsage(NamedTuple):
@@ -28,8 +28,9 @@ class SlotUsage(NamedTuple):
     places: Mapping[str, int]
 
 
-def min_process_slots(job: Job) -> int:
-    """Return the minimum number of process-slots that can do a job's work."""
+def min_process_slots(job: Job, remaining: int | None = None) -> int:
+    """Return the minimum process-slots for a job's work, or for its remaining progress units."""
+    work = job.required if remaining is None else remaining
     choices = zip(
         job.worker_counts.tolist(),
         job.ps_counts.tolist(),
@@ -39,7 +40,7 @@ def min_process_slots(job: Job) -> int:
     )
     return min(
         (
-            -(-job.required * (workers + ps) // max(gain, inner))
+            -(-work * (workers + ps) // max(gain, inner))
             for workers, ps, gain, inner in choices
             if max(gain, inner)
         ),
@@ -83,11 +84,6 @@ def consume_slot(unused: UnusedSlots, slot: int, places: int) -> UnusedSlots:
         if taken < planned:
             remaining.append((planned_slot, planned - taken, price - -(-price * taken // planned)))
     return tuple(sorted(remaining))
-
-
-def add_unassigned(unused: UnusedSlots, places: int, price: int) -> UnusedSlots:
-    """Add processes that a revision paid for, which belong to no slot."""
-    return ((ANY_SLOT, places, price), *unused)
 
 
 def price_of_unused(unused: UnusedSlots) -> int:

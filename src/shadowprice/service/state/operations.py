@@ -12,6 +12,7 @@ from shadowprice.core.cluster import Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
     CapacityChanged,
+    Displaced,
     JobCancelled,
     JobRevised,
     JobsArrived,
@@ -21,10 +22,13 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.quote import Quote
+from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.specs import JobSpec
 from shadowprice.rest import jobs as rest
 from shadowprice.service.budgets.billing import (
     InsufficientPointsError,
+    RevisedWork,
+    cost_of_revision,
     insufficient_points_reason,
     to_price_units,
 )
@@ -35,6 +39,7 @@ from shadowprice.service.state.commit_result import Operation
 from shadowprice.service.state.ending import lengthened, without_end_text
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margin
+from shadowprice.service.state.revisions import asks_for_more, raises_terms
 from shadowprice.service.state.server_limits import forget_withheld
 from shadowprice.service.state.submission import (
     Submission,
@@ -278,22 +283,36 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class ReviseJob:
-    """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values."""
+    """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values.
+
+    A revision that asks for more is an admission of the difference at current prices. If it is
+    refused, the job stays as it was. With ``dry_run``, every change is rolled back.
+    """
 
     name: str
     changes: Mapping[str, Any]
+    dry_run: bool = False
 
     def perform(self, batch: Batch) -> JobView:
         """Return the revised job."""
+        if not self.dry_run:
+            return self._revise(batch)
+        batch.engine.session.dump_state()  # so that the rollback restores this policy state
+        try:
+            with batch.whole():
+                raise _DryRunError(self._revise(batch))
+        except _DryRunError as result:
+            return result.view
+
+    def _revise(self, batch: Batch) -> JobView:
         view = batch.view(self.name)
         if not view.state.open:
             raise ProblemError("conflict", f"job {self.name!r} is {view.state} already")
         truth = batch.truth
         record = merge_changes(truth.specs[self.name], self.changes)
-        cluster = batch.engine.cluster
         [submission] = read_submissions(
             [record],
-            cluster,
+            batch.engine.cluster,
             tenant=None,
             runs=False,
             single=True,
@@ -301,21 +320,8 @@ class ReviseJob:
             now=view.submitted,
         )
         if record != truth.specs[self.name]:
-            record_before = batch.engine.open_jobs.get(self.name)
-            if record_before is not None:
-                job = _resolved(batch, submission.spec, view.arrived)
-                before = record_before.job
-                job = replace(
-                    job,
-                    arrival=before.arrival,
-                    before_arrival=before.before_arrival,
-                    points=before.points,
-                )
-                stated = JobSpec.model_validate(truth.specs[self.name])
-                stated_job = _resolved(batch, stated, view.arrived)
-                extra = batch.billing.extra_work_price(view, stated_job, job)
-                batch.take(JobRevised(truth.coming, job))
-                batch.billing.debit_extra_work(self.name, extra)
+            with batch.whole():
+                self._apply(batch, view, submission.spec)
             # Without its family's curve, so that the revised file can be submitted again.
             _, content_before = batch.stored([self.name])[self.name]
             added = family_keys(truth.specs[self.name], content_before)
@@ -327,6 +333,60 @@ class ReviseJob:
             required = [view.required, after.required]
             batch.tell("revised", self.name, changes=dict(self.changes), required=required)
         return truth.views.get(self.name) or batch.views[self.name]
+
+    def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
+        """Revise the job in the engine, and debit the price of what it asks for beyond before.
+
+        Raises
+        ------
+        ProblemError
+            If the policy refuses, the revision would displace another job, or the tenant can't pay.
+        """
+        truth, engine = batch.truth, batch.engine
+        record = engine.open_jobs.get(self.name)
+        if record is None:
+            return  # the job waits to be decided
+        job = _resolved(batch, spec, view.arrived)
+        before = record.job
+        job = replace(
+            job,
+            arrival=before.arrival,
+            before_arrival=before.before_arrival,
+            points=before.points,
+        )
+        stated = _resolved(batch, JobSpec.model_validate(truth.specs[self.name]), view.arrived)
+        horizon = truth.coming - job.arrival + engine.cluster.horizon
+        is_admission = asks_for_more(stated, job, horizon=horizon)
+        done = record.progress * before.work // before.required
+        if is_admission:
+            # A refusal restores this policy state exactly, with all that was learnt.
+            engine.session.dump_state()
+        try:
+            commands = batch.take(JobRevised(truth.coming, job, is_admission))
+        except RevisionRefusedError as error:
+            raise _refused_revision(self.name, error.refusal.message) from error
+        for command in commands:
+            if isinstance(command, Displaced) and command.job != self.name:
+                raise _refused_revision(self.name, f"it would displace {command.job!r}")
+        if self.name not in engine.open_jobs:
+            raise _refused_revision(self.name, "it would end the job")
+        if is_admission:
+            terms = RevisedWork(
+                stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
+            )
+            batch.billing.revised(self.name, terms, cost_of_revision(commands, self.name))
+
+
+class _DryRunError(Exception):
+    """Rolls a dry run back."""
+
+    def __init__(self, view: JobView) -> None:
+        super().__init__(view.name)
+        self.view = view
+
+
+def _refused_revision(name: str, reason: str) -> ProblemError:
+    return ProblemError("refused", f"job {name!r} stays as it was: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
