@@ -478,7 +478,7 @@ class KubernetesHarness(LocalHarness):
     """
 
     kind = "kubernetes"
-    killed = "deleted, but not by the scheduler"
+    killed = "deleted by someone other than the scheduler"
     containers = True
     shortens = False  # kubelets before 1.22 do not
     sees_exits = False  # nor do they always tell it of a pod that is deleted

@@ -141,7 +141,7 @@ def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
         (
             (ServerAllocation("one", 1),),
             {"env": {"A": "b\0c"}},
-            "run.env: it holds a null character",
+            "run.env: it contains a null character",
         ),
     ],
 )

@@ -119,7 +119,7 @@ def test_a_generation_that_was_taken_but_not_begun_begins_after_a_restart(
         executor = await own.open()
         told = Told(executor)
         assert (await told.one(Ended, "job")).ending is Ending.DONE
-        assert "before it was started" in (await told.one(StartRefused, "stopped")).reason
+        assert "stopped before it started" in (await told.one(StartRefused, "stopped")).reason
         await executor.close()
         await told.end()
 

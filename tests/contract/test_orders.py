@@ -232,7 +232,7 @@ def test_an_end_that_nobody_saw_is_told_until_it_is_forgotten(harness: Harness) 
 
 def test_only_one_service_uses_it_at_a_time(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, _: Told) -> None:
-        with pytest.raises(ExecutorError, match="used by another service"):
+        with pytest.raises(ExecutorError, match="in use by another service"):
             await own.open()
         await executor.close()
         again = await own.open()

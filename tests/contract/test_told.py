@@ -138,9 +138,9 @@ def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ('{"generation": 1, "minibatches": -$i}', "progress.minibatches: it is no count"),
-        ('{"generation": 1, "minibatches": NaN, "metrics": {"at": $i}}', "it is no count"),
-        ('{"generation": 1, "minibatches": "$i"}', "it is no count"),
+        ('{"generation": 1, "minibatches": -$i}', "progress.minibatches: it is not a count"),
+        ('{"generation": 1, "minibatches": NaN, "metrics": {"at": $i}}', "it is not a count"),
+        ('{"generation": 1, "minibatches": "$i"}', "it is not a count"),
         ('{"generation": 1, "minibatch": $i}', "did you mean 'minibatches'?"),
         ("[$i, 2", "holds no JSON"),
     ],

@@ -264,7 +264,7 @@ def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: Runni
     told = over(live, "dies")
     assert told["job"]["state"] == "finished", told
     said = last_of(live, "dies")
-    assert "ended with status 0: the workers that lived exited 0; on the way worker-1" in said
+    assert "ended with status 0: the remaining workers exited 0; earlier worker-1" in said
     assert "worker-1 ended by SIGKILL, status 137" in said
 
 
@@ -300,23 +300,27 @@ def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
     assert told["job"]["state"] == "failed"
     assert "nothing is left of its utility" in str(told["job"]["reason"])
     said = last_of(live, "silent")
-    assert "it was told to stop; it never reported progress" in said
+    assert "the scheduler stopped it; it never reported progress" in said
     assert "what is a report?" in said
 
 
 def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: RunningService) -> None:
     told = over(live, "confused")
     assert told["job"]["state"] == "failed"
-    (said,) = [line for line in told["lines"] if "no progress, and is not counted" in line]
-    assert "it is no count; write how many mini-batches the job has done" in said
+    (said,) = [
+        line for line in told["lines"] if "an invalid progress report, which is ignored" in line
+    ]
+    assert "it is not a count; write the number of mini-batches since" in said
     assert "nan is no number of mini-batches" in last_of(live, "confused")
     assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
 
 
 def test_one_that_posts_what_is_no_report_is_told_so_in_its_story(live: RunningService) -> None:
     told = over(live, "posts")
-    (said,) = [line for line in told["lines"] if "no progress, and is not counted" in line]
-    assert "progress.minibatches: it is no count; write how many mini-batches the job" in said
+    (said,) = [
+        line for line in told["lines"] if "an invalid progress report, which is ignored" in line
+    ]
+    assert "progress.minibatches: it is not a count; write the number of mini-batches" in said
     assert "answered {422}" in live.client.get("/v1/jobs/posts/logs").json()["text"]
 
 
@@ -342,7 +346,7 @@ def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: RunningServ
         return str(rows[-1]["reason"])
 
     wait_until(lambda: "was killed" in ended(), ended)
-    assert "worker-0 was still there after its grace" in ended()
+    assert "worker-0 did not exit within its grace period" in ended()
     said = last_of(live, "deaf")
     assert "was killed" in said
     assert "ready" in said

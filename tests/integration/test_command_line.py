@@ -412,7 +412,7 @@ def test_a_truncated_archive_is_refused(call: Call) -> None:
         ((*SIMULATE, "--params", "c.yaml"), "not TOML"),
         ((*SIMULATE, "--frob"), "No such option: --frob"),
         (("simulte",), "no command 'simulte'; did you mean 'simulate'?"),
-        (("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo,fifo"), "'fifo' is given twice"),
+        (("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo,fifo"), "'fifo' is repeated"),
         (("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", ","), "names no policy"),
         (("explain", "nowhere", "a"), "nowhere: is no run directory"),
         (("report", "."), "holds no run"),

@@ -216,7 +216,7 @@ def test_nobody_gets_in_without_a_token_that_is_valid(
         page.goto(live.address)
         page.get_by_label("Token").fill("sp_wrong")
         page.get_by_role("button", name="Sign in").click()
-        assert "is not known here" in page.get_by_role("alert").inner_text()
+        assert "is unknown or revoked" in page.get_by_role("alert").inner_text()
         assert page.evaluate("sessionStorage.length") == 0
         page.get_by_label("Token").fill("no token \u2603")
         page.keyboard.press("Enter")

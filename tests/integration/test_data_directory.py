@@ -83,7 +83,7 @@ def test_a_directory_of_other_files_stays_open_to_others(tmp_path: Path, mode: i
     data.mkdir()
     (data / "notes").touch()
     data.chmod(mode)
-    with pytest.raises(InputError, match="but none of a service; give an empty or new directory"):
+    with pytest.raises(InputError, match="that no service wrote; use an empty or new directory"):
         Store(str(data)).open()
     assert data.stat().st_mode & 0o7777 == mode
     assert [path.name for path in data.iterdir()] == ["notes"]
@@ -135,7 +135,7 @@ def test_a_directory_of_another_user_is_refused_with_a_remedy(has_database: bool
         os.close(writing)
         with os.fdopen(reading) as stream:
             told = stream.read()
-        assert told.startswith(f"--data {data}: other users can enter it")
+        assert told.startswith(f"--data {data}: other users can ")
         other = "run as its owner" if has_database else f"give --data {data / 'service'}"
         assert f"make this user its owner (chown), or {other}" in told
         assert [*data.iterdir()] == before

@@ -51,8 +51,8 @@ def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_pat
     with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
         for content, status, reason in (
-            ({"minibatches": -1}, 422, "progress.minibatches: it is no count; write how many"),
-            (b'{"minibatches": NaN}', 422, "progress.minibatches: it is no count"),
+            ({"minibatches": -1}, 422, "progress.minibatches: it is not a count; write the number"),
+            (b'{"minibatches": NaN}', 422, "progress.minibatches: it is not a count"),
             (b'{"minibatches": 1', 400, "not JSON: "),
             ({"minibatch": 1}, 422, "did you mean 'minibatches'?"),
             ({"minibatches": 1, "generation": 2}, 403, "the token is valid for generation 1 only"),
@@ -62,13 +62,13 @@ def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_pat
             assert reason in told(live, "a")[-1]
         assert len(told(live, "a")) == 4
         lines = live.client.get("/v1/jobs/a/explain").json()["lines"]
-        assert sum("generation 1 reports what is no progress" in line for line in lines) == 4
+        assert sum("generation 1 sends an invalid progress report" in line for line in lines) == 4
         assert post(live, "a", {"minibatches": 1}).status_code == 202
     with run_service(tmp_path, clock=clock) as live:
         assert post(live, "a", {"minibatches": -1}).status_code == 422
         assert len(told(live, "a")) == 4
         assert post(live, "a", [1]).status_code == 422
-        assert "it is no JSON object" in told(live, "a")[4]
+        assert "it is not a JSON object" in told(live, "a")[4]
 
 
 def test_a_report_with_an_invalid_metric_is_accepted_and_named(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_report_with_an_invalid_metric_is_accepted_and_named(tmp_path: Path) -
             assert post(live, "a", report).status_code == 202
             assert post(live, "b", {"minibatches": done}).status_code == 202
         reasons = told(live, "a")
-        assert "'high' is no number" in reasons[0]
+        assert "'high' is not a number" in reasons[0]
         assert [len(reasons), told(live, "b")] == [3, []]
 
 

@@ -121,7 +121,7 @@ def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: b
 def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
     blind = FakeExecutor(World(ManualClock()))
     with (
-        pytest.raises(InputError, match="cannot tell what others run"),
+        pytest.raises(InputError, match="can't observe jobs of other schedulers"),
         run_service(tmp_path, cluster=CLUSTER, executor=blind, observe=True),
     ):
         pass

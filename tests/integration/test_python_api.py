@@ -183,7 +183,7 @@ def test_wrong_inputs_are_told() -> None:
         shadowprice.simulate(CLUSTER, [JOBS[0], JOBS[0]])
     with pytest.raises(InputError, match="capacity"):
         shadowprice.simulate({**CLUSTER, "servers": [{"name": "a", "capacity": {}}]}, JOBS)
-    with pytest.raises(InputError, match="'drf' is given twice"):
+    with pytest.raises(InputError, match="'drf' is repeated"):
         shadowprice.compare(CLUSTER, JOBS, ["drf", "drf"])
     with pytest.raises(InputError, match="what to run is missing"):
         shadowprice.simulate(CLUSTER)

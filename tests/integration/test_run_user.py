@@ -181,7 +181,7 @@ def test_a_directory_that_the_user_may_not_enter_is_told(folder: Path) -> None:
         ({"red": (USER,)}, "blue", USER, "is not allowed to this tenant; ask the operator"),
         ({"red": (USER,)}, "red", "daemon", "is not allowed to this tenant; one of: nobody"),
         ({"red": (USER,)}, "red", "root", "is not allowed"),
-        ({"red": (USER,)}, "red", None, "every job has to name its user; one of: nobody"),
+        ({"red": (USER,)}, "red", None, "each job must name its user here; one of: nobody"),
         ({"*": (USER,)}, "blue", "../x", "is no name of a user"),
         ({"*": (USER,)}, "blue", "0", "is no name of a user"),
     ],
@@ -222,7 +222,7 @@ def test_who_may_no_longer_is_not_started(folder: Path) -> None:
     ("users", "told"),
     [
         ({"red": ("no-such-user",)}, "there is no user 'no-such-user'"),
-        ({"red": ("root",)}, "no job runs as root"),
+        ({"red": ("root",)}, "jobs may not run as root"),
     ],
 )
 def test_users_that_cannot_be_are_refused_at_the_start(
@@ -234,7 +234,7 @@ def test_users_that_cannot_be_are_refused_at_the_start(
 
 def test_an_executor_that_is_one_user_is_refused_at_the_start(tmp_path: Path) -> None:
     with (
-        pytest.raises(InputError, match="all jobs run as the service's user"),
+        pytest.raises(InputError, match="this service runs all jobs as its own user"),
         run_service(
             tmp_path, cluster=CLUSTER, executor=Witness(), observe=False, users={"*": (USER,)}
         ),
@@ -251,7 +251,7 @@ def test_the_tree_has_to_be_roots_alone(folder: Path) -> None:
         def told() -> str:
             return str(live.client.get("/v1/jobs/a/explain").json()["events"])
 
-        wait_until(lambda: "no one else's to write" in told(), told)
+        wait_until(lambda: "writable only by root" in told(), told)
 
 
 @pytest.mark.parametrize("text", ["red", ":nobody", "red:"])
@@ -259,5 +259,5 @@ def test_what_allows_nobody_is_refused(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "-c", str(tmp_path / "c.yaml"), "--allow-user", text]) == 2
-    assert "names no user; write vision:alice" in capsys.readouterr().err
+    assert "has no user name; write vision:alice" in capsys.readouterr().err
     assert parse_users(["a:b:c", "*:d", "*:e"]) == {"a:b": ("c",), "*": ("d", "e")}

@@ -85,7 +85,7 @@ def test_data_of_an_unknown_format_are_refused(
             store.put(connection, "format", "0")
     store.close()
     line = _refused(capsys, cluster, tmp_path / "d")
-    assert f"of the unknown {'version' if unknown == 'tables' else 'format'}" in line
+    assert f"the unknown {'version' if unknown == 'tables' else 'format'}" in line
     assert "install the version of shadowprice that wrote" in line
 
 
@@ -106,7 +106,7 @@ def test_another_service_after_lock_files_were_removed(
         for lock in data.rglob("lock"):
             lock.unlink()
         assert "another process writes there" in _refused(capsys, cluster, data)
-        assert "is used by another service" in str(_open_executor(data / "executor"))
+        assert "is in use by another service" in str(_open_executor(data / "executor"))
     finally:
         assert service.kill(signal.SIGTERM) == 143
     assert _open_executor(data / "executor") is None
@@ -178,7 +178,7 @@ def test_an_address_that_leads_to_no_cluster_leaves_nothing(
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
     line = _refused(capsys, cluster, tmp_path / "d", *options, str(tmp_path / "one"))
-    assert "leads to no cluster: there is no such file" in line
+    assert "doesn't name a cluster: no such file" in line
     assert [*(tmp_path / "d").glob("*.db")] == []
 
 
@@ -200,7 +200,7 @@ def test_an_api_server_that_is_not_there_leaves_nothing(
         config.write_text(yaml.safe_dump(document))
         more = ("--executor", "kubernetes", "--address", str(config))
         line = _refused(capsys, cluster, tmp_path / "d", *more)
-    assert "no Kubernetes that can be used: " + server in line
+    assert "can't use Kubernetes: " + server in line
     assert [*(tmp_path / "d").glob("*.db")] == []
 
 
@@ -236,7 +236,7 @@ def test_an_unknown_executor(
     ("option", "value", "told"),
     [
         ("--policy", "rollin", "did you mean 'rolling'?"),
-        ("--listen", "here:now", "is no address and port"),
+        ("--listen", "here:now", "is not HOST:PORT"),
         ("--keep", "10 slots", "--keep: '10 slots' is no length of time; write 365d"),
         ("--keep", "3", "--keep: '3' is a duration without a unit"),
         ("--keep", "-1d", "--keep: '-1d' is negative"),

@@ -334,7 +334,7 @@ def test_wrong_requests_are_problems(
             b'{"name":"a\\u0000b"}',
             400,
             "body.name",
-            "holds a null character",
+            "contains a null character",
             "leave it out",
         ),
         (
@@ -343,7 +343,7 @@ def test_wrong_requests_are_problems(
             b'{"jobs":[{"name":"a"},{"run":{"env":{"A":"\\u0000"}}}]}',
             400,
             "body.jobs[1].run.env.A",
-            "holds a null character",
+            "contains a null character",
             "leave it out",
         ),
         (
@@ -352,7 +352,7 @@ def test_wrong_requests_are_problems(
             b'{"run":{"command":["a","b\\u0000"]}}',
             400,
             "body.run.command[1]",
-            "holds a null character",
+            "contains a null character",
             "leave it out",
         ),
         (
@@ -361,7 +361,7 @@ def test_wrong_requests_are_problems(
             b'{"labels":{"\\u0000k":1}}',
             400,
             "body.labels",
-            r"the key '\x00k' holds a null character",
+            r"the key '\x00k' contains a null character",
             "leave it out",
         ),
         (
@@ -397,7 +397,7 @@ def test_wrong_requests_are_problems(
             None,
             422,
             "?tenant",
-            "holds a null character",
+            "contains a null character",
             "leave it out",
         ),
         (
@@ -430,7 +430,7 @@ def test_what_is_no_text_and_no_number_is_named_by_its_place(
 def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
     answer = live.client.post("/v1/jobs", content=b'{"a":1,"b":{"c":1,"d":2,"c":3}}')
     assert answer.status_code == 400
-    assert "the key 'c' is given twice" in answer.json()["detail"]
+    assert "the key 'c' is repeated" in answer.json()["detail"]
 
 
 def test_a_body_that_is_nested_too_deeply_names_where(live: RunningService) -> None:

@@ -81,7 +81,7 @@ def _method(owner: Any, name: str) -> Patch:
 
 
 FAULTS: dict[str, tuple[Patch, str, str]] = {
-    "watch": (_watching, "following what the executor tells", "watch"),
+    "watch": (_watching, "following the executor's reports", "watch"),
     "reports": (_method(ExecutionController, "take_in"), "taking reports in", "runner"),
     "orders": (_method(ExecutionController, "order"), "giving orders", "runner"),
     "patrol": (_method(LocalExecutor, "_care"), "looking at what runs", "resync"),
@@ -218,7 +218,7 @@ def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
             ended.append(live.service)
             fault.on = True
 
-    with pytest.raises(ShadowpriceError, match="its log tells why"):
+    with pytest.raises(ShadowpriceError, match="see its log"):
         serve()
     fault.on = False
     assert fault.met == 1

@@ -152,7 +152,7 @@ class Replica:
     def deposed(self) -> bool:
         """Whether it says that it ended because another leads: by its lease, or by the store."""
         said = self.said()
-        return "leads no more" in said or "could not go on" in said
+        return "lost leadership" in said or "can't continue" in said
 
     def stopped(self) -> bool:
         """Whether a signal holds it up."""

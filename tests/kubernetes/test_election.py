@@ -170,7 +170,7 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_any_more(
 
         first.process.send_signal(signal.SIGCONT)
         assert first.process.wait(60) == 1
-        assert "leads no more" in first.log.read_text()
+        assert "lost leadership" in first.log.read_text()
         assert second.ready()
         eventually(lambda: user.status("gone").get("epoch") == later, "the new job")
         jobs = second.client.get("/v1/jobs").json()["jobs"]

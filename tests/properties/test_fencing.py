@@ -270,10 +270,10 @@ def test_a_record_without_a_whole_slot_says_so(tmp_path: Path) -> None:
     path = tmp_path / "record"
     record = disk.StateFile.create(path, {"a": 1}, 256)
     path.write_bytes(b"\0" * 512)
-    with pytest.raises(ValueError, match="no whole record"):
+    with pytest.raises(ValueError, match="no complete record"):
         record.read()
     path.write_bytes(b"")
-    with pytest.raises(ValueError, match="no whole record"):
+    with pytest.raises(ValueError, match="no complete record"):
         record.read()
     with pytest.raises(ValueError, match="does not fit"):
         disk.StateFile.create(path, {"a": "x" * 300}, 256)

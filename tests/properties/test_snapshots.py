@@ -240,8 +240,8 @@ def test_a_damaged_snapshot_is_refused() -> None:
     other = base64.b64encode(zlib.compress(pickle.dumps(_OfAnotherShape()))).decode()
     for memory, said in (
         ("", "snapshot: is damaged"),
-        (nothing, "memory cannot be read"),
-        (other, "memory cannot be read"),
+        (nothing, "failed to read the policy's state"),
+        (other, "failed to read the policy's state"),
     ):
         with pytest.raises(ShadowpriceError, match=said):
             restore(broken(memory=memory), build_policy("fifo", on, jobs, 1))

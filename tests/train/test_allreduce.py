@@ -273,5 +273,5 @@ def test_a_checkpoint_that_cannot_be_written_is_told(job: Make) -> None:
     assert generation.ended() == [1, 143]
     said = generation.log()
     assert "no checkpoint after step" in said
-    assert "told to stop, but step" in said.splitlines()[-1]
+    assert "stopping, but step" in said.splitlines()[-1]
     assert "could not be saved: [Errno 27] File too large" in said.splitlines()[-1]

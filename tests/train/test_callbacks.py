@@ -90,7 +90,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
             assert newest is not None
             done = newest[0]
             assert done == (goal if library == "lightning" else at(moved))
-            assert f"told to stop: saved after step {done}" in generation.log()
+            assert f"stopping: saved after step {done}" in generation.log()
             backend = "nccl" if nccl_here() else "gloo"
             many = f"{workers} workers, {backend}" if workers > 1 else "1 worker"
             assert f", {many}\n" in generation.log()

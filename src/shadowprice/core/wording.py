@@ -86,7 +86,7 @@ def _escape(match: re.Match[str]) -> str:
 def text_problem(text: str) -> tuple[str, str] | None:
     """Return why a text can't be stored or passed to a program, and a hint; None if it can."""
     if "\0" in text:
-        return "holds a null character", "leave it out"
+        return "contains a null character", "leave it out"
     if not is_valid_utf8(text):
         return "holds half of a surrogate pair", "write whole characters"
     return None

@@ -47,7 +47,7 @@ class YamlLoader(yaml.CSafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str | int | float) and key in seen:
-                message = f"the key {quote_for_display(key)} is given twice"
+                message = f"the key {quote_for_display(key)} is repeated"
                 raise yaml.constructor.ConstructorError(None, None, message, key_node.start_mark)
             seen.add(key if isinstance(key, str | int | float) else repr(key))
         return super().construct_mapping(node, deep)

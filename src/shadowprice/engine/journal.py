@@ -296,7 +296,7 @@ class JournalReader:
         self._notice = notice
         try:
             if path.exists() and not path.is_file():
-                raise InputError(Fault(str(path), "is no regular file", "give a journal's"))
+                raise InputError(Fault(str(path), "is not a regular file", "give a journal's"))
             with path.open("rb") as file:
                 first = self._line(file, 1)
         except OSError as error:

@@ -196,7 +196,7 @@ class BackgroundTasks:
         try:
             self._failed(what)
         except Exception:  # a failing counter must not end the task
-            self._log.exception("what failed could not be counted")
+            self._log.exception("failed to count an error")
 
     def _well(self, said: str) -> None:
         if self._failures.pop(said, None) is not None:
@@ -232,4 +232,4 @@ async def run_all(*steps: Callable[[], Awaitable[None] | None]) -> None:
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise ExceptionGroup("several parts did not end in order", errors)
+        raise ExceptionGroup("several components failed during shutdown", errors)

@@ -51,7 +51,9 @@ def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[
         If the generation or the mini-batches are invalid, with a diagnostic for every problem.
     """
     if not isinstance(body, Mapping):
-        raise InputError(Fault("progress", "it is no JSON object", 'write {"minibatches": 1250}'))
+        raise InputError(
+            Fault("progress", "it is not a JSON object", 'write {"minibatches": 1250}')
+        )
     omitted = [
         Fault(f"progress.{quote_for_display(name)}", "unknown field", _nearest(name))
         for name in islice(body, _SHOWN)
@@ -61,11 +63,11 @@ def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[
     generation = body.get("generation")
     if isinstance(generation, bool) or not isinstance(generation, int) or generation < 1:
         hint = "write the value of SHADOWPRICE_GENERATION"
-        faults.append(Fault("progress.generation", "it is no number from 1 on", hint))
+        faults.append(Fault("progress.generation", "it is not an integer of at least 1", hint))
     done = _number(body.get("minibatches"))
     if done is None or not 0 <= done * _MICRO <= bounds.PROGRESS.most:
-        hint = "write how many mini-batches the job has done since its beginning"
-        faults.append(Fault("progress.minibatches", "it is no count", hint))
+        hint = "write the number of mini-batches since the job's beginning"
+        faults.append(Fault("progress.minibatches", "it is not a count", hint))
     metrics, invalid_metrics = _read_metrics(body.get("metrics", {}))
     omitted += invalid_metrics
     checkpoints = body.get("checkpoints", False)
@@ -86,19 +88,19 @@ def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
     faults: list[Fault] = []
     if not isinstance(metrics, Mapping) or len(metrics) > bounds.LABELS.most:
         hint = f"write at most {bounds.LABELS.most} names with numbers"
-        return {}, [Fault("progress.metrics", "it is no such mapping", hint)]
+        return {}, [Fault("progress.metrics", "it is not a mapping from names to numbers", hint)]
     valid_metrics: dict[str, float] = {}
     for name, value in metrics.items():
         number = _number(value)
         if not isinstance(name, str) or not 0 < len(name) <= bounds.NAME.most or text_problem(name):
             faults.append(
-                Fault("progress.metrics", f"{quote_for_display(name)} is no name of a metric")
+                Fault("progress.metrics", f"{quote_for_display(name)} is not a valid metric name")
             )
         elif number is None and not isinstance(value, float):
             faults.append(
                 Fault(
                     f"progress.metrics.{quote_for_display(name)}",
-                    f"{quote_for_display(value)} is no number",
+                    f"{quote_for_display(value)} is not a number",
                 )
             )
         elif number is not None:  # a NaN loss is valid, but can't be charted

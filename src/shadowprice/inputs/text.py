@@ -107,7 +107,7 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise ValueError(f"the key {quote_for_display(name)} is given twice")
+                raise ValueError(f"the key {quote_for_display(name)} is repeated")
             seen.add(name)
     return result
 

@@ -135,7 +135,7 @@ class ApiClient:
             location = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
             hint = "write the path of a kubeconfig, or in-cluster"
             path = escape_controls(location[: int(bounds.PATH.most)])  # in full, to be corrected
-            fault = Fault("--address", f"'{path}' leads to no cluster: {text}", hint)
+            fault = Fault("--address", f"'{path}' doesn't name a cluster: {text}", hint)
             raise ConfigError(str(fault)) from error
 
     @property
@@ -341,7 +341,7 @@ async def _kubeconfig(config: Any, configuration: Any, address: str, context: st
     path = address or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")  # noqa: PTH111  # without a home, Path.home() raises
     first = path.split(os.pathsep)[0]
     if not Path(first).is_file():
-        raise FileNotFoundError(2, "there is no such file", first)
+        raise FileNotFoundError(2, "no such file", first)
     loader = await config.load_kube_config(
         path, context or None, client_configuration=configuration, persist_config=False
     )

@@ -70,5 +70,5 @@ class ApiUnreachableError(ApiError):
 class LeadershipLostError(ApiError):
     """A write wasn't sent, because another instance may lead."""
 
-    def __init__(self, message: str = "another instance may lead: nothing is written") -> None:
+    def __init__(self, message: str = "another instance may be the leader; not writing") -> None:
         super().__init__(0, "Deposed", message)

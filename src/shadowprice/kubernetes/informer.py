@@ -132,7 +132,7 @@ class Informer(Generic[CachedT]):
             try:
                 self._changed(key, old, kept)
             except Exception:
-                log.exception("what %s told of %s could not be taken in", self._path, key)
+                log.exception("failed to process an event of %s on %s", self._path, key)
 
     # ------------------------------------------------------------------ following
 

@@ -174,7 +174,7 @@ def check_choices(choices: Sequence[PolicyChoice], place: str, mend: str) -> Non
     labels = [choice.label for choice in choices]
     for label in labels:
         if labels.count(label) > 1:
-            raise InputError(Fault(place, f"{label!r} is given twice"))
+            raise InputError(Fault(place, f"{label!r} is repeated"))
 
 
 # ------------------------------------------------------------------ parameters as text

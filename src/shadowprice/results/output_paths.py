@@ -36,7 +36,7 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
     InputError
         If the path is a link, device, directory or foreign file, or can't be written.
     """
-    new = "give a new name, or remove it first"
+    new = "choose a new name, or remove it first"
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
         if stat.S_ISDIR(mode):
             raise InputError(Fault(str(path), "is a directory, not a file", new))
         if not stat.S_ISREG(mode):
-            raise InputError(Fault(str(path), "is no regular file", new))
+            raise InputError(Fault(str(path), "is not a regular file", new))
         if not ours(_head_of(path)):
             raise InputError(Fault(str(path), "is a file that was not written by this", new))
     folder = path.parent

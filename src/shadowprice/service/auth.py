@@ -116,7 +116,7 @@ class Tokens:
             if entry is not None:
                 detail = "the token has expired; ask the operator for another"
             elif header:
-                detail = "the token is not known here"
+                detail = "the token is unknown or revoked"
             challenge = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
             raise ProblemError("unauthenticated", detail, headers=challenge)
         return entry.caller
@@ -206,12 +206,12 @@ def read_token_file(path: Path) -> str | None:
     with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
         mode = os.fstat(file.fileno()).st_mode
         if not stat.S_ISREG(mode):
-            raise InputError(Fault(str(path), "is no regular file"))
+            raise InputError(Fault(str(path), "is not a regular file"))
         if mode & 0o077:
             raise InputError(Fault(str(path), "can be read by others", f"run: chmod 600 {path}"))
         token = file.read(1_000).strip()
     if not token:
-        raise InputError(Fault(str(path), "holds no token", "remove it, and start again"))
+        raise InputError(Fault(str(path), "holds no token", "remove it, and restart"))
     return token
 
 
@@ -222,7 +222,7 @@ def check_token_path(path: Path) -> None:
         probe.touch(0o600, exist_ok=False)
         probe.unlink()
     except OSError as error:
-        hint = "name a file in a folder that is there and can be written"
+        hint = "name a file in an existing, writable directory"
         raise InputError(Fault(str(path), f"cannot be written: {error.strerror}", hint)) from error
 
 

@@ -265,7 +265,7 @@ class Driver(Writer):
                 if job in self.published.jobs
             }
             if self._sweeping is None or self._sweeping.done():
-                description = "letting go of what is old"
+                description = "removing expired data"
                 self._sweeping = self._background.spawn(
                     "retention", self.sweep(), description, vital=False
                 )
@@ -417,14 +417,14 @@ class Driver(Writer):
             pass  # later reports count for the next slot
         except Exception:  # an executor's fault must not stop the slots
             self.metrics.failures.labels("progress").inc()
-            log.exception("jobs could not be asked how far they are before a slot was counted")
+            log.exception("failed to poll job progress before a slot was accounted")
 
     def _edged(self, answer: Any) -> None:
         servers = self.published.servers
         if isinstance(answer, Exception):
             self._edge_failed = monotonic()
             self.metrics.failures.labels("slot").inc()
-            log.error("a slot could not begin: %s", answer)
+            log.error("failed to start a slot: %s", answer)
             return
         self._edge_failed = 0.0
         running = servers.slot_running
@@ -441,5 +441,5 @@ class Driver(Writer):
     def stuck(self) -> str | None:
         """Why slots don't begin or a background task fails; None if neither is the case."""
         if self._edge_failed:
-            return "a slot could not begin; the log tells why"
+            return "failed to start a slot; see the log"
         return self._background.health_error

@@ -88,26 +88,26 @@ class KubernetesIntegration:
             if not await lease.take():
                 return None
         except ApiError as error:
-            log.warning("nobody can be elected: %s", error)
+            log.warning("leader election failed: %s", error)
             return None
         self._lease = lease
         self._connection.may_write = lease.holds
         self._background.spawn("election", self._until_lost(lease), "looking at the lease")
-        log.info("this instance leads, as number %d", lease.epoch)
+        log.info("this instance is the leader, epoch %d", lease.epoch)
         return lease.epoch
 
     async def yield_leadership(self, seconds: float) -> None:
         """Release the lease, because this instance can't open the store, and wait."""
         lease, self._lease = self._lease, None
         if lease is not None:
-            log.info("this instance leads no more: it may not write, and another may be able to")
+            log.info("this instance is no longer the leader, and may not write")
             await lease.release()
             await asyncio.sleep(seconds)
 
     async def _until_lost(self, lease: Lease) -> None:
         await lease.lost.wait()
         if lease is self._lease and not self._service.stopping:
-            log.error("this instance leads no more; it ends, and another goes on")
+            log.error("lost leadership; exiting so that another instance takes over")
             self._service.fail()
 
     async def begin(self) -> None:
@@ -188,7 +188,7 @@ class KubernetesIntegration:
                         await self._label(f"{pods}/{item['metadata']['name']}", active=False)
             await self._label(f"{pods}/{pod}", active=active)
         except ShadowpriceError as error:
-            log.warning("the pod could not be marked: %s", error)
+            log.warning("failed to label the pod: %s", error)
             return False
         return True
 

@@ -103,9 +103,11 @@ class Metrics:
             registry=registry,
         )
         self.executor_errors = Counter(
-            f"{name}_executor_errors", "Orders that an executor did not take.", registry=registry
+            f"{name}_executor_errors", "Orders that an executor refused.", registry=registry
         )
-        self.writer = Gauge(f"{name}_leader", "1 if this instance leads.", registry=registry)
+        self.writer = Gauge(
+            f"{name}_leader", "1 if this instance is the leader.", registry=registry
+        )
         self.points_held = Gauge(
             f"{name}_points_held",
             "Points that a tenant holds and may spend.",

@@ -48,7 +48,7 @@ def bind(settings: ServiceSettings) -> socket.socket:
             listener.close()
         messages = {
             errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
-            errno.EACCES: ("the port is not allowed", "give one from 1024 on"),
+            errno.EACCES: ("this user may not use the port", "give one from 1024 on"),
             errno.EADDRNOTAVAIL: ("this machine has no such address", "give 127.0.0.1"),
         }
         message, hint = messages.get(error.errno or 0, (f"cannot listen: {error.strerror}", ""))
@@ -141,7 +141,7 @@ def serve(
     if failures:
         raise failures[0]
     if service.failed:
-        raise ShadowpriceError("the service could not go on; its log tells why")
+        raise ShadowpriceError("the service failed; see its log")
 
 
 FULL_GC_INTERVAL_SECONDS: Final = 600.0
@@ -188,7 +188,7 @@ def _lifespan(
             if writes:
                 await service.start()
             else:
-                log.warning("another instance writes; this one stands by")
+                log.warning("another instance is the leader; this one is a standby")
                 service.start_standby()
             # The socket already listens, so connections from now on are answered.
             loop.call_later(0, told, service.address)

@@ -229,7 +229,7 @@ class Service:
         try:
             await driver.run()
         except Exception:
-            log.exception("the service cannot go on")
+            log.exception("the service can't continue")
             self.metrics.failures.labels("driver").inc()
             self.fail()
 
@@ -250,7 +250,7 @@ class Service:
                     self._readers, self.store.open, epoch
                 ):
                     await self.start()
-                    log.warning("this instance writes from now on")
+                    log.warning("this instance is the leader from now on")
                     return
             except (InputError, StoreError) as error:
                 if str(error) != last_error:  # a standby may get the same error for days
@@ -284,7 +284,7 @@ class Service:
                 self._leave,
             )
         except Exception:
-            log.exception("the service did not end in order")
+            log.exception("the service failed during shutdown")
             self.failed = True
 
     async def _close_parts(self) -> None:
@@ -306,7 +306,7 @@ class Service:
                 pass
             except Exception:
                 # The service may stop during a takeover, when some connections are already closed.
-                log.exception("taking over was cut off")
+                log.exception("takeover interrupted")
 
     async def _finish(self) -> None:
         if self.driver is not None:
@@ -400,7 +400,11 @@ class Service:
         """
         if self.driver is None:
             code = "stopping" if self.stopping else "standby"
-            detail = "another instance writes; ask there" if code == "standby" else "it is ending"
+            detail = (
+                "another instance is the leader; send requests there"
+                if code == "standby"
+                else "it is ending"
+            )
             raise ProblemError(code, detail, headers={"Retry-After": "5"})
         return self.driver
 

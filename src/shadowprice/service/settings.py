@@ -139,7 +139,7 @@ def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         if not colon or not tenant or not user:
             hint = "write vision:alice, or *:nobody for all tenants"
             raise InputError(
-                Fault("--allow-user", f"{quote_for_display(text)} names no user", hint)
+                Fault("--allow-user", f"{quote_for_display(text)} has no user name", hint)
             )
         users[tenant] = (*users.get(tenant, ()), user)
     return users
@@ -159,7 +159,7 @@ def parse_lease(text: str) -> tuple[str, str] | None:
     label = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
     if not (label.fullmatch(namespace) and label.fullmatch(name)) or len(text) > 127:
         raise InputError(
-            Fault("--lease", f"{quote_for_display(text)} is no lease", "write NAMESPACE/NAME")
+            Fault("--lease", f"{quote_for_display(text)} is not a lease", "write NAMESPACE/NAME")
         )
     return namespace, name
 
@@ -178,5 +178,5 @@ def parse_listen(text: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         hint = f"write {DEFAULT_LISTEN}"
-        raise InputError(Fault("--listen", f"{text!r} is no address and port", hint))
+        raise InputError(Fault("--listen", f"{text!r} is not HOST:PORT", hint))
     return host or "127.0.0.1", int(port)

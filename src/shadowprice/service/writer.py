@@ -102,7 +102,9 @@ class Writer:
         if self.health_error is not None:
             raise ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
         if len(self._queue) >= MAX_PENDING_OPERATIONS:
-            raise ProblemError("overloaded", f"{MAX_PENDING_OPERATIONS} requests wait already")
+            raise ProblemError(
+                "overloaded", f"{MAX_PENDING_OPERATIONS} requests are already waiting"
+            )
         waiting = PendingOperation(operation, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._wake.set()
@@ -182,7 +184,9 @@ class Writer:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
             self._failed(error)
-            problem = ProblemError("storage", "it may not have been written; ask again")
+            problem = ProblemError(
+                "storage", "the write may not have been committed; send the request again"
+            )
             for future in (*answers, *others):
                 if not future.done():
                     future.set_exception(problem)
@@ -269,14 +273,16 @@ class Writer:
         try:
             is_writer = await loop.run_in_executor(self._thread, self._store.reopen)
             if not is_writer:
-                self.health_error = "another instance writes now; restart this one to stand by"
+                self.health_error = (
+                    "another instance is now the leader; restart this one as a standby"
+                )
                 self.metrics.writer.set(0)
                 return
             outcome = await loop.run_in_executor(self._thread, self._recover)
         except ShadowpriceError as error:
             self.health_error = f"the store cannot be written: {error}"
             return
-        log.warning("the store can be written again")
+        log.warning("the store is writable again")
         self.health_error = None
         for view in self.published.jobs.values():
             self.metrics.count_job(view, None)

@@ -158,7 +158,7 @@ def _pairs(text: str, query: str) -> dict[str, str]:
         if not equals or not value:
             raise InputError(f"{text!r}: option {part!r} has no value; write option=value")
         if key in pairs:
-            raise InputError(f"{text!r}: option {key!r} is given twice")
+            raise InputError(f"{text!r}: option {key!r} is repeated")
         pairs[key] = unquote(value)
     return pairs
 

@@ -222,7 +222,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_nothing_but_a_stop(
     said = capfd.readouterr().err
     assert "no checkpoint after mini-batch 6, the one before stands: [Errno 20]" in said
     assert said.count("no checkpoint after mini-batch") > 1
-    with pytest.raises(TrainingError, match=r"told to stop, but mini-batch \d could not be saved"):
+    with pytest.raises(TrainingError, match=r"stopping, but mini-batch \d could not be saved"):
         stopped.run()
 
 

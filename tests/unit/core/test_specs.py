@@ -122,7 +122,7 @@ def test_json_lines_read_the_same(tmp_path: Path) -> None:
             ("epochs: 100", "run: 3"),
             r"run: takes keys with values: command, .*\.\.\.; write \{key: value",
         ),
-        (("epochs: 100", "epochs: 100\n        epochs: 3"), "'epochs' is given twice"),
+        (("epochs: 100", "epochs: 100\n        epochs: 3"), "'epochs' is repeated"),
     ],
 )
 def test_faults_of_a_job_name_the_place_and_the_mend(

@@ -152,7 +152,7 @@ def test_what_is_asked_of_ray(node: RayNode) -> None:
     [
         ([{"gpu": 1000}] * 3, [], "a has 2 GPUs, 0 of them free, and a process asks for 1"),
         ([{"gpu": 500}], [{"gpu": 2000}], "no GPU with 0.5 of it free"),
-        ([{"gpu": 1500}], [], "whole GPUs beyond one"),
+        ([{"gpu": 1500}], [], "whole GPUs above one"),
         ([{"cpu": 1000}] * 2, [{"cpu": 1000}], "1 of cpu free in Ray, and 2 is asked for"),
         ([{"memory": 1001}], [], "1000 of memory free in Ray, and 1001 is asked for"),
         ([{"disk": 4000}], [], "3 of disk free"),

@@ -50,12 +50,12 @@ def test_the_reason_names_workers_that_died_on_the_way() -> None:
 
 
 def test_the_reason_of_what_is_done_names_what_was_left_running() -> None:
-    notes = {W0: "it left much", W1: "it needed more memory", PS: "it is none of a job's workers"}
+    notes = {W0: "it left much", W1: "it used more memory", PS: "it is none of a job's workers"}
     more = {"stopped": False, "from_outside": False, "killed": frozenset(), "notes": notes}
     exits = [(W1, 9), (W0, 0), (PS, 0)]
     found = compute_outcome(exits, 2, tolerant=True, **more)  # type: ignore[arg-type]  # by name
     assert found.reason == (
-        "the workers that lived exited 0; on the way worker-1 exited 9; worker-0: it left much"
+        "the remaining workers exited 0; earlier worker-1 exited 9; worker-0: it left much"
     )
 
 

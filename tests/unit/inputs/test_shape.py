@@ -45,7 +45,7 @@ def bomb(levels: int) -> str:
         ("a: !!timestamp x", "not YAML"),
         ("a: !!binary x", "not YAML"),
         ("a: !!python/object:os.system {}", "not YAML"),
-        ("a: 1\na: 2", "the key 'a' is given twice"),
+        ("a: 1\na: 2", "the key 'a' is repeated"),
         ("? [1, 2]\n: 3", "not YAML"),
         ("!!map [1]", "not YAML"),
         ("<<: 3", "not YAML"),
@@ -80,7 +80,7 @@ def test_endless_json_is_refused() -> None:
             load_json_line(Path("j.jsonl"), 3, line)
         assert len(str(caught.value)) < 300
     many = "{" + ",".join(f'"k{n}": 1' for n in range(100_000)) + ', "k7": 2}'
-    with pytest.raises(InputError, match="the key 'k7' is given twice"):
+    with pytest.raises(InputError, match="the key 'k7' is repeated"):
         load_json_line(Path("j.jsonl"), 1, many)
 
 
@@ -161,14 +161,14 @@ def test_an_unpaired_surrogate_is_refused(tmp_path: Path, changes: dict[str, obj
 @pytest.mark.parametrize(
     ("changes", "place"),
     [
-        ({"name": "a{}"}, "name: holds a null"),
-        ({"tenant": "{}"}, "tenant: holds a null"),
-        ({"labels": {"a": "{}"}}, "labels: 'a': holds a null"),
-        ({"labels": {"a{}": "x"}}, r"labels: 'a\\x00': holds a null"),
-        ({"run": {"command": "a{}"}}, "run.command: it holds a null"),
-        ({"run": {"command": ["a", "{}"]}}, "run.command: its word 1 holds a null"),
-        ({"run": {"command": "a", "env": {"A": "{}secret"}}}, "run.env: 'A': holds a null"),
-        ({"run": {"command": "a", "workdir": "/{}"}}, "run.workdir: holds a null"),
+        ({"name": "a{}"}, "name: contains a null"),
+        ({"tenant": "{}"}, "tenant: contains a null"),
+        ({"labels": {"a": "{}"}}, "labels: 'a': contains a null"),
+        ({"labels": {"a{}": "x"}}, r"labels: 'a\\x00': contains a null"),
+        ({"run": {"command": "a{}"}}, "run.command: it contains a null"),
+        ({"run": {"command": ["a", "{}"]}}, "run.command: its word 1 contains a null"),
+        ({"run": {"command": "a", "env": {"A": "{}secret"}}}, "run.env: 'A': contains a null"),
+        ({"run": {"command": "a", "workdir": "/{}"}}, "run.workdir: contains a null"),
     ],
     ids=str,
 )

@@ -138,7 +138,7 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, content: str | None)
     path = tmp_path / "config"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigError, match=r"config.*leads to no cluster") as caught:
+    with pytest.raises(ConfigError, match=r"config.*doesn't name a cluster") as caught:
         asyncio.run(ApiClient.open(str(path)))
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)

@@ -80,7 +80,7 @@ def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
             {"command": command}, "worker-0 exited 1", said(command, tmp_path)
         )
         assert told == (
-            f"{module!r} is not installed, and not in the folder of its own, where the job runs; "
+            f"{module!r} is not installed, and not in its own directory, where the job runs; "
             f"{STATE}"
         )
 
@@ -92,13 +92,13 @@ def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
             {"command": ["./train.sh"]},
             "worker-0 exited 127: cannot run ./train.sh: No such file or directory",
             [],
-            f"'./train.sh' is not in the folder of its own, where the job runs; {STATE}",
+            f"'./train.sh' is not in its own directory, where the job runs; {STATE}",
         ),
         (
             {"command": ["trainn", "x.py"]},
             "worker-0 exited 127: cannot run trainn: No such file or directory",
             [],
-            "'trainn' is in no folder of PATH; write its absolute path",
+            "'trainn' is in no directory of PATH; write its absolute path",
         ),
         ({"command": ["python", "a.py"]}, "worker-0 exited 1", ["a.py: the loss is NaN"], ""),
         ({"command": ["python", "/a.py"]}, "worker-0 exited 2", ["can't open file '/a.py'"], ""),
@@ -134,7 +134,7 @@ BASH_LINE = "write command: [bash, -c, ...], because /bin/sh runs a line"
             "name=abc; echo ${name:0:2}",
             "sh refused what bash may accept (Bad substitution); " + BASH_LINE,
         ),
-        ("cd / && trainn --fast", "'trainn' is in no folder of PATH; write its absolute path"),
+        ("cd / && trainn --fast", "'trainn' is in no directory of PATH; write its absolute path"),
         (". settings && true", ". searches PATH for 'settings'; write ./settings"),
     ],
 )
@@ -165,7 +165,7 @@ def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Pat
         )
     unknown = said(["bash", "-c", "trainn x"], tmp_path)
     assert explain_command_failure({"command": ["bash", "-c", "trainn x"]}, "", unknown) == (
-        "'trainn' is in no folder of PATH; write its absolute path"
+        "'trainn' is in no directory of PATH; write its absolute path"
     )
 
 
@@ -193,12 +193,12 @@ def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Pat
         ),
         (
             {"command": ["python", "x.py"]},
-            "'python' is in no folder of PATH; write python3, or its absolute path",
+            "'python' is in no directory of PATH; write python3, or its absolute path",
         ),
         (
             {"command": ["trainn"], "image": "a/b"},
             (
-                "'trainn' is in no folder of PATH; "
+                "'trainn' is in no directory of PATH; "
                 "write its absolute path, or use an image that has it"
             ),
         ),
@@ -214,4 +214,4 @@ def test_a_list_whose_first_word_is_no_program_gets_the_hint_of_a_list(
 def test_a_container_runtime_names_the_program(tmp_path: Path) -> None:
     line = 'exec: "trainn": executable file not found in $PATH: unknown'
     run = {"command": ["trainn"], "image": "a/b"}
-    assert explain_command_failure(run, line, []).startswith("'trainn' is in no folder of PATH")
+    assert explain_command_failure(run, line, []).startswith("'trainn' is in no directory of PATH")

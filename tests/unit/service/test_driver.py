@@ -266,7 +266,7 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     asyncio.run(play())
     store.close()
     assert len(asked) >= 3
-    told = [record for record in caplog.records if "how far they are" in record.message]
+    told = [record for record in caplog.records if "failed to poll job progress" in record.message]
     quiet = isinstance(fault, TimeoutError)
     assert len(told) == (0 if quiet else len(asked))
     assert all(record.exc_info and record.exc_info[1] is fault for record in told)

@@ -738,7 +738,7 @@ def test_a_policy_that_cannot_take_plans_over_is_refused_with_the_mend(tmp_path:
     bench.truth.write_snapshot()  # two: the one before is no way round
     assert len(bench.truth.engine.jobs["planned"].plan) > 1
     bench.choice = PolicyChoice("backfill", {})
-    with pytest.raises(InputError, match=r"^--policy: backfill cannot take over.*keep the policy"):
+    with pytest.raises(InputError, match=r"^--policy: backfill can't continue.*keep the policy"):
         bench.read()
     bench.choice = PolicyChoice("pdors", {})
     bench.read()

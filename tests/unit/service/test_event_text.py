@@ -18,13 +18,13 @@ from shadowprice.service.queries.event_text import format_event
         (
             "retrying",
             {"generation": 1, "code": 3, "reason": "worker-0 exited 3\n  loading\n\noops\n"},
-            "generation 1 failed, and is tried again: worker-0 exited 3 | loading | oops",
+            "generation 1 failed and is retried: worker-0 exited 3 | loading | oops",
         ),
         ("failed", {"generation": 2, "code": 3, "reason": ""}, "failed with generation 2"),
         (
             "lost",
             {"generation": 1, "reason": "the machine was started again"},
-            "generation 1 was lost, through no fault of the job: the machine was started again",
+            "generation 1 was lost; the job is not to blame: the machine was started again",
         ),
         (
             "start-failed",
@@ -39,8 +39,8 @@ from shadowprice.service.queries.event_text import format_event
         ("ended", {"generation": 1, "code": None, "reason": ""}, "generation 1 ended"),
         (
             "misreported",
-            {"generation": 2, "reason": "it is no count"},
-            "generation 2 reports what is no progress, and is not counted: it is no count",
+            {"generation": 2, "reason": "it is not a count"},
+            "generation 2 sends an invalid progress report, which is ignored: it is not a count",
         ),
         ("standby", {"message": "waits its turn"}, "waits its turn"),
         ("standby", {"message": "no room"}, "waits: no room"),

@@ -109,11 +109,11 @@ def test_exit_0_without_a_stop_completes_a_job_whatever_it_reported(tmp_path: Pa
 def test_a_save_that_failed_on_a_stop_is_in_the_jobs_history(tmp_path: Path) -> None:
     bench = MovedJob(tmp_path, 30.0)
     bench.drain()
-    bench.exits(Ending.FAILED, 1, "worker-0 exited 1 after it was told to stop (143 was expected)")
+    bench.exits(Ending.FAILED, 1, "worker-0 exited 1 after the order to stop (143 was expected)")
     assert "train" in bench.truth.engine.open_jobs
     [end] = bench.ends()
     assert end["code"] == 1
     assert end["reason"].splitlines() == [
-        "worker-0 exited 1 after it was told to stop (143 was expected)",
+        "worker-0 exited 1 after the order to stop (143 was expected)",
         "cannot save: No space left on device",
     ]

@@ -77,7 +77,7 @@ def test_a_share_is_read_in_the_units_of_the_cluster(
         (space("a", "{gpu: 8 GiB}"), "gpu is in another unit; write it like"),
         (space("a", "[" * 9999), "cannot be read"),
         (space("a", "x" * 99_999), "cannot be read"),
-        (quota("a", pods="4"), "quota q says nothing of what servers have; add requests.cpu"),
+        (quota("a", pods="4"), "quota q limits no resource of the servers; add requests.cpu"),
         (quota("a", requests_storage="9Gi"), "no server has 'storage'"),
     ],
 )
@@ -111,8 +111,8 @@ def test_the_cluster_file_comes_first() -> None:
     found = desired_shares(spaces, [], file=file, cluster=file)
     assert found.shares == {"b": {"gpu": 2000}}
     assert {stated.name: text for stated, text in found.wrong} == {
-        "a": "the cluster file gives a its share already",
-        "c": "the cluster file names tenants, and c is none of them",
+        "a": "the cluster file already sets a share of a",
+        "c": "the cluster file names tenants, and c is not one of them",
     }
 
 
@@ -120,7 +120,7 @@ def test_shares_are_no_more_than_the_servers_hold() -> None:
     now = cluster({"name": "file", "share": {"gpu": 20}})
     assert excess_message({"a": {"gpu": 12_000}}, now) == ""
     assert excess_message({"a": {"gpu": 12_001}}, now) == (
-        "shares of gpu add up to 32.001, and the servers hold 32: all shares stay as they were"
+        "shares of gpu add up to 32.001, and the servers hold 32: all shares are unchanged"
     )
 
 

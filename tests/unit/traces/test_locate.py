@@ -61,7 +61,7 @@ def test_selecting_tenants(tmp_path):
         ("itp:{path}?limit=-3", "write a whole number above 0"),
         ("itp:{path}?limit=0", "write a whole number above 0"),
         ("itp:{path}?limit", "has no value"),
-        ("itp:{path}?limit=1&limit=2", "is given twice"),
+        ("itp:{path}?limit=1&limit=2", "is repeated"),
         ("itp:{path}?from=3", "without a unit"),
         ("itp:{path}?from=3 slots", "a trace has no slots"),
         ("itp:{path}?skip_invalid=maybe", "write yes or no"),

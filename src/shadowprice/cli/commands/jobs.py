@@ -162,7 +162,7 @@ def _listed(text: str | None) -> list[str]:
 def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
     """Print jobs as a table; omit columns of ``spared`` until it fits the terminal."""
     if frame.is_empty():
-        stderr().print("no job of this run is like that", soft_wrap=True)
+        stderr().print("no jobs match the filters", soft_wrap=True)
         return
     console = stdout()
     names = [name for name in frame.columns if frame[name].null_count() < len(frame)]

@@ -38,7 +38,7 @@ def _as_word(value: Any) -> Any:
 
 def _without_null(value: str, what: str = "it") -> None:
     if "\0" in value:
-        raise ValueError(f"{what} holds a null character, which no program can be given")
+        raise ValueError(f"{what} contains a null character")
 
 
 CommandWord = Annotated[
@@ -77,7 +77,7 @@ class RunSpec(Spec):
                 )
             _without_null(str(word), f"its word {at}" if at else "it")
         if not words or not str(words[0]).strip():
-            raise ValueError("it names no program; write for example [python, train.py]")
+            raise ValueError("it is empty; write for example [python, train.py]")
         return value
 
     @field_validator("env")

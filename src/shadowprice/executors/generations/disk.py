@@ -107,7 +107,7 @@ def _newest(content: bytes, path: Path) -> tuple[int, dict[str, Any]]:
         if newest is None or sequence > newest[0]:
             newest = (sequence, json.loads(payload))
     if newest is None:
-        raise ValueError(f"{path}: no whole record is left in it")
+        raise ValueError(f"{path}: it holds no complete record")
     return newest
 
 

@@ -198,14 +198,16 @@ class TrackedGeneration:
             return None
         except OSError as error:
             if error.errno not in _SHORT:
-                reason = "its file of progress is none that can be read: a link, or locked away"
+                reason = (
+                    "its progress file can't be read: it is a link, or its permissions forbid it"
+                )
                 self._misread(reason)
             return None
         try:
             status = os.fstat(descriptor)
             version = (status.st_mtime_ns, status.st_ino)
             if not stat.S_ISREG(status.st_mode):
-                self._misread("its file of progress is no file")
+                self._misread("its progress file is not a regular file")
                 return None
             if version == self._seen_progress:
                 self._faults += bool(self._faults)
@@ -232,7 +234,7 @@ class TrackedGeneration:
         except InputError as error:
             self._misread(str(error))
         except (ValueError, RecursionError):
-            self._misread('its file of progress holds no JSON; write {"generation": 1, ...}')
+            self._misread('its progress file is not JSON; write {"generation": 1, ...}')
         else:
             if omitted:
                 self._misread(str(InputError(omitted)))

@@ -135,7 +135,7 @@ class GenerationDirectory:
                 lock.release()
                 return None
             if self.stop()["command"]:
-                reason = "it was told to stop before it was started"
+                reason = "it was stopped before it started"
                 refused = {"phase": REFUSED, "at": time.time(), "reason": reason}
                 self.write_state({**state, **refused})
                 lock.release()

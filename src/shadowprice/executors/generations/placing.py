@@ -27,7 +27,7 @@ def validate_spec(spec: GenerationSpec) -> None:
     if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):
         raise PlacementError("it has no worker")
     if not spec.program.command:
-        raise PlacementError("run.command: it names no program")
+        raise PlacementError("run.command: it is empty")
     texts: Mapping[str, Iterable[str]] = {
         "name": (spec.job,),
         "checkpoint_dir": (spec.checkpoint_dir,),
@@ -39,7 +39,7 @@ def validate_spec(spec: GenerationSpec) -> None:
     }
     for location, values in texts.items():
         if any("\0" in text for text in values):
-            message = "it holds a null character, which no program can be given; leave it out"
+            message = "it contains a null character; remove it"
             raise PlacementError(f"{location}: {message}")
 
 

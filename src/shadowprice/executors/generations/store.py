@@ -158,7 +158,9 @@ class GenerationStore:
             return Receipt.ACCEPTED if new else Receipt.DUPLICATE
         if generation <= self.fence(job):
             return Receipt.STALE
-        self._take(job, generation, {}, self._state(command, "it was told to stop before it came"))
+        self._take(
+            job, generation, {}, self._state(command, "it was stopped before it was submitted")
+        )
         self.generation(job, generation).request_stop(command, grace, time.time())
         return Receipt.ACCEPTED
 

@@ -125,9 +125,13 @@ def compute_outcome(
         )
     name = next((process for process, _ in exits if process in killed), exits[0][0])
     ending = "lost" if from_outside and not stopped else "stopped"
-    reason = "it was told to stop" if stopped else "it was told to end, but not by the scheduler"
+    reason = (
+        "the scheduler stopped it"
+        if stopped
+        else "it received a signal that the scheduler did not send"
+    )
     if killed & codes.keys():
-        reason += f"; {name} was still there after its grace, and was killed"
+        reason += f"; {name} did not exit within its grace period, and was killed"
     return GenerationOutcome(ending, name, codes[name], reason)
 
 
@@ -135,7 +139,7 @@ def _completion(exits: Sequence[tuple[str, int]], notes: Mapping[str, str]) -> s
     died = [f"{name} {_how(code, told=False)}" for name, code in exits if code and _is_worker(name)]
     summary = ALL_WORKERS_SUCCEEDED
     if died:
-        summary = f"the workers that lived exited 0; on the way {', '.join(died)}"
+        summary = f"the remaining workers exited 0; earlier {', '.join(died)}"
     noted = [name for name, code in exits if name in notes and not code and _is_worker(name)]
     return "; ".join((summary, *(f"{name}: {notes[name]}" for name in noted)))
 
@@ -145,7 +149,7 @@ def _note(notes: Mapping[str, str], name: str) -> str:
 
 
 def _how(code: int, *, told: bool) -> str:
-    after = " after it was told to stop (143 was expected)" if told else ""
+    after = " after the order to stop (143 was expected)" if told else ""
     if code == EXIT_SIGTERM:
         return f"exited {code}, or was ended by SIGTERM, though nothing here told it to stop"
     if code > 128:

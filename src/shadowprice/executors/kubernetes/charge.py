@@ -84,7 +84,7 @@ class Charge:
             raise LeadershipLostError
         lease = self._new(connection, namespace)
         if not await lease.take(AGAIN):
-            raise ApiError(409, "Conflict", f"another holds the lease of {self._service}")
+            raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
         self._lease = lease
         log.info("the lease of %s is held again", self._service)
 

@@ -180,7 +180,7 @@ class Drive:
                 end = self._end()
             lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
             await self._write(**_OVER, **(end or lost))
-        log.warning("gave up generation %d of %r: %s", entry.number, entry.job, reason)
+        log.warning("lost generation %d of %r: %s", entry.number, entry.job, reason)
         self._executor.leave(views)
         self._executor.look(entry)
 
@@ -344,7 +344,7 @@ class Drive:
             if part.process in views:
                 part.view = kept(part.view, views[part.process])
             if part.view is None:
-                part.end = ProcessExit(part.process, -1, time.time(), lost="it was never there")
+                part.end = ProcessExit(part.process, -1, time.time(), lost="it never existed")
         self._closed = True
 
     async def _order(self) -> None:
@@ -361,7 +361,7 @@ class Drive:
         else:
             return
         if entry.phase == ACCEPTED and stop and not entry.state.get("closing"):
-            await self._close("it was told to stop before it was started")
+            await self._close("it was stopped before it started")
         for part in entry.parts.values():
             if part.view is not None and part.view.deleting and part.ending is None:
                 # Deleted by an earlier service or another client.

@@ -133,21 +133,21 @@ class KubernetesExecutor:
     def connection(self) -> ApiClient:
         """The connection to the API server."""
         if self._connection is None:
-            raise ExecutorError("there is no connection to Kubernetes")
+            raise ExecutorError("not connected to Kubernetes")
         return self._connection
 
     @property
     def cluster(self) -> Cluster:
         """Cached nodes and pods."""
         if self._cluster is None:
-            raise ExecutorError("there is no connection to Kubernetes")
+            raise ExecutorError("not connected to Kubernetes")
         return self._cluster
 
     @property
     def records(self) -> Records:
         """Durable records in the API server."""
         if self._records is None:
-            raise ExecutorError("there is no connection to Kubernetes")
+            raise ExecutorError("not connected to Kubernetes")
         return self._records
 
     @property
@@ -200,9 +200,9 @@ class KubernetesExecutor:
                 await connection.close()
         except ApiError as error:
             if error.status != 403:  # the version may be forbidden to this user
-                raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
+                raise UnreachableError(f"can't use Kubernetes: {error}") from error
         except ConfigError as error:
-            raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
+            raise UnreachableError(f"can't use Kubernetes: {error}") from error
 
     async def open(self) -> None:
         """Connect, acquire the lease, and adopt generations that are still running.
@@ -220,13 +220,13 @@ class KubernetesExecutor:
             raise ExecutorError(f"{error.filename}: {error.strerror}") from error
         if self._lock is None:
             raise ExecutorError(
-                f"{self.path} is used by another service; stop that one, or give another --data"
+                f"{self.path} is in use by another service; stop it, or use another --data"
             )
         try:
             await self._open()
         except (ApiError, ConfigError) as error:
             await self.close()
-            raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
+            raise UnreachableError(f"can't use Kubernetes: {error}") from error
         except BaseException:
             await self.close()
             raise
@@ -354,7 +354,7 @@ class KubernetesExecutor:
                 labelSelector=self.identity.selector(spec.job),
             )
         except ApiError as error:
-            raise ExecutorError(f"the API server did not take it: {error}") from error
+            raise ExecutorError(f"the API server refused it: {error}") from error
         views = map(pod_view, page.get("items") or ())
         older = [view for view in views if view.generation < spec.generation and view.continues]
         if not older:
@@ -392,20 +392,20 @@ class KubernetesExecutor:
             strays.setdefault((view.outer[0] or view.job, view.generation), []).append((key, view))
         for (job, number), pods in strays.items():
             reason = next(filter(None, (self._sweeper.refusals.get(key) for key, _ in pods)), "")
-            text = "its pods run on after its end" + (f": {reason}" if reason else "")
+            text = "its pods still run after its end" + (f": {reason}" if reason else "")
             servers = tuple(dict.fromkeys(view.node for _, view in pods))
             found.append(Obstacle(job, number, servers, text))
         return tuple(found)
 
     def _check_charge(self) -> None:
         if not self._charge.holds():
-            raise ExecutorError("another service may have taken over: the lease was lost")
+            raise ExecutorError("the lease was lost; another service may have taken over")
 
     async def _recorded(self, job: str, update: Any) -> Any:
         try:
             return await self.records.change(job, update)
         except ApiError as error:
-            raise ExecutorError(f"the API server did not take it: {error}") from error
+            raise ExecutorError(f"the API server refused it: {error}") from error
 
     def _hold_all(self, spec: GenerationSpec | None, job: str = "") -> None:
         """Register every generation of a job's record."""
@@ -529,7 +529,7 @@ class KubernetesExecutor:
                         job, lambda current: current.generations.clear(), open_=False
                     )
             except ApiError as error:
-                raise ExecutorError(f"the API server did not take it: {error}") from error
+                raise ExecutorError(f"the API server refused it: {error}") from error
             self.records.known.pop(job, None)
             self._roster.drop(job)
             await asyncio.to_thread(self._keeping.remove, job)

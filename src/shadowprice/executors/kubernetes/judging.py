@@ -67,7 +67,7 @@ def end_of(
     if gone_since is not None and (
         now - gone_since > lost_after or (node is not None and node.off)
     ):
-        reason = f"the node {part.server} is not there any more, and {part.process} with it"
+        reason = f"the node {part.server} was removed while {part.process} ran on it"
         return ProcessExit(part.process, -1, time.time(), lost=reason)
     if view.over and not view.running and view.began is None and not signalled:
         return _never_began(part, view)
@@ -105,7 +105,7 @@ def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> ProcessExi
     out_of_memory = exit_.reason == "OOMKilled"
     note = ""
     if out_of_memory:
-        note = "it needed more memory than its job asks for (OOMKilled)"
+        note = "it used more memory than its job requests (OOMKilled)"
     elif exit_.reason in {"StartError", "ContainerCannotRun", "RunContainerError"}:
         note = start_error_message(exit_.message)
     if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
@@ -126,18 +126,18 @@ def start_error_message(message: str) -> str:
 
 
 def _never_began(part: Part, view: PodView) -> ProcessExit:
-    reason = view.message or view.reason or "its pod ended before it began"
+    reason = view.message or view.reason or "its pod ended before its container started"
     context = f"{part.server} did not take {part.process}"
     return ProcessExit(part.process, -1, time.time(), lost=f"{context}: {view.reason}: {reason}")
 
 
 def _removed(part: Part) -> str:
-    return f"the pod of {part.process} was deleted, but not by the scheduler"
+    return f"the pod of {part.process} was deleted by someone other than the scheduler"
 
 
 def _why_over(part: Part, view: PodView) -> str:
     reason = f"{view.reason}: {view.message}" if view.message else view.reason
-    return f"the pod of {part.process} was ended on {part.server}: {reason or 'nobody says why'}"
+    return f"the pod of {part.process} was ended on {part.server}: {reason or 'no reason given'}"
 
 
 def refusal_of(entry: KubernetesEntry, patience: float) -> str:
@@ -165,11 +165,11 @@ def refusal_of(entry: KubernetesEntry, patience: float) -> str:
     return (
         ""
         if late is None
-        else f"{late.process} did not begin on {late.server} within {patience:g} s"
+        else f"{late.process} did not start on {late.server} within {patience:g} s"
     )
 
 
 def _waits(part: Part, view: PodView) -> str:
     reason, message = view.waiting
     details = f": {message}" if message else ""
-    return f"{part.process} cannot begin on {part.server}: {reason}{details}"
+    return f"{part.process} can't start on {part.server}: {reason}{details}"

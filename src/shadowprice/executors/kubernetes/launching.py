@@ -78,7 +78,7 @@ class Launch:
                 entry.take(state or {"phase": REFUSED, **REFUSING})
                 return "another service has taken it over"
             if state.get("stop"):
-                return "it was told to stop before it was started"
+                return "it was stopped before it started"
             bodies = [
                 pod_of(
                     spec, process, place, executor.node(process.server), executor.settings, secret
@@ -171,8 +171,8 @@ class Launch:
             await asyncio.sleep(pauses.failed())
 
     def _occupied(self, kind: str, name: str) -> _RefusedError:
-        text = f"{kind} {name!r} in namespace {self._entry.namespace!r} exists already"
-        return _RefusedError(409, "AlreadyExists", f"{text}, and belongs to something else")
+        text = f"{kind} {name!r} in namespace {self._entry.namespace!r} already exists"
+        return _RefusedError(409, "AlreadyExists", f"{text}, and has another owner")
 
     async def resume(self) -> str:
         """Resume the launch of another service; return a reason if that isn't possible."""
@@ -189,7 +189,7 @@ class Launch:
         if secret is not None and not objects.is_own(secret):
             secret = None
         if secret is None and readable and entry.phase == ACCEPTED:
-            return "the service ended before it had begun it"
+            return "the service stopped before it started this generation"
         if secret is not None:
             objects.uids["secrets"] = str(secret["metadata"]["uid"])
             entry.token = _decoded((secret.get("data") or {}).get(TOKEN, ""))
@@ -204,7 +204,7 @@ class Launch:
                 part.told = entry.termination_requested
         if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
             # A missing pod may have run and been deleted, so it must not start again.
-            return "the service ended before it had begun all of it"
+            return "the service stopped before it started all processes"
         return await self._open_gates()
 
     @property

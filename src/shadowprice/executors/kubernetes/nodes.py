@@ -158,7 +158,9 @@ def asked_of(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, 
             requests[name] = str(amount)
         elif name in node.has or name == gpu:
             if amount % MILLI:
-                raise PlacementError(f"Kubernetes gives {name} as wholes, not {amount / MILLI:g}")
+                raise PlacementError(
+                    f"Kubernetes allocates whole units of {name}, not {amount / MILLI:g}"
+                )
             requests[name] = str(amount // MILLI)
     return requests
 

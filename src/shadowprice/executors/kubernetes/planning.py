@@ -54,7 +54,7 @@ def plan_of(
         deals = allocations_of(spec, processes)
         for server in dict.fromkeys(item.server for item in processes):
             if server not in nodes:
-                raise PlacementError(f"the cluster has no node called {server!r}")
+                raise PlacementError(f"the cluster has no node named {server!r}")
             if server not in servers:
                 raise PlacementError(f"the node {server} is not ready")
             demands, existing = allocated_on(server, deals), allocated_on(server, held)

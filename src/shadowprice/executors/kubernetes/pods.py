@@ -149,9 +149,9 @@ def check_pod(spec: GenerationSpec, settings: Settings) -> None:
         If no image is named, or an option isn't allowed by the operator.
     """
     if not (spec.program.image or settings.image):
-        raise PlacementError("it names no image; write run.image, or serve with image=")
+        raise PlacementError("it has no image; set run.image, or start the service with image=")
     if spec.devices:
-        raise PlacementError("Kubernetes deals out devices itself: none may be named")
+        raise PlacementError("Kubernetes assigns devices itself; don't name any")
     pod: Mapping[str, Any] = spec.program.pod
     requested = {
         "host_network": pod.get("host_network"),

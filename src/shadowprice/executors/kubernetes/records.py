@@ -92,7 +92,7 @@ class JobGenerations:
             if generation <= self.fence:
                 return Receipt.STALE
             self.fence = generation
-            reason = "it was told to stop before it came"
+            reason = "it was stopped before it was submitted"
             state = self.generations[generation] = _state(command, reason)
         previous = state.get("stop", {})
         if previous.get("command") == command:

@@ -109,7 +109,7 @@ class _Reading(OptionsReader):
             if name not in PRIVILEGED_FEATURES:
                 hint = self.choices_hint(name, PRIVILEGED_FEATURES)
                 self.fault(
-                    "allow", f"{quote_for_display(name)} is nothing that can be allowed", hint
+                    "allow", f"{quote_for_display(name)} is not an option that can be allowed", hint
                 )
         return frozenset(names)
 
@@ -122,7 +122,7 @@ class _Reading(OptionsReader):
             with Path(path).open("rb") as stream:
                 content = stream.read(_MOST_POD + 1)
             if len(content) > _MOST_POD:
-                raise ValueError("it is larger than a mebibyte")
+                raise ValueError("it is larger than 1 MiB")
             document = parse_yaml(content)
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             message = " ".join((getattr(error, "strerror", None) or str(error)).split())
@@ -146,7 +146,7 @@ def read_settings(values: Mapping[str, str]) -> Settings:
         If a name is unknown or a value is invalid, with all errors.
     """
     reading = _Reading(values, _NAMES)
-    name = "write the name of an object: small letters, digits and -"
+    name = "expected the name of an object: lower-case letters, digits and -"
     lost_after = reading.seconds("lost_after", 300)
     settings = Settings(
         allow=reading.allowed(),
@@ -166,9 +166,11 @@ def read_settings(values: Mapping[str, str]) -> Settings:
         ),
         shared=reading.matching("shared", r"/[^\0]*[^\0/]", "", "write an absolute path"),
         tolerate_unready=min(reading.seconds("tolerate_unready", 30), lost_after / 2),
-        volume=reading.matching("volume", _OBJECT, "host", "write host, or the name of a claim"),
+        volume=reading.matching(
+            "volume", _OBJECT, "host", "expected host, or the name of a persistent volume claim"
+        ),
     )
     if "volume" in values and not settings.shared:
-        reading.fault("volume", "nothing says where pods see it", "add shared=/PATH")
+        reading.fault("volume", "the path inside pods is missing", "add shared=/PATH")
     reading.end()
     return settings

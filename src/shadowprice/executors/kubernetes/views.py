@@ -192,7 +192,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _unplaced(placed: Mapping[str, Any]) -> str:
     if placed.get("status") != "False" or placed.get("reason") != "Unschedulable":
         return ""
-    return str(placed.get("message", "no node takes it"))[:_MOST_TEXT]
+    return str(placed.get("message", "no node accepts it"))[:_MOST_TEXT]
 
 
 def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> float | None:

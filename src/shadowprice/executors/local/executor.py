@@ -74,7 +74,7 @@ class LocalExecutor:
 
     def __init__(self, options: ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
-            raise InputError("the local executor needs Linux: it holds processes by its means")
+            raise InputError("the local executor needs Linux's process control")
         self._settings = read_settings(options.settings)
         self._path = Path(options.directory)
         self._bell_path = self._path / "bell"
@@ -138,7 +138,7 @@ class LocalExecutor:
         self._lock = FileLock.take(self._path)
         if self._lock is None:
             raise ExecutorError(
-                f"{self._path} is used by another service; stop that one, or give another --data"
+                f"{self._path} is in use by another service; stop it, or use another --data"
             )
         if not self._bell_path.is_fifo():
             os.mkfifo(self._bell_path, 0o600)

@@ -162,7 +162,7 @@ class MachineAllocator:
         for process in processes_of(spec):
             demand = spec.worker if process.role == "worker" else spec.ps
             if process.server not in self._slices:
-                raise PlacementError(f"this machine carries no server called {process.server!r}")
+                raise PlacementError(f"this machine has no server named {process.server!r}")
             cores = self._cores_for(process.server, demand.get("cpu", 0), busy_cores)
             devices = self._devices_for(process.server, demand, used, assigned.get(process.server))
             used.update(devices)
@@ -196,7 +196,7 @@ class MachineAllocator:
         if given is not None:
             count = whole + bool(fraction)
             if len(given) < count:
-                raise PlacementError(f"{server} was dealt fewer devices than its processes ask for")
+                raise PlacementError(f"{server} got fewer devices than its processes need")
             chosen, given[:] = given[:count], given[count:]
             return dict.fromkeys(chosen, MILLI)
         own = self._slices[server][1]

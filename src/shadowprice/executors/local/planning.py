@@ -123,4 +123,4 @@ def free_port(taken: Container[int]) -> int:
             except OSError:
                 continue
             return port
-    raise PlacementError("no port of this machine is free for its processes to meet")
+    raise PlacementError("this machine has no free port for its processes")

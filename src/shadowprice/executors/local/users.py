@@ -27,13 +27,15 @@ def user_credentials(name: str) -> dict[str, Any]:
         If the service isn't root, or the user is unknown or has uid 0.
     """
     if os.geteuid() != 0:
-        raise PlacementError("the service is not root, so that its jobs cannot be other users")
+        raise PlacementError(
+            "the service doesn't run as root, so its jobs can't run as other users"
+        )
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
         raise PlacementError(f"this machine has no user {name!r}") from None
     if entry.pw_uid == 0:
-        raise PlacementError("no job runs as root")
+        raise PlacementError("jobs may not run as root")
     return {
         "uid": entry.pw_uid,
         "gid": entry.pw_gid,
@@ -69,7 +71,7 @@ class UserJobDirs:
         status = os.lstat(self._root)
         open_to_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or open_to_others:
-            reason = "has to be root's, and no one else's to write"
+            reason = "must belong to root and be writable only by root"
             raise PermissionError(errno.EPERM, reason, str(self._root))
         self.job(key).mkdir(mode=0o711, exist_ok=True)
         self.job(key).chmod(0o711)  # regardless of the umask

@@ -171,7 +171,7 @@ class ProcessActor:
         until = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         while record.state()["phase"] in {generation.ACCEPTED, generation.LAUNCHING}:
             if time.monotonic() > until:
-                raise TimeoutError("its supervisor did not begin")
+                raise TimeoutError("its supervisor did not start")
             time.sleep(0.01)
         return self.look()
 
@@ -379,7 +379,7 @@ def _free_port() -> int:
             except OSError:
                 continue
             return port
-    raise OSError("no port of this node is free for processes to meet")
+    raise OSError("this node has no free port for the processes")
 
 
 def _progress(path: Path) -> tuple[list[Any] | None, str]:

@@ -124,9 +124,9 @@ class Bridge:
         try:
             properties = ray.get(actor.prepared.remote(**prepare), timeout=patience)
         except GetTimeoutError:
-            properties = {"error": f"Ray gave it no place within {patience:g} s"}
+            properties = {"error": f"Ray scheduled no actor within {patience:g} s"}
         except RayActorError as error:
-            properties = {"error": f"Ray gave it no place: {_said(error)}"}
+            properties = {"error": f"Ray scheduled no actor: {_said(error)}"}
         if "error" in properties:
             self.do_kill(name)
         return cast("dict[str, Any]", properties)
@@ -254,7 +254,7 @@ class Bridge:
         try:
             self._follow()
         except Exception as error:  # the service replaces a bridge that exits
-            exit_process(f"Ray cannot be asked any more: {_said(error)}")
+            exit_process(f"lost contact with Ray: {_said(error)}")
 
     def _follow(self) -> None:
         """Long-poll the followed actors, and emit their changes and ends."""

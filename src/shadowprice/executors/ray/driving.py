@@ -117,7 +117,7 @@ class RayGenerationController:
     async def _ask(self, what: str, **more: Any) -> Any:
         link = self._executor.link
         if link is None:
-            raise BridgeError("there is no connection to Ray", "Closed")
+            raise BridgeError("not connected to Ray", "Closed")
         return await link.ask(what, BRIDGE_CALL_TIMEOUT_SECONDS, **more)
 
     def _take_lock(self) -> None:
@@ -156,7 +156,7 @@ class RayGenerationController:
         errors = [item["error"] for item in properties if "error" in item]
         await asyncio.to_thread(entry.read)
         if entry.stop_ordered:
-            errors.append("it was told to stop before it was started")
+            errors.append("it was stopped before it started")
         if errors:
             await self._end_actors()
             await asyncio.to_thread(self._write, phase=REFUSED, reason=errors[0])
@@ -228,7 +228,7 @@ class RayGenerationController:
                     look = await self._ask("call", name=part.actor, method="look", arguments=[])
                     if look["state"] is None:  # never got `go`, and must not start now
                         await self._ask("kill", name=part.actor)
-                        part.lose(f"the service ended before it had begun {part.process}")
+                        part.lose(f"the service stopped before it started {part.process}")
                         return
                 part.attached = True
                 part.delivered = 0
@@ -272,14 +272,14 @@ class RayGenerationController:
                 if part.end is not None and part.end.lost:
                     part.lose(f"the supervisor of {part.process} was killed on {part.server}")
                 elif part.end is None:
-                    part.lose(f"{part.process} was never begun on {part.server}")
+                    part.lose(f"{part.process} was never started on {part.server}")
                 return
             if not result["known"] and node == part.node:
-                part.lose(f"the actor of {part.process} ended on {part.server} before it began")
+                part.lose(f"the actor of {part.process} ended on {part.server} before it started")
                 return
         if time.monotonic() - part.gone_since > executor.settings.lost_after:
             executor.litter[part.actor] = part.server
-            part.lose(f"the node {part.server} left the Ray cluster, and {part.process} with it")
+            part.lose(f"the node {part.server} left the Ray cluster while {part.process} ran on it")
 
     async def _order(self) -> None:
         """Stop the processes after a stop command, or once another process decided the result."""

@@ -88,7 +88,7 @@ class RayExecutor:
 
     def __init__(self, options: ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
-            raise InputError("the Ray executor needs Linux: it holds processes by its means")
+            raise InputError("the Ray executor needs Linux's process control")
         self.settings = read_settings(options.settings)
         self._address = options.address or "auto"
         if self._address != "auto" and parse_endpoint(self._address) is None:
@@ -151,7 +151,7 @@ class RayExecutor:
             self._lock = await asyncio.to_thread(FileLock.take, self.path)
             if self._lock is None and time.monotonic() > until:
                 raise ExecutorError(
-                    f"{self.path} is used by another service; stop that one, or give another --data"
+                    f"{self.path} is in use by another service; stop it, or use another --data"
                 )
             await asyncio.sleep(0 if self._lock is not None else 0.1)
         try:
@@ -254,7 +254,7 @@ class RayExecutor:
         """Start a generation; see `Executor.start`."""
         async with self._desk.one_at_a_time(spec.job):
             if self.link is None or not self.link.up:
-                raise ExecutorError("there is no connection to Ray")
+                raise ExecutorError("not connected to Ray")
             receipt, entry, refusal = await self._desk.start(
                 spec, lambda _: build_launch_plan(spec, self.nodes, self._desk.deals)
             )
@@ -359,7 +359,7 @@ class RayExecutor:
             await self._tidy()
         except ExecutorError as error:
             if str(error) != self._health_error:  # not every second
-                log.warning("Ray cannot be reached, and is asked again: %s", error)
+                log.warning("failed to reach Ray; retrying: %s", error)
             self._health_error = str(error)
             if self._by_client and self.link is not None:
                 await self.link.close()  # unlike a driver, a client may outlive its connection

@@ -73,7 +73,7 @@ class BridgeClient:
                 else:
                     future.set_result(message["is"])
         except Exception:  # the executor's resync starts another bridge
-            log.exception("what the bridge told could not be taken in")
+            log.exception("failed to process a message of the Ray bridge")
         finally:
             for future in self._asked.values():
                 if not future.done():
@@ -98,7 +98,7 @@ class BridgeClient:
             If the request fails, or the bridge has ended.
         """
         if not self.up or self._process is None or self._process.stdin is None:
-            raise BridgeError("there is no connection to Ray", "Closed")
+            raise BridgeError("not connected to Ray", "Closed")
         number = next(self._numbers)
         future = self._asked[number] = asyncio.get_running_loop().create_future()
         request = json.dumps({"id": number, "do": what, **more})

@@ -141,7 +141,7 @@ def check_available(
     for amounts in new:
         amount = gpu_millis(amounts)
         if amount > MILLI and amount % MILLI:
-            raise PlacementError(f"Ray gives whole GPUs beyond one, not {amount / MILLI:g}")
+            raise PlacementError(f"Ray allocates whole GPUs above one, not {amount / MILLI:g}")
         if amount and used + amount > total:
             if amount % MILLI:
                 raise PlacementError(f"{name} has no GPU with {amount / MILLI:g} of it free")

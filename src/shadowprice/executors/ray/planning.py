@@ -38,11 +38,11 @@ def build_launch_plan(
     try:
         validate_spec(spec)
         if spec.devices:
-            raise PlacementError("Ray deals out devices itself: none may be named")
+            raise PlacementError("Ray assigns devices itself; don't name any")
         deals = allocations_of(spec, processes)
         for server in dict.fromkeys(process.server for process in processes):
             if server not in nodes:
-                raise PlacementError(f"the Ray cluster has no node called {server!r}")
+                raise PlacementError(f"the Ray cluster has no node named {server!r}")
             check_available(nodes[server], allocated_on(server, deals), allocated_on(server, held))
     except PlacementError as error:
         return {}, str(error)

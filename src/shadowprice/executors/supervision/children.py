@@ -202,7 +202,7 @@ def spawn_error_message(error: Exception, plan: dict[str, Any]) -> str:
         return f"cannot begin in {plan['directory']}: {reason}; see run.workdir"
     hint = ""
     if isinstance(error, PermissionError):
-        hint = "; is it a program that may be executed (chmod +x)?"
+        hint = "; is it executable (chmod +x)?"
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        hint = "; does it begin with #! and what runs it?"
+        hint = "; does its first line name an interpreter (#!)?"
     return f"cannot run {plan['command'][0]}: {reason}{hint}"

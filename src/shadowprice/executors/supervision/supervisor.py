@@ -295,7 +295,7 @@ class Supervisor:
                 if self._forced and returned == -signal.SIGKILL:
                     self._killed.add(child.name)
                 elif self._cgroup is not None and cgroups.was_oom_killed(self._cgroup / child.name):
-                    self._notes[child.name] = "it needed more memory than its job asks for"
+                    self._notes[child.name] = "it used more memory than its job requests"
                 elif returned in _SHORT and child.memory and not self._ending:
                     self._notes[child.name] = (
                         f"what it maps is held to {child.memory >> 20} MiB, the memory that its "

@@ -2,7 +2,8 @@
 
 The jobs sleep instead of training, so a start takes a small part of a slot. As processes of this
 machine, all policies run at the same time in slots of a minute. On Kubernetes and Ray they need the
-same nodes, so only OASiS runs there, in slots of three minutes. Each run is simulated with the same submissions.
+same nodes, so only OASiS runs there, in slots of three minutes. Each run is simulated with the same
+submissions.
 """
 
 from __future__ import annotations

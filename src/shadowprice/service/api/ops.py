@@ -132,7 +132,7 @@ async def change_timespan(
 def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
     """Yield warnings of what the service can't do now; a tenant gets those of its own jobs."""
     if service.trainingjobs_error is not None and caller.operates:
-        message = f"TrainingJobs are not followed: {service.trainingjobs_error}"
+        message = f"TrainingJobs are not watched: {service.trainingjobs_error}"
         yield {"code": NOT_FOLLOWED, "message": escape_controls(message)}
     published = service.writing.published
     for obstacle in service.obstacles():

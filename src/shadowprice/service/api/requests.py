@@ -124,7 +124,7 @@ def require_observe_mode(service: Service) -> None:
         If the service does not only observe.
     """
     if not service.settings.observe:
-        detail = "the service commands what runs: there is nothing else to compare"
+        detail = "the service runs the jobs itself; a comparison needs serve --observe"
         raise ProblemError("unsupported", detail)
 
 
@@ -154,7 +154,7 @@ async def check_query(request: Request) -> None:
             hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known) or 'none'}"
             raise InputError(Fault(f"?{quote_for_display(key)}", "unknown parameter", hint))
         if key in seen:
-            raise InputError(Fault(f"?{key}", "is given twice", "give it once"))
+            raise InputError(Fault(f"?{key}", "is repeated", "give it once"))
         reason = text_problem(value)
         if reason is not None:
             raise InputError(Fault(f"?{key}", *reason))
@@ -279,7 +279,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {quote_for_display(repeated)} is given twice")
+        raise ValueError(f"the key {quote_for_display(repeated)} is repeated")
     return unique
 
 

@@ -207,7 +207,7 @@ def _span(
     account = service.writing.published.accounts.get(name)
     if account is None:
         raise ProblemError(
-            "conflict", f"tenant {quote_for_display(name)} has no budget, and so no periods"
+            "conflict", f"tenant {quote_for_display(name)} has no budget, so it has no periods"
         )
     period = account.period - back
     begins = account.budget.begins

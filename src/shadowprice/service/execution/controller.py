@@ -204,7 +204,7 @@ class ExecutionController:
 
     def begin(self) -> None:
         """Start the background tasks."""
-        self._background.again("watch", self._watch, "following what the executor tells")
+        self._background.again("watch", self._watch, "following the executor's reports")
         self._background.again("runner", self._listen, "taking reports in")
         self._background.again("runner", self._give, "giving orders")
         self._wake.set()
@@ -378,7 +378,7 @@ class ExecutionController:
 
     def _unreachable(self, error: ExecutorError) -> None:
         self._driver.metrics.executor_errors.inc()
-        self._health_error = f"the executor cannot be reached: {error}"
+        self._health_error = f"failed to reach the executor: {error}"
         log.warning("%s", self._health_error)
         self._resync = True
         self._again()
@@ -449,7 +449,7 @@ class ExecutionController:
         ):
             # The executor's records are newer (a backup was restored): the number is taken.
             self._outbox.mark_number_used(command.job, command.generation)
-            reason = "the executor knows a newer generation of the job, or another of this number"
+            reason = "the executor has a newer generation of the job, or another with this number"
             self._refuse(command, reason)
 
     async def _is_held(self, order: LaunchCommand) -> bool:
@@ -470,7 +470,7 @@ class ExecutionController:
         servers = self._driver.published.servers
         spec = self.job_spec(order.job)
         if spec.run is None:
-            raise InputError("the job does not say what it runs")
+            raise InputError("the job has no command")
         if self.settings is not None:  # allowed users may have changed since submission
             fault = user_diagnostic(self.settings, spec, "")
             if fault is not None:

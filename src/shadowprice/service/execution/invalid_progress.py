@@ -51,4 +51,4 @@ class InvalidProgressReporter:
             await driver.do(RecordReports([InvalidProgress(job, generation, timestamp, reason)]))
         except ShadowpriceError as failure:
             reasons.discard(reason)
-            log.info("what job %r posts is not told yet: %s", job, failure)
+            log.info("failed to report what job %r posted: %s", job, failure)

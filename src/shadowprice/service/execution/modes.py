@@ -26,8 +26,8 @@ def check_executor(settings: ServiceSettings, executor: Executor | None) -> None
         raise InputError(
             Fault(
                 "--executor",
-                f"{settings.executor} cannot tell what others run",
-                f"use --executor {NO_EXECUTOR}, which plays decisions alone",
+                f"{settings.executor} can't observe jobs of other schedulers",
+                f"use --executor {NO_EXECUTOR}, which only simulates decisions",
             )
         )
 
@@ -44,7 +44,7 @@ def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
         return
     if not executor.capabilities.isolates_users:
         hint = "leave it out, or start the service as root with --executor local"
-        raise InputError(Fault("--allow-user", "here all jobs run as the service's user", hint))
+        raise InputError(Fault("--allow-user", "this service runs all jobs as its own user", hint))
     for name in {user for users in settings.users.values() for user in users}:
         try:
             number = pwd.getpwnam(name).pw_uid
@@ -54,7 +54,7 @@ def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
             )
             raise InputError(fault) from None
         if number == 0:
-            raise InputError(Fault("--allow-user", "no job runs as root", "name another user"))
+            raise InputError(Fault("--allow-user", "jobs may not run as root", "name another user"))
 
 
 def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fault | None:
@@ -67,9 +67,9 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
     location = f"{place}.run.user" if place else "run.user"
     choices = f"one of: {', '.join(allowed)}" if allowed else "ask the operator (--allow-user)"
     if spec.run.user is None:
-        return Fault(location, "is missing: here every job has to name its user", choices)
+        return Fault(location, "is missing: each job must name its user here", choices)
     if not settings.users:
-        hint = "leave it out: here jobs run as the service's user"
+        hint = "leave it out: this service runs jobs as its own user"
         return Fault(location, f"{quote_for_display(spec.run.user)} is not allowed", hint)
     return Fault(
         location, f"{quote_for_display(spec.run.user)} is not allowed to this tenant", choices
@@ -97,7 +97,7 @@ def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
             Fault(
                 f"--data {store.shown}",
                 f"holds {open_jobs} open jobs that were {status}",
-                f"{hint}, cancel them first, or begin with other data",
+                f"{hint}, cancel them first, or use a new data directory",
             )
         )
     if stored != mode:

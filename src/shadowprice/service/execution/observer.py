@@ -365,12 +365,12 @@ class ObservationLoop:
             self._health_error = None
         except ExecutorError as error:
             self._driver.metrics.executor_errors.inc()
-            self._health_error = f"what runs cannot be seen: {error}"
+            self._health_error = f"failed to read the running pods: {error}"
             log.warning("%s", self._health_error)
         except ProblemError as error:
-            log.info("what runs is looked at later: %s", error)
+            log.info("failed to observe running jobs; retrying: %s", error)
         except ShadowpriceError as error:
-            self._health_error = f"what runs cannot be written down: {error}"
+            self._health_error = f"failed to record running jobs: {error}"
             log.error("%s", self._health_error)
         await asyncio.sleep(self._pause)
 

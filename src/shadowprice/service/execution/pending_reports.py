@@ -111,10 +111,10 @@ class PendingReports:
 
     def put_off(self, one: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
-        reason = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
+        reason = "see the log" if error is None else f"{type(error).__name__}: {error}"
         one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {reason}"
         one.due, one.pause = monotonic() + one.pause, min(2.0 * one.pause, MAX_BACKOFF_SECONDS)
-        log.error("%s; it is tried again", one.fault, exc_info=error)
+        log.error("%s; retrying", one.fault, exc_info=error)
 
 
 def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:

@@ -167,7 +167,7 @@ def _line(view: JobView, late_seconds: float, delays: Sequence[PromiseCause]) ->
     if view.state is State.FINISHED:
         head = f"{_seconds(late_seconds)} s later than promised"
     elif view.state.open:
-        head = "the first promise does not hold"
+        head = "the first promise is broken"
     else:
         reason = f" ({view.reason['message']})" if view.reason else ""
         head = f"{view.state.value} before its promise was kept{reason}"

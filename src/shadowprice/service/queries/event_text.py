@@ -75,19 +75,19 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
         case "stopped":
             return f"{generation} stopped from slot {data['slot']} on"
         case "retrying":
-            return f"{generation} failed, and is tried again{because}"
+            return f"{generation} failed and is retried{because}"
         case "failed":
             return f"failed with {generation}{because}"
         case "misreported":
-            return f"{generation} reports what is no progress, and is not counted{because}"
+            return f"{generation} sends an invalid progress report, which is ignored{because}"
         case "repeated":
-            steps = f"{data['steps']:.6g} mini-batches are done again"
+            steps = f"{data['steps']:.6g} mini-batches are repeated"
             detail = "those since the last checkpoint" if data["saved"] else "nothing was saved"
             return f"{generation} begins before what was reported: {steps}, {detail}"
         case "foreign":
-            return f"{generation} is none of this job{because}"
+            return f"{generation} doesn't belong to this job{because}"
         case "lost":
-            return f"{generation} was lost, through no fault of the job{because}"
+            return f"{generation} was lost; the job is not to blame{because}"
         case "start-failed":
             return f"{generation} could not be started{because}"
         case "ended":

@@ -303,7 +303,7 @@ class WhatIfRunner:
             sum(run.state in {"waiting", "running"} for run in self._runs.values())
             >= MAX_QUEUED_RUNS
         ):
-            raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-ifs wait already")
+            raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-ifs are already waiting")
         run = WhatIfRun(max(self._runs, default=0) + 1, question, now, jobs=len(jobs))
         self._runs[run.id] = run
         while len(self._runs) > MAX_KEPT_RUNS:

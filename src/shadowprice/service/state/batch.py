@@ -141,7 +141,7 @@ class Batch(Transaction):
                     messages.setdefault(command.job, command.reason)
                     self.tell("displaced", command.job, reason=command.reason)
                     if command.job in self.truth.views:
-                        message = f"{command.reason}: it waits for a place"
+                        message = f"{command.reason}: it waits for free resources"
                         self.change(command.job, reason={"code": "displaced", "message": message})
                 elif isinstance(command, Completed):
                     self._completed(command)

@@ -141,7 +141,7 @@ def _not_on_path(run: Mapping[str, Any], word: str) -> str:
         hint = "write python3, or its absolute path"
     if run.get("image"):
         hint = f"{hint}, or use an image that has it"
-    return f"{quote_for_display(word)} is in no folder of PATH; {hint}"
+    return f"{quote_for_display(word)} is in no directory of PATH; {hint}"
 
 
 def _words(command: object) -> list[str]:
@@ -171,7 +171,7 @@ def _named(word: str, line: str) -> re.Match[str] | None:
 
 
 def _told(what: str, named: str, workdir: object) -> str:
-    folder = named.removeprefix("./").rstrip("/") or workdir or "the folder of its own"
+    folder = named.removeprefix("./").rstrip("/") or workdir or "its own directory"
     hint = "state run.workdir, or write an absolute path"
     if workdir:
         hint = "put it there, or write an absolute path or another run.workdir"

@@ -212,7 +212,7 @@ class DurableEngine:
             self.damaged = True
             if not isinstance(error, Exception):
                 raise  # the process is about to end
-            log.warning("a batch of %d was taken back: %s", len(operations), error)
+            log.warning("rolled back a batch of %d operations: %s", len(operations), error)
             self.recover()
             self.damaged = False
             if isinstance(error, ShadowpriceError) or len(operations) == 1:

@@ -148,7 +148,7 @@ def _arrive_fresh(batch: Batch, fresh: Sequence[Submission]) -> None:
 
 def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
     if view.tenant != one.tenant:
-        return ProblemError("name-conflict", f"another job is called {one.name!r}")
+        return ProblemError("name-conflict", f"another job has the name {one.name!r}")
     if content != one.content:
         return ProblemError(
             "name-conflict",
@@ -229,7 +229,7 @@ def _arrive_alone(batch: Batch, name: str) -> None:
         with batch.whole():
             _arrive(batch, [name])
     except ShadowpriceError as error:
-        reason = {"code": error.code, "message": f"it could not be decided on: {error}"}
+        reason = {"code": error.code, "message": f"the policy failed to decide on it: {error}"}
         batch.tell("refused", name, decision=True, reason=reason)
         batch.close(name, State.REFUSED, reason)
 
@@ -253,7 +253,7 @@ class DecideBacklog:
             with batch.whole():
                 _arrive(batch, names)
         except ShadowpriceError as error:
-            log.error("%d jobs cannot be decided on together: %s", len(names), error)
+            log.error("failed to decide on %d jobs together: %s", len(names), error)
             for name in names:
                 _arrive_alone(batch, name)
         return len(truth.backlog)

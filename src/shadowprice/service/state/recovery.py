@@ -95,7 +95,7 @@ def recover(
         raise InputError(
             Fault(
                 f"--data {store.shown}",
-                f"the content is of the unknown format {version}",
+                f"the content has the unknown format {version}",
                 UNKNOWN_FORMAT_HINT,
             )
         )
@@ -164,7 +164,7 @@ def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCal
                 "--cluster",
                 f"its slots take {float(cluster.slot_seconds):g} s, those in {store.shown} "
                 f"{float(first.slot_seconds):g} s",
-                "keep the length of a slot, or begin with other data",
+                "keep the length of a slot, or use a new data directory",
             )
         )
     origin = int(_value(connection, "origin"))
@@ -207,7 +207,7 @@ def _engine(
     raise InputError(
         Fault(
             "--data",
-            f"no snapshot can be read: {problem or 'there is none'}",
+            f"no readable snapshot: {problem or 'there is none'}",
             "restore a backup",
         )
     )
@@ -255,7 +255,7 @@ def _replayed(
                 engine.session.load_state(zlib.decompress(memory.memory))
                 synced = engine.sequence
             except (ShadowpriceError, zlib.error) as error:
-                log.warning("the policy's memory cannot be read: %s", error)
+                log.warning("failed to read the policy's state: %s", error)
     if synced < engine.sequence:
         engine.session.resync()
     return engine, replayed, same
@@ -305,7 +305,7 @@ class _PastPolicy:
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Raise `PolicyError`: recovery applies recorded decisions instead."""
         del view, event
-        raise PolicyError("a policy of the past was asked to decide")
+        raise PolicyError("a restored policy was asked to decide")
 
     def resume(self, view: View) -> None:
         """Do nothing: another policy takes over."""
@@ -347,8 +347,8 @@ def _under(engine: Engine, choice: PolicyChoice) -> Engine:
         raise InputError(
             Fault(
                 "--policy",
-                f"{choice.name} cannot take over what is planned: {error}",
-                "keep the policy until open jobs are done, or begin with other data",
+                f"{choice.name} can't continue the present plans: {error}",
+                "keep the policy until no job is open, or use a new data directory",
             )
         ) from error
 
@@ -435,7 +435,7 @@ def cluster_file_diff(
             Fault(
                 "--cluster",
                 "its resources or its horizon are not those of the data",
-                "keep both, or begin with other data",
+                "keep both, or use a new data directory",
             )
         )
     old = {name: _state(before, name) for name in before.names}

@@ -97,7 +97,7 @@ class RecordReports:
                 except ShadowpriceError as error:
                     if error.code == "storage":
                         raise
-                    log.error("a report on job %r could not be taken in: %s", report.job, error)
+                    log.error("failed to process a report on job %r: %s", report.job, error)
                 waiting.add(report.job)
             remaining.append(report)
         return tuple(remaining)
@@ -330,7 +330,9 @@ class EmitOrphans:
         """Emit an event for each generation; their progress is ignored."""
         for generation in self.held:
             servers = [share.server for share in generation.placement]
-            reason = f"it runs on {', '.join(servers)} and was never ordered here: it is stopped"
+            reason = (
+                f"it runs on {', '.join(servers)}, but this service never started it: stopping it"
+            )
             batch.tell(
                 "foreign",
                 generation.job,

@@ -142,7 +142,7 @@ class AdvanceSlots:
         ):
             return target
         shift = int((missed - MAX_CATCH_UP_SLOTS) * calendar.slot)
-        ShiftSlotOrigin(shift, "the service was not there for many slots").perform(batch)
+        ShiftSlotOrigin(shift, "the service was down for many slots").perform(batch)
         return batch.calendar.slot_at(batch.now)
 
     @staticmethod
@@ -159,7 +159,7 @@ class AdvanceSlots:
         except PolicyError as error:
             # The event was rolled back. The policy state may be the cause, so resync the policy
             # and retry. If it fails again, the slot waits and the service reports the error.
-            log.error("slot %d could not begin (%s); the policy begins anew", slot, error)
+            log.error("slot %d could not begin (%s); resetting the policy", slot, error)
             batch.begin_policy_anew()
             batch.take(SlotBegan(slot))
 
@@ -171,7 +171,7 @@ class AdvanceSlots:
             try:
                 batch.take(JobEnded(batch.truth.coming, name, engine.jobs[name].generation))
             except ShadowpriceError as error:  # the job starts, and is completed in the next slot
-                log.error("job %r is done, and could not be closed: %s", name, error)
+                log.error("failed to close the finished job %r: %s", name, error)
 
     def _end(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         engine = batch.engine
@@ -209,7 +209,7 @@ class AdvanceSlots:
                 batch.take(JobRevised(batch.engine.slot, revised))
             except ShadowpriceError as error:
                 batch.truth.restarts.forget(name)
-                log.info("the restart of job %r stays as stated: %s", name, error)
+                log.info("failed to update the restart cost of job %r: %s", name, error)
                 continue
             batch.tell("remeasured", name, restart=float(revised.restart) * slot_seconds)
 
@@ -235,7 +235,7 @@ class AdvanceSlots:
                 batch.take(JobRevised(engine.slot, revised.job))
             except ShadowpriceError as error:
                 batch.truth.speeds.forget(name)
-                log.info("the speed of job %r stays as stated: %s", name, error)
+                log.info("failed to update the speed of job %r: %s", name, error)
                 continue
             batch.tell("remeasured", name, workers=revised.workers, factor=revised.factor)
 

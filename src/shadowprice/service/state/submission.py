@@ -122,7 +122,7 @@ def read_submissions(
             diagnostics = _faults(spec, place, runs=runs, owned=owned)
             if spec.name in seen:
                 diagnostics.append(
-                    Fault(f"{place}.name", f"{spec.name!r} is given twice", "rename one")
+                    Fault(f"{place}.name", f"{spec.name!r} is repeated", "rename one")
                 )
             seen.add(spec.name)
             try:
@@ -151,7 +151,7 @@ def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault
     faults = []
     if not owned:
         faults += [
-            Fault(f"{place}.labels.{label}", "is set by the service alone", "leave it out")
+            Fault(f"{place}.labels.{label}", "is set by the service", "leave it out")
             for label in spec.labels
             if label.startswith(RESERVED_LABELS)
         ]
@@ -224,7 +224,7 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
             utility = dict(revised["utility"])
             if utility.get("kind") != "deadline":
                 hint = "give the whole `utility`"
-                faults.append(Fault("deadline", "its utility has none", hint))
+                faults.append(Fault("deadline", "its utility has no deadline", hint))
             revised["utility"] = utility | {"by": value}
         elif key == "labels":
             revised["labels"] = _labels(record.get("labels") or {}, value, faults)
@@ -251,7 +251,7 @@ def _labels(before: Mapping[str, str], after: Any, faults: list[Fault]) -> Any:
     kept = {key: value for key, value in before.items() if key.startswith(RESERVED_LABELS)}
     given = dict(after or {})
     faults += [
-        Fault(f"labels.{key}", "is set by the service alone", "leave it out")
+        Fault(f"labels.{key}", "is set by the service", "leave it out")
         for key, value in given.items()
         if str(key).startswith(RESERVED_LABELS) and kept.get(key) != value
     ]

@@ -77,7 +77,7 @@ def check_backup_target(target: Path) -> None:
     InputError
         If ``target`` is such a database or one of its files, or such a file lies beside it.
     """
-    hint = "give a new name"
+    hint = "choose a new name"
     try:
         if target.is_file() and has_log(target):
             message = "is the database that a service works with, not a copy of one"

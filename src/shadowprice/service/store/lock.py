@@ -25,7 +25,7 @@ class DirectoryLock:
         self._holder = folder / "lock"
         lock = FileLock.take(folder)
         if lock is None:
-            hint = "stop it first, or give another directory with --data"
+            hint = "stop it first, or use another --data"
             raise InputError(Fault(f"--data {folder}", f"{self._read_holder()} writes there", hint))
         self._lock = lock
         self._write_holder(f"{os.getpid()}\n")

@@ -168,7 +168,7 @@ class Store:
                     f"cannot be opened: {_reason(error)}",
                     "check that it is a data directory"
                     if self.embedded
-                    else "check the address, and that the server runs and takes connections",
+                    else "check the address, and that the server runs and accepts connections",
                 )
             ) from error
         except InputError:
@@ -207,9 +207,9 @@ class Store:
             return
         # The root of a new ext4 volume has lost+found.
         if set(list_names(folder)) - {"lost+found"}:
-            message = "other users can enter it, and it holds files, but none of a service"
+            message = "other users can read it, and it has files that no service wrote"
             raise InputError(
-                Fault(f"--data {self.shown}", message, "give an empty or new directory")
+                Fault(f"--data {self.shown}", message, "use an empty or new directory")
             )
 
     def _check_content(self) -> None:
@@ -361,7 +361,7 @@ class Store:
             raise InputError(
                 Fault(
                     f"--data {self.shown}",
-                    f"the tables are of the unknown version {version!r}",
+                    f"the tables have the unknown version {version!r}",
                     UNKNOWN_FORMAT_HINT,
                 )
             )
@@ -390,7 +390,7 @@ class Store:
         """
         writer = self._writer
         if writer is None:
-            raise StoreError("the store is not open for writing")
+            raise StoreError("the store is read-only")
         if self.embedded and _file_id(self.file) != self._file_id:
             message = "was removed or replaced while the service runs"
             raise StoreError(str(Fault(str(self.file), message, RESTORE_HINT)))

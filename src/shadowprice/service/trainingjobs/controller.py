@@ -169,7 +169,7 @@ class Controller:
         except ApiError as error:
             missing = f"there is no {CRD_NAME}; apply deploy/kubernetes/crd.yaml"
             self.health_error = missing if error.not_found else str(error)
-            log.warning("TrainingJobs are not followed: %s", self.health_error)
+            log.warning("TrainingJobs are not watched: %s", self.health_error)
             await self._tenancy.close()
             await asyncio.sleep(RETRY)
             return False
@@ -261,7 +261,7 @@ class Controller:
             log.info("TrainingJob %s waits for %.1f s: %s", key, pause, error)
         except Exception:
             self._driver.metrics.failures.labels("trainingjobs").inc()
-            log.exception("TrainingJob %s could not be looked at", key)
+            log.exception("failed to reconcile TrainingJob %s", key)
             self._queue.failed(key)
 
     async def _reconcile(self, key: str) -> None:
@@ -460,7 +460,7 @@ class Controller:
                     raise  # the service is overloaded or unavailable: retry later
                 verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
         if fixed:
-            outcome = "the job goes on as it was" if verdict is None else verdict[2]
+            outcome = "the job is unchanged" if verdict is None else verdict[2]
             message = (
                 f"{', '.join(fixed)} cannot be changed: {outcome}; "
                 "delete the resource and apply it anew"
@@ -470,7 +470,7 @@ class Controller:
             condition.get("type") == "Edited" and condition.get("status") == "False"
             for condition in resource.status.get("conditions") or ()
         ):
-            verdict = (True, Reason.APPLIED, "it is as the job is")
+            verdict = (True, Reason.APPLIED, "the resource matches the job")
         self._edits[uid] = (resource.generation, verdict)
         return verdict
 
@@ -533,7 +533,7 @@ class Controller:
         """Raise `LeadershipLostError` if this instance no longer leads."""
         self.fault(step, key)
         if not self._leads():
-            raise LeadershipLostError("this instance leads no more")
+            raise LeadershipLostError("this instance is no longer the leader")
 
     async def _write(
         self, key: str, step: str, path: str, body: Mapping[str, Any]

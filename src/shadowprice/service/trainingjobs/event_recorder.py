@@ -141,7 +141,7 @@ class EventRecorder:
                 if error.exists or error.not_found or error.status == 403:
                     return  # already written, or the namespace is being deleted
                 if not error.passing:
-                    log.warning("an event was not taken: %s", error)
+                    log.warning("the API server refused an event: %s", error)
                     return
                 await asyncio.sleep(2.0**attempt)
             except Exception as error:  # another instance leads, or a test injects a fault

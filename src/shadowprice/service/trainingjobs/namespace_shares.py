@@ -97,7 +97,7 @@ class NamespaceShares:
         except ApiError as error:
             if error.status != 403:
                 raise
-            log.warning("quotas are no shares here, for they may not be read: %s", error)
+            log.warning("ResourceQuotas don't become shares, because they can't be read: %s", error)
 
     async def close(self) -> None:
         """Stop the watches."""
@@ -152,8 +152,8 @@ class NamespaceShares:
                     reason = str(error)
                 except Exception as error:  # jobs have to be reconciled regardless
                     self._driver.metrics.failures.labels("trainingjobs").inc()
-                    log.exception("the shares of namespaces could not be followed")
-                    reason = f"they could not be taken: {type(error).__name__}"
+                    log.exception("failed to watch the shares of namespaces")
+                    reason = f"failed to apply them: {type(error).__name__}"
             if reason:
                 declaring = [source for source in namespaces.values() if source.text is not None]
                 refused_uids = {source.uid for source, _ in faults}

@@ -159,7 +159,7 @@ def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
         share[bare] = units(amount, unit_of(bare))
     if not share:
         raise InvalidShareError(
-            f"quota {stated.name} says nothing of what servers have; "
+            f"quota {stated.name} limits no resource of the servers; "
             "add requests.cpu, requests.memory or requests.nvidia.com/gpu to its spec.hard"
         )
     return share
@@ -229,10 +229,10 @@ def desired_shares(
             share = read_share(source, cluster)
             if file_shares and owner.tenant not in file_shares:
                 raise InvalidShareError(
-                    f"the cluster file names tenants, and {owner.tenant} is none of them"
+                    f"the cluster file names tenants, and {owner.tenant} is not one of them"
                 )
             if file_shares.get(owner.tenant):
-                raise InvalidShareError(f"the cluster file gives {owner.tenant} its share already")
+                raise InvalidShareError(f"the cluster file already sets a share of {owner.tenant}")
         except InputError as error:
             wrong.append((source, str(error)))
             continue
@@ -265,7 +265,7 @@ def excess_message(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) ->
             kind = cluster.dimensions[column]
             return (
                 f"shares of {name} add up to {format_amount(given, kind)}, and the servers hold "
-                f"{format_amount(total, kind)}: all shares stay as they were"
+                f"{format_amount(total, kind)}: all shares are unchanged"
             )
     return ""
 

@@ -153,7 +153,7 @@ def build_conditions(view: JobView) -> dict[Condition, ConditionValue]:
 def _admitted(view: JobView, message: str, refusal: Reason) -> ConditionValue:
     match view.state:
         case State.PENDING:
-            return False, Reason.PENDING, "it is not decided on yet"
+            return False, Reason.PENDING, "not decided yet"
         case State.STANDBY:
             return False, Reason.STANDBY, message
         case State.REFUSED:

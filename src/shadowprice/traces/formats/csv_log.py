@@ -213,7 +213,7 @@ def _pairs(mapping: str) -> dict[str, str]:
             message = f"unknown meaning {quote_for_display(meaning)}"
             raise InputError(Fault("map", message, f"{hint}known: {', '.join(_COLUMNS)}"))
         if meaning in pairs:
-            raise InputError(Fault("map", f"{meaning} is given twice", _EXAMPLE))
+            raise InputError(Fault("map", f"{meaning} is repeated", _EXAMPLE))
         pairs[meaning] = column.strip()
     return pairs
 

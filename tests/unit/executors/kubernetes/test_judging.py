@@ -116,7 +116,7 @@ def test_a_pod_that_vanished_while_it_ran_is_given_a_moment() -> None:
     assert ended(RUNNING, vanished=1.0) is None
     found = ended(RUNNING, vanished=6.0)
     assert found is not None
-    assert "not by the scheduler" in found.lost
+    assert "by someone other than the scheduler" in found.lost
     found = ended(RUNNING, vanished=6.0, told=True)
     assert found is not None
     assert (found.code, found.told, found.lost) == (143, True, "")
@@ -127,7 +127,7 @@ def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() 
     assert ended(RUNNING, gone=30.0, vanished=20.0) is None  # forced away: nobody saw an end
     found = ended(RUNNING, gone=61.0)
     assert found is not None
-    assert "the node one is not there" in found.lost
+    assert "the node one was removed" in found.lost
     off = ended(RUNNING, gone=1.0, node=replace(READY, ready=False, off=True))
     assert off is not None
     assert off.lost

@@ -228,7 +228,7 @@ def test_an_object_of_something_else_with_a_generations_name_is_left_alone(
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             server.put(kind, {"metadata": meta, "spec": {"containers": []}, "status": {}})
             assert await executor.start(order(ONE, ServerAllocation("two", 1))) == Receipt.ACCEPTED
-            assert "exists already, and belongs to something else" in await refused(reports)
+            assert "already exists, and has another owner" in await refused(reports)
             await wait_until_async(lambda: server.names(kind) == [name])
 
     run(tmp_path, scenario)
@@ -244,7 +244,7 @@ def test_services_with_one_name_in_two_namespaces_leave_each_others_pods(tmp_pat
             assert await left.start(order(ONE)) == Receipt.ACCEPTED
             await wait_until_async(lambda: bool(of(Started, reports)))
             assert await right.start(order(ONE)) == Receipt.ACCEPTED
-            assert "belongs to something else" in await refused(others)
+            assert "has another owner" in await refused(others)
             await wait_until_async(lambda: right.cluster.servers["one"].capacity["cpu"] == 3500)
             await asyncio.sleep(0.5)  # many sweeps
             assert server.pods() == [pod_name("job", 1, "worker-0")]

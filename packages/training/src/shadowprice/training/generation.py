@@ -99,7 +99,7 @@ def join_group(
         If the other processes don't join in time, or torch lacks the backend here.
     """
     if dist.is_initialized():
-        raise TrainingError("the process group exists already: join before anything else does")
+        raise TrainingError("the process group already exists: join before anything else does")
     if backend == "nccl" and not nccl_here():
         raise no_backend(backend)
     if generation.device.type == "cuda":

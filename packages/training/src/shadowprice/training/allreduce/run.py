@@ -296,7 +296,7 @@ class Run:
             if not self._stop:
                 raise
             reason = (str(error).splitlines() or [""])[0]
-            say(f"told to stop, but others are gone already; step {self.done} is lost: {reason}")
+            say(f"stopping, but others are gone already; step {self.done} is lost: {reason}")
             jobs.leave()
 
     # ---------------------------------------------------------------- saving
@@ -355,10 +355,10 @@ class Run:
             try:
                 self._save()
             except OSError as error:
-                message = f"told to stop, but step {self.done} could not be saved: {error}"
+                message = f"stopping, but step {self.done} could not be saved: {error}"
                 raise TrainingError(message) from error
             jobs.note_saved(self.done)  # `_save` does nothing if the step was already on disk
-            say(f"told to stop: saved after step {self.done} of {self.total}")
+            say(f"stopping: saved after step {self.done} of {self.total}")
             self._reporter.flush()
         leave_group()
         jobs.leave()

@@ -87,7 +87,7 @@ class Following:
         """Exit with the status of a job that saved a checkpoint because of SIGTERM."""
         if self.leads:
             jobs.note_saved(self.done)
-            say(f"told to stop: saved after step {self.done}")
+            say(f"stopping: saved after step {self.done}")
             self._reporter.flush()
         jobs.leave()
 

@@ -150,7 +150,7 @@ class Elastic(TrainerCallback):
         """Report the end, or exit if the Trainer stopped without saving."""
         del args, control
         if self._leaves(state):
-            say(f"told to stop: nothing was saved after step {state.global_step}")
+            say(f"stopping: nothing was saved after step {state.global_step}")
             jobs.leave()
         say(f"all {state.global_step} steps are done")
         self._following.end(self._metrics)

@@ -272,7 +272,7 @@ class Leader(Server):
             try:
                 self.save()
             except OSError as error:
-                message = f"told to stop, but mini-batch {self.version} could not be saved: {error}"
+                message = f"stopping, but mini-batch {self.version} could not be saved: {error}"
                 raise TrainingError(message) from error
             self.report()
         for follower in self.followers:
