@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from shadowprice.cli.main import main
 from shadowprice.executors.contract import ExecutorOptions
@@ -118,3 +119,65 @@ def test_a_service_elsewhere_needs_a_directory_of_its_machines(
         [job] = _submit(capsys, "--workdir", "/srv/exp", "--", "train")
         run = elsewhere.client.get(f"/v1/jobs/{job['name']}").json()["spec"]["run"]
         assert run == {"command": ["train"], "workdir": "/srv/exp"}
+
+
+def test_the_file_of_an_ended_job_names_the_command_that_repeats_it(
+    live: RunningService, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def record(name: str, **run: Any) -> dict[str, Any]:
+        command = [sys.executable, "train.py"]
+        return {
+            "name": name,
+            "minibatch_time": "1s",
+            "worker": {"cpu": 1},
+            "run": {"command": command, "workdir": str(tmp_path), "env": {"LR": "7"}, **run},
+        }
+
+    failing = record("failing", env={"STATUS": "3"})
+    (tmp_path / "jobs.yaml").write_text(yaml.safe_dump({"jobs": [failing, record("kept")]}))
+    _submit(capsys, "--wait", "jobs.yaml", status=1)
+    assert main(["submit", "-o", "json", "jobs.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: job 'failing' has failed, so it was not submitted")
+    assert "`shadowprice resubmit failing`" in error
+
+    assert main(["resubmit", "kept", "-o", "json"]) == 0
+    [repeated] = json.loads(capsys.readouterr().out)
+    name = repeated["name"]
+    assert name.startswith("kept-")
+    wait_until(lambda: live.client.get(f"/v1/jobs/{name}").json()["state"] == "finished")
+    log = live.client.get(f"/v1/jobs/{name}/logs").json()["text"]
+    assert json.loads(log)[2][2] == "7"  # values that responses mask
+
+
+def test_jobs_are_cancelled_by_selection_and_requeued(
+    live: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = (sys.executable, "-c", "import time; time.sleep(600)")
+    for name in ("long-a", "long-b"):
+        _submit(capsys, "--name", name, "--time", "1min", "--", *long)
+    assert main(["resubmit", "long-a"]) == 2
+    assert "cancel it first" in capsys.readouterr().err
+    assert main(["requeue", "long-a", "--yes", "-o", "json"]) == 0
+    [repeated] = json.loads(capsys.readouterr().out)
+    assert live.client.get("/v1/jobs/long-a").json()["state"] == "cancelled"
+    assert main(["cancel", "--tenant", "nobody", "--yes", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["cancel", "--all", "--yes", "-o", "json"]) == 0
+    cancelled = {job["name"] for job in json.loads(capsys.readouterr().out)}
+    assert cancelled >= {"long-b", repeated["name"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "JOB: expected either names or a selection"),
+        (("a", "--all"), "JOB: expected either names or a selection"),
+        (("--state", "finished"), "--state: 'finished' is not a state of open jobs"),
+    ],
+)
+def test_cancel_needs_names_or_a_selection(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cancel", *words]) == 2
+    assert message in capsys.readouterr().err

@@ -46,6 +46,7 @@ LOOKING = (
 )
 BODIES: dict[tuple[str, str], Any] = {
     ("patch", OWN): {"minibatches": 20},
+    ("post", f"{OWN}/resubmit"): {"name": "again"},
     ("post", "/v1/jobs"): job("submitted", tenant="vision"),
     ("post", "/v1/quote"): job("quoted", tenant="vision"),
 }

@@ -65,6 +65,8 @@ PARTS: Final = {
     "queue": _own("queue", "List running and waiting jobs, as squeue does.", LIVE),
     "status": _in("queue", "status", "Show the status of a job or the service."),
     "cancel": _in("queue", "cancel", "Cancel jobs."),
+    "resubmit": _in("queue", "resubmit", "Submit closed jobs again."),
+    "requeue": _in("queue", "requeue", "Cancel jobs if needed and submit them again."),
     "revise": _in("queue", "revise", "Revise a job's utility, work or deadline."),
     "logs": _in("follow", "logs", "Print the output of a job's processes."),
     "prices": _in("nodes", "prices", "Show prices of servers in the next slots."),

@@ -181,8 +181,17 @@ def generate_name(words: Sequence[str]) -> str:
     """Return a name such as ``train-x7k2mf``: the script or program, and random characters."""
     script = next((word for word in words if word.endswith((".py", ".sh"))), words[0])
     stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")[:_MAX_STEM]
-    suffix = "".join(secrets.choice(_SUFFIX_CHARACTERS) for _ in range(_SUFFIX_LENGTH))
-    return f"{stem.rstrip('-') or 'job'}-{suffix}"
+    return f"{stem.rstrip('-') or 'job'}-{_suffix()}"
+
+
+def generate_repeated_name(name: str) -> str:
+    """Return a name for the repetition of a job: its own, with other random characters."""
+    stem = re.sub(rf"-[{_SUFFIX_CHARACTERS}]{{{_SUFFIX_LENGTH}}}$", "", name)
+    return f"{stem}-{_suffix()}"
+
+
+def _suffix() -> str:
+    return "".join(secrets.choice(_SUFFIX_CHARACTERS) for _ in range(_SUFFIX_LENGTH))
 
 
 def absolute_moment(text: str, location: str) -> str:

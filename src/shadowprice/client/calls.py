@@ -181,6 +181,11 @@ def cancel(name: str) -> ApiCall[Job]:
     return ApiCall("DELETE", _path("jobs", name), _read(Job))
 
 
+def resubmit(name: str, new_name: str) -> ApiCall[Job]:
+    """Submit a closed job again under a new name."""
+    return ApiCall("POST", _path("jobs", name, "resubmit"), _read(Job), body={"name": new_name})
+
+
 def revise(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[Job]:
     """Revise a job's utility, work or ``deadline``."""
     query = {"dry_run": "true" if dry_run else None}

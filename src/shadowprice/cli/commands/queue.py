@@ -28,7 +28,7 @@ from shadowprice.core.wording import first_line
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shadowprice.client import Job, ServiceStatus
+    from shadowprice.client import Client, Job, ServiceStatus
 
 OPEN = ("pending", "admitted", "standby", "running", "resizing")
 COLUMNS = ["NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "SERVERS(REASON)"]
@@ -193,33 +193,141 @@ def _print_service(address: str, service: ServiceStatus, output: Output) -> None
     )
 
 
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
+
+
 def cancel(
     jobs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Names of the jobs.", metavar="JOB...", autocompletion=complete_live_job
+        list[str] | None,
+        typer.Argument(help="Names of the jobs.", metavar="JOB", autocompletion=complete_live_job),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All open jobs.")] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state", help="Open jobs in these comma-separated states.", metavar="STATES"
         ),
-    ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", "-t", help="Open jobs of a tenant.")
+    ] = None,
+    yes: YesOption = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Cancel jobs of the live service, as scancel does, and stop their processes.
 
-    [bold]Example[/bold]
+    --state and --tenant select open jobs together.
+
+    [bold]Examples[/bold]
 
     shadowprice cancel resnet50-a
+
+    shadowprice cancel --tenant vision --state pending,standby
     """
+    selected = all_ or state is not None or tenant is not None
+    if selected == bool(jobs):
+        hint = "give names of jobs, or --all, --state or --tenant"
+        raise InputError(Fault("JOB", "expected either names or a selection", hint))
+    states = OPEN if state is None else tuple(part.strip() for part in state.split(","))
+    for name in states:
+        if name not in OPEN:
+            hint = f"one of: {', '.join(OPEN)}"
+            raise InputError(Fault("--state", f"{name!r} is not a state of open jobs", hint))
     with connected(server) as client:
-        named = [client.job(name) for name in dict.fromkeys(jobs)]
-        running = [job.name for job in named if job.state in {"running", "resizing"}]
-        if running and not confirmed(f"Stop {', '.join(running)}?", yes):
+        if selected:
+            found: list[Job] = list(client.jobs(*states, tenant=tenant))
+        else:
+            found = [client.job(name) for name in dict.fromkeys(jobs or [])]
+        running = [job.name for job in found if job.state in {"running", "resizing"}]
+        if selected and found:
+            question = f"Cancel {len(found)} jobs, {len(running)} of them running?"
+        else:
+            question = f"Stop {', '.join(running)}?" if running else ""
+        if question and not confirmed(question, yes):
             raise typer.Exit(1)
-        cancelled = [client.cancel(job.name) for job in named]
+        cancelled = _cancel(client, found, ended_is_error=not selected)
     if output is Output.JSON:
         print_json([job.record for job in cancelled])
     else:
         show(["NAME", "STATE"], [(job.name, job.state) for job in cancelled])
+
+
+def _cancel(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> list[Job]:
+    """Cancel jobs; skip jobs that have ended meanwhile, unless that is an error."""
+    from shadowprice.client import ServiceError
+
+    cancelled = []
+    for job in jobs:
+        try:
+            cancelled.append(client.cancel(job.name))
+        except ServiceError as error:
+            if ended_is_error or error.code != "conflict":
+                raise
+    return cancelled
+
+
+JobsArgument = Annotated[
+    list[str],
+    typer.Argument(help="Names of the jobs.", metavar="JOB...", autocompletion=complete_live_job),
+]
+
+
+def resubmit(
+    jobs: JobsArgument,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Submit closed jobs of the live service again, each under a new name.
+
+    A job starts from its beginning. Jobs that finished, failed, were refused or were cancelled are
+    closed.
+
+    [bold]Example[/bold]
+
+    shadowprice resubmit train-x7k2mf
+    """
+    with connected(server) as client:
+        _resubmit(client, jobs, output)
+
+
+def requeue(
+    jobs: JobsArgument,
+    yes: YesOption = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Cancel jobs of the live service if they are open, and submit them again under a new name.
+
+    A job starts from its beginning; what it did before is lost.
+
+    [bold]Example[/bold]
+
+    shadowprice requeue train-x7k2mf
+    """
+    with connected(server) as client:
+        still_open = [job for job in map(client.job, dict.fromkeys(jobs)) if job.open]
+        names = ", ".join(job.name for job in still_open)
+        if still_open and not confirmed(f"Cancel {names} and start again?", yes):
+            raise typer.Exit(1)
+        _cancel(client, still_open, ended_is_error=False)
+        _resubmit(client, jobs, output)
+
+
+def _resubmit(client: Client, jobs: Iterable[str], output: Output) -> None:
+    from shadowprice.cli.plain_job import generate_repeated_name
+
+    repeated = [
+        (name, client.resubmit(name, generate_repeated_name(name))) for name in dict.fromkeys(jobs)
+    ]
+    if output is Output.JSON:
+        print_json([job.record for _, job in repeated])
+        return
+    rows = [
+        (job.name, name, job.state, when(job.promise), first_line(job.reason_text))
+        for name, job in repeated
+    ]
+    show(["NAME", "REPEATS", "STATE", "PROMISE", "REASON"], rows)
 
 
 def revise(

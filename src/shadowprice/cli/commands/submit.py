@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from shadowprice.core.wording import first_line, lines_after_first
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceError
+
+_ENDED = {"cancelled": "been cancelled", "failed": "failed"}
 
 DECISION_WAIT_SECONDS = 10
 """Time to wait for the decisions on several jobs, in seconds."""
@@ -240,15 +243,15 @@ def submit(
     """
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
-    job = PlainJob(
+    plain = PlainJob(
         ctx.meta.get(COMMAND, ()), name, gpus, cpus, memory, time, steps, by, priority, tenant,
         workdir, tuple(env or ()), retries, user,
     )  # fmt: skip
-    _check_call(files or [], only, job, command=COMMAND in ctx.meta)
+    _check_call(files or [], only, plain, command=COMMAND in ctx.meta)
     submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
     with connected(server) as client:
-        entries = _entries(files, only) if files else [Entry("", job.record(client))]
+        entries = _entries(files, only) if files else [Entry("", plain.record(client))]
         for first in range(0, len(entries), MAX_BATCH_JOBS):
             batch = entries[first : first + MAX_BATCH_JOBS]
             with _placed(batch, single=len(entries) == 1):
@@ -260,6 +263,7 @@ def submit(
                     )
                     submitted += response.jobs
                     problems |= response.problems
+        ended = [job for job in submitted if job.state in {"cancelled", "failed"}]
         if wait:
             client.retry = FAILOVER  # the service answered before: wait for it
             submitted = _awaited(client, submitted, quiet or output is Output.JSON)
@@ -287,6 +291,14 @@ def submit(
         locations = {entry.name: entry.place for entry in entries}
         for job_name, error in problems.items():
             stderr().print(f"error: {locations[job_name]}: {error}", soft_wrap=True)
+    for job in ended:
+        hint = f"`shadowprice resubmit {shlex.quote(job.name)}` runs it again"
+        stderr().print(
+            f"error: job {job.name!r} has {_ENDED[job.state]}, so it was not submitted; {hint}",
+            soft_wrap=True,
+            markup=False,
+        )
+    if problems or ended:
         raise typer.Exit(2)
     if wait and any(job.state != "finished" for job in submitted):
         raise typer.Exit(1)

@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from sqlalchemy import Connection
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec
+from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
 from shadowprice.core.wording import quote_for_display
 from shadowprice.executors.progress import read_progress
 from shadowprice.rest.jobs import (
@@ -91,6 +93,12 @@ JobRevision = create_model(
     ),
     **_OPTIONAL_FIELDS,
 )
+
+
+class Resubmission(LimitedModel):
+    """The name of a job that repeats a closed one."""
+
+    name: PathSegmentName
 
 
 class ProgressReport(BaseModel):
@@ -310,6 +318,48 @@ async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
     await get_visible_job(service, caller, name)
     view: JobView = await service.writing.do(CancelJob(name))
     return view.to_resource()
+
+
+@router.post("/jobs/{name:name}/resubmit", responses=problems(403, 404, 409, 429))
+async def resubmit(
+    name: str,
+    service: ServiceDep,
+    caller: CallerDep,
+    body: Annotated[Resubmission, Depends(JsonBody(Resubmission))],
+) -> Job:
+    """Submit a closed job again under a new name, from its beginning.
+
+    The same call again returns the same job.
+    """
+    view = await get_visible_job(service, caller, name)
+    if view.state.open:
+        raise ProblemError("conflict", f"job {name!r} is {view.state}; cancel it first")
+    stored = await service.read(lambda connection: store_queries.job(connection, name))
+    assert stored is not None  # a job that is visible is stored until it is purged
+    labels = {
+        key: value
+        for key, value in (stored[1].get("labels") or {}).items()
+        if not key.startswith(RESERVED_LABELS)  # its TrainingJob owns the first job only
+    }
+    record = {**stored[1], "name": body.name, "labels": labels}
+    driver = service.writing
+    submissions = read_submissions(
+        [record],
+        driver.published.servers.cluster,
+        tenant=caller.scope,
+        runs=service.runner is not None,
+        single=True,
+        families=service.families,
+        now=driver.clock.now(),
+    )
+    if service.runner is not None:
+        _check_users(service, submissions, single=True)
+    new = _new_submissions(driver, submissions)
+    with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):
+        [(_, error)] = await driver.do(SubmitJobs(submissions, at_once=True))
+    if error is not None:
+        raise error
+    return (await get_view(service, body.name)).to_resource()
 
 
 @router.patch("/jobs/{name:name}", responses=problems(404, 409, 429))
