@@ -1,4 +1,4 @@
-"""Rules that refuse options without effect in a call, instead of ignoring them."""
+"""Rules that refuse options that have no effect, instead of silently ignoring them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
 def tell_idle(command: Any, words: str) -> None:
     """Make a command refuse options that have no effect.
 
-    ``words`` is the command's full name. Commands of a group are processed too.
+    ``words`` is the command's full name. Subcommands are processed recursively.
     """
     for name, part in getattr(command, "commands", {}).items():
         tell_idle(part, f"{words} {name}")

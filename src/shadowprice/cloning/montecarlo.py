@@ -1,4 +1,4 @@
-"""Monte-Carlo runs of a cloned job, to compare the formulas with."""
+"""Monte Carlo simulation of a cloned job, to check the analytic formulas."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _BLOCK = 250_000
-"""Uniform numbers drawn at a time: 2 MB, which fit the cache."""
+"""Uniform numbers drawn at a time: 2 MB, which fits in the cache."""
 
 
 class SamplingMethod(Enum):
-    """Method of drawing the copy that finishes first."""
+    """Method of drawing the shortest duration among a task's copies."""
 
     COPIES = "copies"
-    """Draw every copy and take the minimum, as the model says."""
+    """Draw every copy and take the minimum, as in the model."""
     WINNER = "winner"
-    """Draw the minimum of r copies directly, by the inverse of its survival S^r.
+    """Draw the minimum of r copies directly, by inverting its survival function S^r.
 
     Copies of hyper-exponential tasks are drawn one by one. The distribution is the same as that of
     COPIES, with fewer draws.
@@ -130,12 +130,12 @@ def _first_to_finish(
     sampler: DurationSampler, numbers: Floats, drawn: Integers, exponents: Integers | None
 ) -> Floats:
     """Return every task's duration, shape (trials, tasks), from one uniform number per draw."""
-    # A hyper-exponential copy is mapped to a time first: its number selects the phase too.
+    # Hyper-exponential copies are mapped first, because their number also selects the phase.
     for begin, end, law in sampler.phases(drawn):
         numbers[:, begin:end] = law.from_uniform(numbers[:, begin:end])
     minimum = np.empty((len(numbers), len(drawn)))
     least_of_copies(numbers, drawn, minimum)
-    # For the others the smallest number gives the smallest time, so only that one is mapped.
+    # For other tasks the smallest number gives the shortest time, so only that is mapped.
     return sampler.times(minimum, exponents)
 
 

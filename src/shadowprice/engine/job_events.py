@@ -71,7 +71,7 @@ def refusal_without_policy(state: EngineState, job: Job) -> Refusal | None:
 
 
 def cancel_job(state: EngineState, session: PolicySession, event: JobCancelled) -> list[Command]:
-    """Close an open job for its owner, and stop it if it runs."""
+    """Close an open job that its owner cancelled, and stop it if it runs."""
     if event.job not in state.open_jobs:
         return []
     refusal = Refusal(RefusalReason.CANCELLED, "cancelled by its owner")
@@ -131,9 +131,9 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
 def _readmit(
     state: EngineState, session: PolicySession, event: JobRevised, old_job: Job
 ) -> list[Command]:
-    """Query the policy about a promised job whose owner asks for more.
+    """Query the policy about a revision that asks for more for a promised or planned job.
 
-    The job first loses a plan or placement that its new description doesn't allow.
+    The job is displaced first if its new specification doesn't allow its plan or placement.
     """
     name = event.job.name
     record = state.open_jobs[name]
@@ -195,7 +195,7 @@ def complete(state: EngineState, name: str, slot: int) -> list[Command]:
 
 
 def _running_record(state: EngineState, name: str, generation: int) -> JobRecord | None:
-    """Return an open job if this is its newest generation and runs, None otherwise."""
+    """Return an open job if this generation is its newest and still runs, else None."""
     record = state.open_jobs.get(name)
     if record is None or record.generation != generation or name not in state.running:
         return None

@@ -1,8 +1,8 @@
 """Snapshots: an engine's complete state as plain values, and restoring an engine from them.
 
-The engine's state is stored by name, so that snapshots outlive versions of the program. The policy
-state (`shadowprice.engine.memory`) is stored beside it and fits the same policy with the same
-parameters. Without it, or with another policy, the policy resyncs with the view.
+The engine's state is stored by name, so that later versions of the program can read it. The policy
+state (`shadowprice.engine.memory`) is stored with it, and can only be restored into the same policy
+with the same parameters. Otherwise the policy resyncs with the view.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shadowprice.engine.records import (
 )
 
 FORMAT: Final = 1
-"""Version of the format."""
+"""Version of the snapshot format."""
 
 _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -112,7 +112,7 @@ class Captured:
         }
 
     def pieces(self, size: int) -> Iterator[str]:
-        """Yield the same as JSON text, with ``size`` jobs, commands or placements in each piece."""
+        """Yield the JSON text of `record`, with ``size`` jobs, commands or placements per piece."""
         names = self._names
         yield _JSON(self._head())[:-1]
         for name, (opening, closing), entries in (
@@ -163,14 +163,14 @@ def restore(
     keeps_memory : bool
         As in `Engine`.
     memory : bool
-        Whether to restore the policy state. If not, the policy resyncs with the view, as a policy
-        of another kind or with other parameters must. It also resyncs if another version of the
-        source code stored the policy state.
+        Whether to restore the policy state; otherwise the policy resyncs with the view. It must be
+        False for another policy or other parameters. Policy state from another version of the
+        source code is never restored.
 
     Raises
     ------
     InputError
-        If the record isn't a snapshot of this version, or contradicts itself.
+        If the record isn't a snapshot of this version, or is inconsistent.
     ShadowpriceError
         If the policy state can't be read.
     """
@@ -266,7 +266,7 @@ _COUNTS: Final = (
     "lost",
     "generation_slot",
 )
-"""Fields of a job that are stored as they are, under the names of `JobRecord`."""
+"""Fields of `JobRecord` that are stored unchanged, under their own names."""
 
 
 def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:

@@ -15,22 +15,22 @@ _NEW = "give --out a new directory"
 
 
 def check_directory(out: Path, ours: Callable[[Path], bool]) -> None:
-    """Check that a `AtomicDirectory` could be created, before anything is read or computed.
+    """Check that an `AtomicDirectory` can be created, before anything is read or computed.
 
     Raises
     ------
     InputError
-        If the path is occupied by anything but an earlier result, or can't be written.
+        If the path holds anything other than an earlier result, or isn't writable.
     """
     with AtomicDirectory(out, ours):
         pass
 
 
 class AtomicDirectory:
-    """Directory that is filled beside its final path and moved there by one rename.
+    """Output directory that is filled beside its final path and then renamed to it.
 
-    An earlier result at that path is replaced. Anything else is left untouched: links, devices, and
-    directories with files that no earlier run of this kind wrote.
+    An earlier result of the same kind at that path is replaced. Anything else is left untouched,
+    such as links, devices, and directories with other files.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class AtomicDirectory:
     Raises
     ------
     InputError
-        If the path is occupied by anything else, or can't be written.
+        If the path holds anything other than an earlier result, or isn't writable.
     """
 
     def __init__(self, out: Path, ours: Callable[[Path], bool]) -> None:
@@ -86,8 +86,7 @@ class AtomicDirectory:
         Raises
         ------
         ShadowpriceError
-            If the path was occupied in the meantime. The results are then in a numbered directory
-            beside it.
+            If the path has become occupied. The results are then in a numbered directory beside it.
         """
         try:
             self._check()

@@ -1,4 +1,4 @@
-"""Observer of an engine, for drivers of simulated or real time."""
+"""Base class of observers: hooks that a driver calls during a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shadowprice.engine.job_record import JobRecord
 
 
 class Observer:
-    """Observer of a driver that runs an engine; every hook does nothing by default.
+    """Hooks that a driver calls while it runs an engine; by default they do nothing.
 
     Attributes
     ----------
     collects : bool
-        Whether it stores the records of closed jobs, which the driver then removes from the engine.
+        Whether the observer stores closed jobs; the driver then removes them from the engine.
     """
 
     collects = False
@@ -30,10 +30,10 @@ class Observer:
         """Handle an event that the engine processed, and the resulting commands."""
 
     def slot_running(self, engine: Engine, slot: int) -> None:
-        """Handle a slot after its placements are settled and running."""
+        """Handle a slot once its placements are final and running."""
 
     def decided(self, seconds: float) -> None:
-        """Handle the duration of one decision of the policy, in seconds."""
+        """Handle the time that one decision of the policy took, in seconds."""
 
     def left(self, records: Sequence[JobRecord]) -> None:
         """Handle closed jobs that were removed from the engine."""

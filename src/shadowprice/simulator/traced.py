@@ -1,4 +1,4 @@
-"""Traces as sources; in a module of its own because synthesis is slow to import."""
+"""Traces as sources of jobs; a separate module, because synthesis is slow to import."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TraceWorkload:
         ]
 
     def workload(self, slot_seconds: Fraction, seed: int) -> Workload:
-        """Return its jobs; the seed draws what the trace lacks."""
+        """Return the trace's workload; the seed determines values that the trace lacks."""
         return synthesize(self.trace, slot_seconds, self._options, seed=seed)
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""Small workloads under a policy, so that all kernels that it calls are compiled and cached.
+"""Small workloads that make a policy call all its kernels, so that they are compiled and cached.
 
-Numba compiles a kernel when it is first called. `shadowprice warm` calls them before they are
-needed: each policy runs on workloads that make it call what the README's commands make it call.
+Numba compiles a kernel when it is first called. `shadowprice warm` calls kernels before they are
+needed: it runs each policy on workloads that call the same kernels as the README's commands.
 ``python -m shadowprice.simulator.warm_up POLICY...`` prints how many kernels it compiled.
 """
 
@@ -34,16 +34,16 @@ SETTINGS: Final[Mapping[str, tuple[Document, ...]]] = {
     "dorm": ({"window": "4", "adjustable": "4"},),
     "oasis": ({"preset": "paper"}, {"lower": "clearing"}, {"prices": "online"}),
 }
-"""Parameters under which a policy calls other kernels than by default."""
+"""Parameters that make a policy call kernels that it doesn't call by default."""
 
 
 def workloads(policy: str) -> Iterator[Scenario]:
-    """Yield the workloads of a policy."""
+    """Yield workloads that together call all kernels of a policy."""
     if builtin_policies()[policy].counts_places:
         yield _scenario(TENANTS, _tenants_jobs(), "40 slots")
         return
     yield _scenario(MIXED, MIXED_JOBS, "20 slots", INCIDENTS)
-    # Enough jobs that some wait, are moved and are refused.
+    # Enough jobs for some to wait, to be moved and to be refused.
     options = GeneratorOptions(preset="calibrated", jobs=20, slots=40)
     cluster = paper_cluster(workers=50, parameter_servers=50, horizon=40, seed=3)
     yield _scenario(cluster, list(generate(options, seed=3).to_records()), "40 slots")
@@ -58,10 +58,10 @@ def workloads(policy: str) -> Iterator[Scenario]:
 def warm_up(policy: str) -> None:
     """Run a policy on its workloads, which compiles the kernels that are not cached."""
     for number, scenario in enumerate(workloads(policy)):
-        # The first workload has jobs of every kind: other parameters need no second one.
+        # The first workload has every kind of job, so other parameters run on it only.
         for settings in ({}, *(SETTINGS.get(policy, ()) if number == 0 else ())):
             built = PolicyChoice(policy, settings).build(scenario.context())
-            # Runs are recorded, and a recorder reads the policy's prices.
+            # A recorder also reads the policy's prices, as in recorded runs.
             recorder = Recorder(scenario.cluster, scenario.jobs, built)
             Simulation(
                 cluster=scenario.cluster,
@@ -79,14 +79,14 @@ def warm_up(policy: str) -> None:
 def is_warm(policy: str) -> bool:
     """Return whether the policy's kernels are in the cache, or can't be put there."""
     info = builtin_policies().get(policy)
-    if info is None or info.knows_all_jobs:  # a solver takes the place of kernels
+    if info is None or info.knows_all_jobs:  # it uses a solver instead of kernels
         return True
     marker = _marker(policy)
     return marker is None or marker.exists()
 
 
 def warm_up_all(policies: Sequence[str]) -> int:
-    """Warm policies up in processes of their own, on all processors.
+    """Warm policies up in parallel processes, one for each set of shared kernels.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def warm_up_all(policies: Sequence[str]) -> int:
         return int(printed or 0)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        # An interrupt may come while processes are being started; the pool waits for all of them.
+        # On an interrupt, kill all processes, because the pool waits for them.
         try:
             futures = [pool.submit(run, group) for group in groups.values()]
             return sum(future.result() for future in as_completed(futures))
@@ -130,7 +130,7 @@ def warm_up_all(policies: Sequence[str]) -> int:
 
 
 _SHARED_KERNELS: Final = {"rolling": "rolling", "oasis": "planners", "pdors": "planners"}
-"""Policies that call the same kernels: two processes would compile them twice."""
+"""Policies with the same value share kernels; two processes would compile these twice."""
 
 
 def _start(policies: Sequence[str]) -> subprocess.Popen[str]:
@@ -207,7 +207,7 @@ INCIDENTS: Final[list[Document]] = [
     {"slot": 4, "server_lost": "gpu-1"},
     {"slot": 9, "server_back": "gpu-1"},
 ]
-"""The cluster, jobs and incidents of ``examples/``, which an installed package doesn't have."""
+"""`MIXED`, `MIXED_JOBS` and `INCIDENTS` copy ``examples/``, which isn't installed."""
 
 TENANTS: Final[Document] = {
     "slot": "20min",

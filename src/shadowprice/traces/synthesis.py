@@ -8,7 +8,7 @@ properties hold by construction and are tested:
   ``workers * duration`` to a nanosecond per mini-batch. With a measured curve,
   ``work / rate(workers)`` equals ``duration`` to a mini-batch.
 - **Data of the trace is used unchanged.** Model, batch size, iterations and deadline (in
-  ElasticFlow's and Gavel's files) replace draws.
+  ElasticFlow's and Gavel's files) are taken from the trace instead of drawn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLASSES: Final = ("time-insensitive", "time-sensitive", "time-critical")
 _DECAYS: Final = ((0.0, 0.0), (0.01, 1.0), (4.0, 6.0))
 
 _LATEST: Final = 9e9
-"""Maximum target in seconds: it fits int64 nanoseconds, and longer ones have no effect."""
+"""Maximum target in seconds; it fits int64 nanoseconds, and later targets have no effect."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def synthesize(
     *,
     seed: int = 0,
 ) -> Workload:
-    """Return a workload with everything that the trace lacks drawn from a seed.
+    """Build a workload from a trace, drawing values that the trace lacks from a seed.
 
     Targets and decays are in slots of ``slot_seconds``. The workload's ``notes`` list everything
     dropped or assumed.
@@ -144,7 +144,7 @@ def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.Dat
 def _families(
     frame: pl.DataFrame, options: SynthesisOptions, rng: np.random.Generator, notes: list[str]
 ) -> list[Family]:
-    """Return each job's family: the trace's if its model is known, else a drawn one."""
+    """Return each job's family: that of its traced model if known, else a random one."""
     table = family_table()
     pool = table.of_set(options.families)
     drawn = rng.integers(0, len(pool), frame.height)
@@ -222,8 +222,8 @@ def _utilities(
 ) -> tuple[list[Literal["sigmoid", "deadline"]], Floats, Floats, Floats, Ints, list[str]]:
     """Draw utilities: OASiS section V's mix, or the deadline of the trace.
 
-    Stretched durations and deadlines of the trace are clock time. A job meets them if its
-    completion slot ends by then.
+    Targets from stretched durations or traced deadlines are wall-clock times: a job meets its
+    target if its completion slot ends by then.
     """
     count = frame.height
     value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
@@ -234,8 +234,8 @@ def _utilities(
     else:
         stretch = np.exp(rng.uniform(0.0, math.log(options.stretch), count))
         stretched = _nanoseconds(duration * stretch)
-        # Targets don't end before the slot after the arrival slot does (d = 1). Otherwise no
-        # schedule could meet the target of a job of seconds in slots of 20 minutes.
+        # A target is no earlier than the end of the slot after the arrival slot (d = 1). Otherwise
+        # no schedule could meet the target of a job that lasts seconds in slots of 20 minutes.
         slot = float(slot_seconds * NANO)
         soonest = (np.ceil(submit / slot) + 2) * slot
         within = np.where(submit + stretched > soonest, stretched, within)

@@ -1,7 +1,7 @@
-"""What a job may say of its pods, where it runs on Kubernetes: ``run: {image, pod: {...}}``.
+"""Options for a job's pods on Kubernetes: ``run: {image, pod: {...}}``.
 
-A small part of what a pod can be, by names of this file: where pods run, what they ask for, what
-they are told and how they end is the scheduler's to say.
+They cover a small part of a Kubernetes pod spec, under their own names. Node assignment, resource
+requests, environment and termination are left out, because the scheduler controls them.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class PodSpec(Spec):
         return value
 
     def plain(self) -> dict[str, Any]:
-        """Return what was said as plain values, amounts in bytes; nothing that was left out."""
+        """Return the options that were given as plain values, with amounts in bytes."""
 
         def of(value: Any) -> Any:
             if isinstance(value, Spec):

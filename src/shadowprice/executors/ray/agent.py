@@ -1,10 +1,10 @@
 """Code that runs on the nodes: one actor per process, and cleanup after an actor died.
 
 It is sent by value, together with the supervisor's sources (`bundle`), so nodes need only Ray. It
-uses the standard library and Ray's runtime context.
+uses only the standard library and Ray's runtime context.
 
 An actor starts its process at most once, on `go`, which creates the directory of the process. When
-the actor ends, its process ends too, because the actor holds the supervisor's lifeline.
+the actor ends, its process ends too, because the pipe to its supervisor (the lifeline) closes.
 `clean_up_dead_actor` runs on the node as a task, waits for that end and returns the result.
 """
 
@@ -25,16 +25,16 @@ from random import SystemRandom
 from typing import Any
 
 IDLE_TIMEOUT_SECONDS = 180.0
-"""Seconds that an actor waits for `go` before it exits; this removes forgotten actors."""
+"""Seconds that an actor waits for `go` before it exits, so that unused actors don't remain."""
 
 POLL_SECONDS = 0.1
 """Seconds between polls of a supervisor's state."""
 
 CLAIM_TIMEOUT_SECONDS = 60.0
-"""Seconds that a supervisor has to start."""
+"""Maximum seconds for a supervisor to start."""
 
 DAMAGED = "damaged"
-"""Version of a process whose state can't be read."""
+"""Version that is reported if the state of a process can't be read."""
 
 PORTS = range(20_000, 32_000)
 LOG_CHUNK_BYTES = 256 << 10
@@ -58,7 +58,7 @@ def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
     status = base.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(f"{root} belongs to someone else; set node_dir to another place")
-    base.chmod(0o700)  # it may have existed
+    base.chmod(0o700)  # `mkdir` keeps the mode of an existing directory
     code = base / "code" / digest
     if not code.is_dir():
         temporary = code.with_name(f".{digest}.{os.getpid()}.{time.monotonic_ns()}")
@@ -126,7 +126,7 @@ class ProcessActor:
         inherit : list of str
             Names of environment variables to return, besides ``LC_*``.
         """
-        import ray  # noqa: PLC0415  # the node's own
+        import ray  # noqa: PLC0415  # the node's version
 
         try:
             if base:
@@ -152,7 +152,7 @@ class ProcessActor:
         }
 
     def go(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """Start the process unless it was started before; return its state.
+        """Start the process unless it has been started already; return its state.
 
         ``plan`` is as in `local.planning.build_launch_plan`, for one process.
         """
@@ -242,7 +242,7 @@ class ProcessActor:
             if lock is None:
                 return False
             lock.release()
-            again = self.look()  # it may have ended since the first look
+            again = self.look()  # it may have ended since ``found`` was read
         if damaged:
             return bool(again["version"] == DAMAGED)
         return again["state"] is not None and again["state"]["phase"] == generation.RUNNING
@@ -261,13 +261,13 @@ class ProcessActor:
             try:
                 if generation.start_time(pid) == started:
                     signal.pidfd_send_signal(handle, signal.SIGTERM)
-                    # A job may have stopped it; it would never handle the command.
+                    # A job may have sent SIGSTOP to the supervisor.
                     signal.pidfd_send_signal(handle, signal.SIGCONT)
             finally:
                 os.close(handle)
 
     def logs(self, process: str, start: int | None, most: int, complete: bool) -> list[Any] | None:
-        """Return a piece of the log as `generations.logs.read` does, and the end of the log."""
+        """Return a piece of the log as `generations.logs.read` does, and the log's end offset."""
         from shadowprice.executors.generations import logs  # noqa: PLC0415  # from the bundle
 
         if not self._path.is_dir() or process not in logs.names(self._path / "logs"):
@@ -281,7 +281,7 @@ class ProcessActor:
         return list_log_segments(str(self._path))
 
     def piece(self, name: str, offset: int) -> str:
-        """Return a piece of such a file, in base64."""
+        """Return a piece of a file of the log, in base64."""
         return read_segment_chunk(str(self._path), name, offset)
 
     def retire(self) -> None:
@@ -312,7 +312,7 @@ def read_segment_chunk(path: str, name: str, offset: int) -> str:
 
 
 def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any]:
-    """Clean up on the node of a dead actor: kill what remains, and return the result.
+    """Clean up after a dead actor, on its node: kill its processes, and return the result.
 
     Parameters
     ----------
@@ -324,8 +324,8 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     Returns
     -------
     dict
-        ``known``: whether the process was ever started here; ``cleared``: whether nothing of it
-        runs; ``state``: its last state.
+        ``known``: whether the process was ever started here; ``cleared``: whether none of its
+        processes runs; ``state``: its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
     generation = _parts()
@@ -354,7 +354,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
         except ValueError:
             phase = generation.DAMAGED
         if phase == generation.ACCEPTED:
-            claim = record.claim({})  # bars a supervisor that starts late
+            claim = record.claim({})  # prevents a late supervisor from starting
             if claim is None:
                 continue
             claim.release()
@@ -383,7 +383,7 @@ def _free_port() -> int:
 
 
 def _progress(path: Path) -> tuple[list[Any] | None, str]:
-    """Return the content and time of a progress file, and a version that identifies it.
+    """Return a progress file's content and modification time, and a version of them.
 
     The job controls the path: it may be a link, a pipe, or a huge file.
     """

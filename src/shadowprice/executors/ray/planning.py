@@ -29,9 +29,9 @@ _DATA_LIMIT: Final = 64 << 20
 def build_launch_plan(
     spec: GenerationSpec, nodes: Mapping[str, RayNode], held: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], str]:
-    """Return the plan of a generation, and a reason if it is refused.
+    """Return a generation's plan, or an empty plan and the reason why it is refused.
 
-    ``nodes`` are by server. ``held`` are the ``deals`` of other generations.
+    ``nodes`` are keyed by server. ``held`` contains the ``deals`` of other generations.
     """
     held = list(held)
     processes = processes_of(spec)
@@ -86,7 +86,7 @@ def build_process_plan(
     Parameters
     ----------
     actor : str
-        Name of its actor, which also marks its processes.
+        Name of its actor; an environment variable marks its processes with it.
     master : (str, int)
         Rendezvous address and port, on the node of worker 0.
     checkpoints, work : str
@@ -96,7 +96,7 @@ def build_process_plan(
     gpus : sequence of str or None
         GPUs that Ray allocated; None if its node has none.
     log_bytes : int
-        Maximum bytes kept of its log.
+        Maximum size of its log.
     limit_memory : bool
         Whether to limit its private memory to its demand.
     """
@@ -124,7 +124,7 @@ def build_process_plan(
             }
         ],
         "grace": spec.program.grace,
-        "tolerates_workers": False,  # a supervisor has one process; `Drive` decides
+        "tolerates_workers": False,  # one process per supervisor; the controller decides
         "secrets": [spec.progress_token],
         "log_bytes": log_bytes,
         "bell": "",

@@ -1,4 +1,4 @@
-"""Quick check, without ray, of whether a Ray head listens at an address."""
+"""Quick check whether a Ray head listens at an address, without importing ray."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 PROBE_TIMEOUT_SECONDS: Final = 5.0
-"""Timeout in seconds of the connection attempt."""
 
 MAX_CONNECT_ATTEMPTS: Final = 3
-"""Number of connection attempts if Ray Client's server dies at its start."""
+"""Retries cover Ray Client servers that crash when they start; see `is_transient`."""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -32,9 +31,9 @@ def parse_endpoint(address: str) -> tuple[str, int] | None:
 
 
 def probe(address: str) -> str:
-    """Return why an address doesn't answer; empty if it answers or has no host and port.
+    """Return why connecting to an address fails; empty on success or without host and port.
 
-    Ray itself would retry for a minute and print a page.
+    Probing first avoids a minute of Ray's own retries and a page of its output.
     """
     target = parse_endpoint(address)
     if target is None:
@@ -51,7 +50,8 @@ def probe(address: str) -> str:
 def last_head_address() -> str:
     """Return the head's address of this machine's last cluster, empty if unknown.
 
-    ``ray start`` writes it. ``ray stop`` removes it, but a crash of the machine leaves it.
+    ``ray start`` writes the file, and ``ray stop`` removes it. After a crash of the machine it
+    remains.
     """
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # Ray's own rule
     try:

@@ -1,4 +1,4 @@
-"""Simulated jobs: their real behaviour, and the course of each of their generations."""
+"""Simulated jobs: their actual behaviour, and the state of each generation over time."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def stated_rate(job: Job, slot_seconds: float) -> Rate:
 
 @dataclass(frozen=True, slots=True)
 class VirtualJob:
-    """Real behaviour of a job.
+    """Actual behaviour of a simulated job, which may differ from its specification.
 
     Parameters
     ----------
     work : float
-        Mini-batches after which it exits 0.
+        Mini-batches after which it exits with status 0.
     rate : callable
         Mini-batches per second by placement, on servers of speed 1.
     launch_seconds : float
         Time from the start command until its processes run.
     start_seconds : tuple of float
-        Time from then until its first step, by generation; the last entry is for all later
-        generations.
+        Time from then until its first step, by generation; the last entry also applies to all
+        later generations.
     save_seconds : float or None
         Time to write a checkpoint on SIGTERM; None if SIGTERM ends it without one.
     save_every : float or None
@@ -55,7 +55,7 @@ class VirtualJob:
     report_every : float or None
         Seconds between two progress reports, the first at its first step; None for no reports.
     fails_after : mapping of int to float
-        Seconds of training after which it exits 1, by generation.
+        Seconds of training after which it exits with status 1, by generation.
     """
 
     work: float
@@ -74,14 +74,14 @@ class VirtualJob:
 
 @dataclass(slots=True)
 class VirtualGeneration:
-    """One generation of a job and its course. Times are in seconds of the loop.
+    """One generation of a job and its state; times are the event loop's, in seconds.
 
     Parameters
     ----------
     spec : GenerationSpec
         The start command.
     job : VirtualJob
-        The job's real behaviour.
+        The job's actual behaviour.
     accepted : float
         When the start command was accepted.
     rate : float
@@ -106,7 +106,7 @@ class VirtualGeneration:
     trains: float | None = None
     """Start of its first step."""
     halted: float | None = None
-    """When it stopped training, to save or for good."""
+    """When it stopped training, either to save a checkpoint or because it ended."""
     stop_ordered: float | None = None
     command: int = 0
     ended: float | None = None
@@ -132,14 +132,14 @@ class VirtualGeneration:
         return self.end.ending if isinstance(self.end, Ended) else None
 
     def reached(self, now: float) -> float:
-        """Return the mini-batches completed by a time."""
+        """Return the number of mini-batches completed by ``now``."""
         if self.trains is None:
             return self.base
         until = now if self.halted is None else min(now, self.halted)
         return min(self.job.work, self.base + self.rate * max(0.0, until - self.trains))
 
     def checkpoint(self, now: float) -> float:
-        """Return the mini-batches of the newest periodic checkpoint at a time."""
+        """Return the number of mini-batches in the newest periodic checkpoint at ``now``."""
         every = self.job.save_every
         if self.trains is None or every is None:
             return self.base
@@ -149,14 +149,14 @@ class VirtualGeneration:
 
     @property
     def lost(self) -> float:
-        """Mini-batches that it completed and no checkpoint contains."""
+        """Mini-batches that it completed but no checkpoint contains."""
         return 0.0 if self.ended is None else self.reached(self.ended) - self.saved
 
     def report(self, now: float, wall: float) -> Progressed:
         """Return the job's progress report at loop time ``now``.
 
-        ``wall`` is the same time in seconds since 1970. The first report of a generation contains
-        the durations of the change of placement.
+        ``wall`` is the same time in seconds since 1970. A generation's first report includes how
+        long the change of placement took.
         """
         metrics: dict[str, float] = {}
         if self.first_report and self.left_seconds is not None and self.started is not None:

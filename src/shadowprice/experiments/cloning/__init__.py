@@ -1,4 +1,4 @@
-"""Cost and benefit of CSD's copies; the paper has no figures of its own."""
+"""Experiments on the cost and benefit of task copies (CSD); the paper has no figures."""
 
 from __future__ import annotations
 

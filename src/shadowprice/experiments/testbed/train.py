@@ -23,23 +23,23 @@ from shadowprice import jobs
 from shadowprice.training import servers
 
 THINNER: Final = 16
-"""What the width of every layer is divided by."""
+"""Divisor of the width of every layer."""
 
 CLASSES: Final = 10
 SIZE: Final = 16
-"""Pixels each way."""
+"""Width and height of an image in pixels."""
 
 MINIBATCH: Final = 10
 DATA: Final = "images"
 
 
 def thin(channels: int) -> int:
-    """Return a number of channels, scaled down."""
+    """Divide a number of channels by `THINNER`; return at least 2."""
     return max(2, channels // THINNER)
 
 
 def convolution(into: int, out: int, size: int, stride: int = 1, *, norm: bool) -> nn.Sequential:
-    """Return a convolution (same size at stride 1), batch normalisation if asked, and ReLU."""
+    """Return a convolution (same size at stride 1), batch normalisation if ``norm``, and ReLU."""
     layers: list[nn.Module] = [nn.Conv2d(into, out, size, stride, size // 2, bias=not norm)]
     return nn.Sequential(*layers, *([nn.BatchNorm2d(out)] if norm else []), nn.ReLU())
 
@@ -75,12 +75,12 @@ def vgg() -> nn.Module:
         for channels in stage:
             layers.append(convolution(into, thin(channels), 3, norm=False))
             into = thin(channels)
-        layers.append(nn.MaxPool2d(2, ceil_mode=True))  # one pixel stays one pixel
+        layers.append(nn.MaxPool2d(2, ceil_mode=True))  # a 1x1 image stays 1x1
     return nn.Sequential(*layers, _head(into))
 
 
 class Bottleneck(nn.Module):  # type: ignore[misc]  # torch's types are not known here
-    """A block of a deep residual network."""
+    """Bottleneck block of a residual network."""
 
     def __init__(self, into: int, inner: int, out: int, stride: int) -> None:
         super().__init__()
@@ -97,12 +97,12 @@ class Bottleneck(nn.Module):  # type: ignore[misc]  # torch's types are not know
             )
 
     def forward(self, seen: torch.Tensor) -> torch.Tensor:
-        """Return what follows the block."""
+        """Return the block's output."""
         return torch.relu(self.path(seen) + self.past(seen))
 
 
 def resnet(*blocks: int) -> Callable[[], nn.Module]:
-    """Return a constructor of a residual network with given numbers of blocks in its stages."""
+    """Return a constructor of a ResNet; ``blocks`` are the numbers of blocks in its stages."""
 
     def made() -> nn.Module:
         layers: list[nn.Module] = [convolution(3, thin(64), 3, norm=True)]
@@ -121,7 +121,7 @@ def resnet(*blocks: int) -> Callable[[], nn.Module]:
 
 
 class Inception(nn.Module):  # type: ignore[misc]  # torch's types are not known here
-    """A module of four paths whose channels are put side by side."""
+    """Inception module: four parallel paths whose channels are concatenated."""
 
     def __init__(self, into: int, one: int, three: int, double: int, pooled: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Inception(nn.Module):  # type: ignore[misc]  # torch's types are not known
         )
 
     def forward(self, seen: torch.Tensor) -> torch.Tensor:
-        """Return the channels of all paths."""
+        """Return the concatenated channels of all paths."""
         return torch.cat([path(seen) for path in self.paths], dim=1)
 
 
@@ -173,7 +173,7 @@ FAMILIES: Final[Mapping[str, Callable[[], nn.Module]]] = {
 
 
 def images(count: int, seed: int) -> dict[str, NDArray[Any]]:
-    """Return images with their classes, encoded as stripes and a colour with noise."""
+    """Generate noisy images and their labels; stripes and colour encode the label."""
     generator = np.random.default_rng(seed)
     label = generator.integers(CLASSES, size=count)
     across = np.linspace(0.0, 2.0 * np.pi, SIZE)
@@ -189,16 +189,16 @@ def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 class Momentum(torch.optim.Optimizer):  # type: ignore[misc]  # torch's types are not known here
-    """Stochastic gradient descent with momentum, as torch has it.
+    """SGD with momentum, like `torch.optim.SGD` but without importing torch's compiler.
 
-    What torch's own optimisers load at their first step is its compiler, which nothing here uses
-    and which takes a second and a half of a server's start.
+    torch's own optimisers import the compiler at their first step. Nothing here uses it, and the
+    import would add a second and a half to a server's start.
     """
 
     def __init__(self, parameters: Any, rate: float, momentum: float) -> None:
         for name in ("add_param_group", "state_dict", "load_state_dict"):
-            # torch marks these methods as not compiled at their first call, which loads the
-            # compiler. The mark set here prevents that.
+            # At the first call, torch marks these methods as excluded from compilation, which
+            # imports the compiler. Setting the mark here avoids that.
             inner = getattr(torch.optim.Optimizer, name).__wrapped__
             inner.__dict__.setdefault("__dynamo_disable", inner)
         super().__init__(parameters, {"lr": rate, "momentum": momentum})
@@ -217,7 +217,7 @@ class Momentum(torch.optim.Optimizer):  # type: ignore[misc]  # torch's types ar
 
 
 def main() -> None:
-    """Train in the role of this process: worker or server."""
+    """Run the role of this process: worker or parameter server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--epochs", type=int, required=True)
@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    torch.backends.mkldnn.enabled = False  # its setup takes longer than these layers
+    torch.backends.mkldnn.enabled = False  # its setup takes longer than computing these layers
     job = jobs.current()
     index = Path(DATA, "index.json")
     if job.leads and not index.exists():

@@ -1,4 +1,4 @@
-"""The kernel for random copies: the minimum over a task's copies."""
+"""Kernel for random copies: the minimum over the copies of each task."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def least_of_copies(numbers: Floats, copies: Integers, least: Floats) -> None:
     numbers : ndarray, shape (trials, copies.sum())
         One number per copy; the copies of a task are adjacent.
     copies : ndarray of int64, shape (tasks,)
-        Copies of each.
+        Number of copies of each task.
     least : ndarray, shape (trials, tasks)
-        Written.
+        The minimum of each task, written.
     """
     for trial in range(numbers.shape[0]):
         place = 0

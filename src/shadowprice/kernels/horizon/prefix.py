@@ -1,4 +1,4 @@
-"""One completion slot: a good solution by rounding, then the exact one by `horizon.core`."""
+"""Cheapest solution for one completion slot: by rounding, then exactly by `horizon.core`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,11 @@ def round_up(
     slope: Floats,
     hull_count: Ints,
 ) -> tuple[Ints, int, Ints]:
-    """Return base options at the break slope, a break edge's length and a good solution.
+    """Round the relaxation; return base options, a break edge's length and the solution.
 
-    The solution takes whole break edges while they fit, then the cheapest single step that covers
-    the rest, and last shrinks slots while it gathers too much.
+    Break edges are edges of the hulls whose slope is ``multiplier``. The solution takes whole break
+    edges while they fit, then the cheapest single step that covers the rest. Finally `shrink`
+    removes the excess. The solution is empty if no single step covers the rest.
     """
     classes = len(option_count)
     base = np.zeros(classes, np.int64)

@@ -1,7 +1,7 @@
-"""Exponential prices of resources, computed on logarithms.
+"""Exponential prices of resources, computed with logarithms.
 
-OASiS (22): P(g) = L (U / L)^(g / c), and PD-ORS (3.12) alike. U / L may be e^1400, so prices are
-formed from ln L and ln U and may underflow to 0 or overflow to ``inf``; never to NaN.
+OASiS (22) and PD-ORS (3.12): P(g) = L (U / L)^(g / c). U / L may be e^1400, so prices are computed
+from ln L and ln U. They may underflow to 0 or overflow to ``inf``, but are never NaN.
 """
 
 import math
@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 #: Capacity of a resource that a server does not declare and that never binds (bandwidth).
 UNLIMITED = 1 << 62
-#: Logarithms of the largest float and of the smallest that is not 0.
+#: Logarithms of the largest finite float and of the smallest positive float.
 LARGEST = 709.782712893384
 SMALLEST = -745.1332191019411
 

@@ -32,7 +32,7 @@ def placement_cost(slot: Slot, at_w: NDArray[np.int64], at_s: NDArray[np.int64])
 
 @inlined
 def stands_alone(at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> bool:
-    """Return whether a placement is on one machine, so that Fact 1 makes it internal."""
+    """Return whether a placement uses one machine, so that its traffic is internal (Fact 1)."""
     seen = 0
     for h in range(len(at_w)):
         if at_w[h] > 0 or at_s[h] > 0:
@@ -69,9 +69,9 @@ def fill(
     Parameters
     ----------
     order : ndarray of int64, shape (usable machines,)
-        Machines by ascending price of what is added (`machines_by_price`).
+        Machines by ascending price of the added kind (`machines_by_price`).
     free, demand, other_demand
-        Free capacity, demand of what is added, demand of the other kind.
+        Free capacity, demand of the added kind, demand of the other kind.
     counts, other_counts : ndarray of int64, shape (machines,)
         Current placement; `counts` grows.
     total : int
@@ -156,7 +156,7 @@ def repair(
 ) -> float:
     """Round a relaxed solution up where it fits, fill up, and remove surplus.
 
-    The result of `place_greedily` is used if it is cheaper. This is the deterministic end of
+    The result of `place_greedily` is used if it is cheaper. This is the deterministic last step of
     Algorithm 4 (papers' README, reading 11).
 
     Parameters
@@ -166,12 +166,12 @@ def repair(
     workers, servers : int
         Totals.
     out_w, out_s : ndarray of int64, shape (machines,)
-        The placement; written if there is one.
+        The placement; written if one is found.
 
     Returns
     -------
     float
-        Its cost; inf without one.
+        Cost of the placement; inf if none is found.
     """
     free, worker, server = slot.free, slot.worker, slot.server
     for h in range(len(relaxed_w)):
@@ -188,7 +188,7 @@ def repair(
         elif room_for(free[h], worker, server, down_w, up_s):
             out_w[h], out_s[h] = down_w, up_s
         else:
-            # Rounded down it fits, except for the last bit of a float.
+            # The counts rounded down fit, except for floating-point error.
             while not room_for(free[h], worker, server, down_w, down_s):
                 if down_w > 0:
                     down_w -= 1
@@ -241,8 +241,8 @@ def cheapest_machines(
         price_w, price_s = slot.price_worker[h], slot.price_server[h]
         if not (np.isfinite(price_w) and np.isfinite(price_s)):
             continue
-        # Pairs grow, so the first ones fit: find their number by bisection, starting from the bound
-        # by workers alone, which is usually exact.
+        # Pairs grow, so those that fit come first. Find their number by bisection, starting from
+        # the bound for workers alone, which is usually exact.
         widest = workers[choices - 1]
         for r in range(len(worker)):
             if worker[r] > 0:

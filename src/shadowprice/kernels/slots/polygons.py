@@ -2,8 +2,8 @@
 
 PD-ORS (3.23) bounds workers ``w`` and parameter servers ``s`` on a machine by
 ``alpha^r w + beta^r s <= free^r`` for every resource. Machines with equal free capacity and equal
-prices form a class: ``count`` of them together hold ``count`` times the polygon of one (its
-Minkowski sum with itself). So a linear program over classes has the optimum of the one over
+prices form a class: ``count`` of them together hold ``count`` times the polygon of one machine (its
+Minkowski sum with itself). So a linear program over classes has the same optimum as one over
 machines.
 """
 
@@ -45,7 +45,7 @@ class Corners(NamedTuple):
     Attributes
     ----------
     begin : ndarray of int64, shape (classes + 1,)
-        First corner of each class, its origin; a class without capacity is left out.
+        Index of each class's first corner, the origin; classes without capacity are left out.
     w, s, cost : ndarray of float64, shape (corners,)
         Workers, servers and cost of each corner, for all machines of the class together.
     first, members : ndarray of int64, shape (classes,)
@@ -73,7 +73,7 @@ def room_for(
 ) -> bool:
     """Return whether workers and parameter servers fit on a machine, (3.23) in integers.
 
-    Counts are not negative. Division keeps the test exact for products beyond int64.
+    Counts are not negative. Dividing avoids products that overflow int64.
     """
     for r in range(len(free)):
         left = free[r]
@@ -94,7 +94,10 @@ def most_servers(
     workers: int,
     cap: int,
 ) -> int:
-    """Return the maximum parameter servers beside workers, at most `cap`; -1 if none fit."""
+    """Return how many parameter servers fit beside the workers, at most `cap`.
+
+    The result is -1 if the workers alone don't fit.
+    """
     most = cap
     for r in range(len(free)):
         left = free[r]
@@ -113,7 +116,7 @@ def group_machines(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
     """Group machines that are equal for this job into classes.
 
-    Resources without demand don't count.
+    Resources that the job doesn't demand are ignored.
 
     Returns
     -------
@@ -145,8 +148,8 @@ def group_machines(
     for h in range(machines):
         if not (np.isfinite(price_worker[h]) and np.isfinite(price_server[h])):
             continue
-        # Any hash will do: equality below decides. Amounts are cut to 31 bits so that the
-        # products stay inside int64, with or without the compiler.
+        # Any hash is correct, because equality is checked below. Amounts are cut to 31 bits so
+        # that products stay within int64, compiled or interpreted.
         mixed = 0
         for k in range(kinds):
             part = free[h, asked[k]]
@@ -192,14 +195,14 @@ def machine_polygon(
     free, worker, server : ndarray of int64, shape (resources,)
         Free amounts and demands.
     most_w, most_s : int
-        Caps on workers and servers (a slot's totals, so they cut off nothing that is used).
+        Maximum workers and servers (a slot's totals, so more are never needed).
     at_w, at_s : ndarray of float64, shape (at least resources + 4,)
-        Where the corners go: the origin first, then clockwise from the servers' axis.
+        Corners, written: the origin first, then clockwise from the servers' axis.
 
     Returns
     -------
     int
-        Number of corners; 1 where nothing fits.
+        Number of corners; 1 if nothing fits.
     """
     resources = len(free)
     top = float(most_s)
@@ -230,7 +233,7 @@ def machine_polygon(
             steep = worker[r] / server[r]
             if steep <= slope:
                 continue
-            # Where this line falls below the one being walked, s - slope (x - w).
+            # Where this line crosses the current one, s - slope (x - w).
             height = (free[r] - worker[r] * w) / server[r]
             cross = w + max(height - s, 0.0) / (steep - slope)
             if cross < best or (cross == best and best_slope >= 0.0 and steep > best_slope):
@@ -271,12 +274,12 @@ def machine_hull(
     free, worker, server, most_w, most_s
         As in `machine_polygon`.
     at_w, at_s : ndarray of float64, shape (at least most_w + 3,)
-        Where the corners go, in the same order; all are integers.
+        Corners, written in the same order; all are integers.
 
     Returns
     -------
     int
-        Number of corners; 1 where not even one worker or server fits.
+        Number of corners; 1 if not even one worker or server fits.
     """
     at_w[0] = 0.0
     at_s[0] = 0.0
@@ -299,7 +302,7 @@ def machine_hull(
         at_s[corners] = s
         corners += 1
     if corners > 1 and at_s[1] == 0.0:
-        # No server fits: the hull is the stretch of the workers' axis.
+        # No server fits: the hull is a segment of the workers' axis.
         corners = 1
     if reach > 0 and (corners == 1 or at_s[corners - 1] > 0.0):
         at_w[corners] = reach
@@ -310,21 +313,21 @@ def machine_hull(
 
 @kernel
 def slot_corners(slot: Slot, most_w: int, most_s: int, whole: bool) -> Corners:
-    """Lay out a slot's classes and their corners, class after class.
+    """Return a slot's classes of machines and their corners, class by class.
 
     Parameters
     ----------
     slot : Slot
         The machines.
     most_w, most_s : int
-        Most workers and servers that the slot will be asked for.
+        Maximum workers and servers to be placed in the slot.
     whole : bool
-        Corners of the integer hulls rather than of the polygons.
+        Whether to use the integer hulls instead of the polygons.
 
     Returns
     -------
     Corners
-        Without classes that hold nothing.
+        The corners, without classes that have no capacity.
     """
     price_worker, price_server, free, worker, server = slot
     first, count, following, classes = group_machines(slot)

@@ -1,4 +1,4 @@
-"""One recomputation: fair shares, the program, and placements of its decision."""
+"""One recomputation of Dorm: fair shares, the integer program, and placements."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _ROUNDING = 1e-9
 
 @dataclass
 class Recomputation:
-    """Running jobs and a window of queued ones that compete for the cluster.
+    """One recomputation of the workers of running jobs and of a window of queued jobs.
 
     Parameters
     ----------
-    room : Room
+    room : FreeCapacity
         Free capacity and placements; not changed.
     pools : ServerGroups
         Groups of the servers that are up.
     setting : DormParameters
         Bounds and limits.
-    running : sequence of Entry
+    running : sequence of OpenJob
         All running jobs, in order of arrival.
-    queued : sequence of Entry
+    queued : sequence of OpenJob
         The window of queued jobs, in order of arrival.
 
     Attributes
@@ -56,14 +56,14 @@ class Recomputation:
     statistics: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # In order of arrival, which breaks ties between equal shares.
+        # Sorted by arrival, to break ties between equal shares.
         entries = sorted([*self.running, *self.queued], key=lambda entry: entry.order)
         self._fair = dict(zip(entries, self.pools.fair_shares(entries), strict=True))
         allowed = ceiling(self.setting.fairness_loss * 2 * self.pools.resources)
         self.bound = max(allowed, self._total_loss({}))
 
     def solve(self) -> PlacementChanges:
-        """Return the changes, which keep within both bounds."""
+        """Return changes that satisfy the bounds on fairness loss and adjustments."""
         farthest = sorted(
             self.running, key=lambda entry: (-self._loss(entry, entry.choice), entry.order)
         )
@@ -130,7 +130,7 @@ class Recomputation:
     def _arrange(
         self, entries: Sequence[OpenJob], solution: DormSolution
     ) -> PlacementChanges | None:
-        """Place the program's decision; None if a running job would get no placement."""
+        """Place the program's solution; return None if a running job would get no placement."""
         free = self.room.free.copy()
         changed = [
             (entry, target, layout_of(self.room, entry, free))
@@ -158,7 +158,10 @@ class Recomputation:
     def _settle(
         self, entry: OpenJob, target: tuple[Integers, Integers], layout: MutablePlacement
     ) -> int | None:
-        """Fill a trimmed layout to its target or below; return the choice, None if none fits."""
+        """Extend a trimmed layout to its target, or else to the largest choice that fits.
+
+        Returns the index of the choice, or None if no choice fits.
+        """
         choice = int(np.searchsorted(entry.counts, target[0].sum()))
         if self._fill(target, layout):
             return choice
@@ -171,7 +174,7 @@ class Recomputation:
     def _fill(self, target: tuple[Integers, Integers], layout: MutablePlacement) -> bool:
         """Extend a trimmed layout group by group; if that fails, change nothing."""
         before = (layout.given[0].copy(), layout.given[1].copy())
-        for order in ((0, 1), (1, 0)):  # one kind may take the only servers of the other
+        for order in ((0, 1), (1, 0)):  # one kind may occupy the only servers for the other
             if all(
                 layout.extend(
                     kind, int(target[kind][group] - layout.given[kind][member].sum()), member
@@ -184,7 +187,7 @@ class Recomputation:
         return False
 
     def _start(self) -> PlacementChanges:
-        """Keep running jobs; start queued ones whose fairness loss doesn't grow."""
+        """Start queued jobs if that doesn't raise their fairness loss; change no running job."""
         free = self.room.free.copy()
         outcome: PlacementChanges = {}
         for entry in self.queued:
@@ -214,7 +217,7 @@ class Recomputation:
 
 
 def layout_of(room: FreeCapacity, entry: OpenJob, free: Integers) -> MutablePlacement:
-    """Return a job's current placement as a layout to be changed on ``free``."""
+    """Return a job's current placement as a `MutablePlacement` that updates ``free``."""
     given = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
     if entry.choice >= 0:
         placement = room.standing[entry.job.name][1]

@@ -1,4 +1,4 @@
-"""Pinned plans: promised jobs that keep their servers, and so lose nothing by restarts."""
+"""Pinned plans: promised jobs keep their servers, so that restarts cost them nothing."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Flags = NDArray[np.bool_]
 
 
 class PinnedPlanner:
-    """Chooses pinned plans for promised jobs that run and lose part of a slot by a restart.
+    """Chooses pinned plans for running promised jobs whose restart would cost part of a slot.
 
-    A plan of levels doesn't name servers, so it counts a restart in every slot. A pinned plan
-    counts none while the job keeps its placement, and one if the job scales down first. All other
+    A plan of levels doesn't name servers, so it assumes a restart in every slot. A pinned plan
+    assumes none while the job keeps its placement, and one if the job scales down first. All other
     jobs are planned around pinned plans.
     """
 
@@ -31,7 +31,7 @@ class PinnedPlanner:
         self._cluster, self._quotas = cluster, quotas
 
     def still_valid(self, state: State, slot: int) -> PinnedPlans:
-        """Return the plans in force that still keep their promises, with new end slots."""
+        """Return the plans in force that still keep their promises, with updated end slots."""
         jobs, arrays = state.jobs, state.jobs.arrays
         valid: PinnedPlans = {}
         for row, plan in state.plan.pinned.items():
@@ -56,8 +56,9 @@ class PinnedPlanner:
     ) -> Iterator[PinnedPlans]:
         """Yield sets of pinned plans to plan other jobs around, the best first.
 
-        In one set, jobs keep their current placement if that completes in time. In another, the
-        lean one, each has the fewest workers that do. The last set has the plans in force only.
+        In one set, jobs keep their current placement if it completes in time. In the lean set,
+        each job has the minimum number of workers that completes in time. The last set has only
+        the plans in force.
 
         Parameters
         ----------
@@ -68,9 +69,9 @@ class PinnedPlanner:
         in_force : dict of int to PinnedPlan
             Plans in force.
         new_only : bool
-            Whether jobs with a plan keep it.
+            Whether jobs that already have a plan keep it.
         lean_first : bool
-            Whether the lean set comes first, to show arrivals how much is free.
+            Whether the lean set comes first; it leaves the most capacity for arrivals.
         """
         jobs = state.jobs
         order = order[(jobs.restart_loss[order] > 0.0) & (jobs.level[order] >= 0)]
@@ -86,13 +87,13 @@ class PinnedPlanner:
     def _pin(
         self, state: State, slot: int, rows: list[int], in_force: PinnedPlans, *, lean: bool
     ) -> PinnedPlans:
-        """Return pinned plans of all jobs that can keep their servers, by promise."""
+        """Return pinned plans of all jobs that can keep their servers, chosen in order."""
         jobs, pinned = state.jobs, dict(in_force)
         usage = self._usage_by_tenant(pinned, jobs.arrays)
         for row in rows:
             previous = pinned.get(row)
             if previous is not None and not lean and previous.level == jobs.level[row]:
-                continue  # it stays as it is
+                continue  # the plan in force already has this level
             if previous is not None:
                 _count(usage, jobs.arrays, row, previous, -1)
             for plan in _plans_on_servers(jobs, slot, row, lean=lean):
@@ -104,7 +105,7 @@ class PinnedPlanner:
         return pinned
 
     def _fits(self, state: State, slot: int, row: int, plan: PinnedPlan, usage: Integers) -> bool:
-        """Return whether bags leave a plan its servers, and its tenant's share covers it.
+        """Return whether a plan fits beside the bags' usage and within its tenant's share.
 
         Other running jobs can't conflict, because the job already runs on this capacity.
         """
@@ -184,9 +185,10 @@ def pinned_placements(pinned: PinnedPlans, rows: int) -> tuple[Placements, Integ
 
 
 def forbidden_levels(pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Flags:
-    """Return the levels that jobs may not scale up to in the next slot; empty without limits.
+    """Return the levels that jobs may not scale up to in the next slot.
 
-    A job that scales up for a slot must return to its plan and complete by the plan's end.
+    A job that scales up for a slot must return to its plan and complete by the plan's end. The
+    array is empty if no job has a pinned plan.
     """
     if not pinned:
         return np.zeros((0, 0), np.bool_)
@@ -216,12 +218,12 @@ def cannot_move(pinned: PinnedPlans, arrays: JobArrays, slot: int, row: int, lev
 
 
 def slots_needed(remaining: int, first: int, gain: int) -> int:
-    """Return the number of slots that work takes if the first one yields another amount."""
+    """Return the number of slots for ``remaining`` work, with another gain in the first slot."""
     return 1 + max(0, -(-(remaining - first) // gain))
 
 
 def reduce_to_sum(counts: Integers, total: int) -> Integers:
-    """Reduce numbers to a sum, the smallest first."""
+    """Reduce counts until their sum is ``total``, the smallest count first."""
     reduced = counts.copy()
     excess = int(reduced.sum()) - total
     while excess > 0:
@@ -236,7 +238,7 @@ def reduce_to_sum(counts: Integers, total: int) -> Integers:
 def _plans_on_servers(jobs: OpenJobs, slot: int, row: int, *, lean: bool) -> Iterator[PinnedPlan]:
     """Yield plans on a job's current servers that keep its promise.
 
-    The most workers come first, or with ``lean`` the fewest.
+    Plans with the most workers come first, or those with the fewest if ``lean``.
     """
     arrays = jobs.arrays
     servers, workers, ps = jobs.entries(row)
@@ -291,9 +293,9 @@ def _ends(
     slot : int
         The next slot.
     remaining : ndarray of int64
-        Progress units that remain after it.
+        Progress units that remain after the next slot.
     resumed, gain : ndarray of int64
-        Progress units of the slot in which a plan is resumed, and of those after it.
+        Progress units gained in the slot that resumes a plan, and in each later slot.
     end : ndarray of int64
         Last slot of each plan.
     """

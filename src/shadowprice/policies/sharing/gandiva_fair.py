@@ -1,8 +1,8 @@
-"""Gandiva_fair: tickets buy units slot by slot, and gangs take turns.
+"""Gandiva_fair: split stride scheduling of gangs, slot by slot, with tickets per tenant.
 
-Chaudhary et al., EuroSys 2020; non-elastic and blind to placement, as in Astraea's evaluation.
-Worker types are traded at the given speeds. Left out: profiling of jobs, the cost of moving them,
-and the split into a central and per-server schedulers.
+Chaudhary et al., EuroSys 2020; not elastic and without placement preferences, as in Astraea's
+evaluation. Tenants trade worker types at the given speeds. Left out: job profiling, migration
+costs, and the split into a central and per-server schedulers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TICKETS: Final = 1000
 
 
 class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
-    """Split stride scheduling over gangs; every slot is filled from empty servers."""
+    """Split stride scheduling over gangs; every slot is planned from empty servers."""
 
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
         super().__init__(context, parameters)
@@ -45,7 +45,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
             self._strides = before._strides
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, shares and tickets included."""
+        """Return every parameter in force, including shares and tickets."""
         tickets = {
             tenant: dict(
                 zip(self._tenancy.worker_types, self._tickets[:, index].tolist(), strict=True)
@@ -97,7 +97,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
 
 
 def _still_free(placement: Placement | None, workers: Integers, ps: Integers | None) -> bool:
-    """Return whether a job can keep its placement."""
+    """Return whether a job can keep its placement, given the free units of each server."""
     if placement is None:
         return False
     servers = list(placement.servers)
@@ -120,7 +120,7 @@ def _traded(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integer
             for tenant in tenancy.tenants
         ]
     )
-    # `trade_tickets` takes types from slow to fast: by the sum of the tenants' speeds.
+    # `trade_tickets` expects types from slow to fast, here by the sum of the tenants' speeds.
     order = np.argsort(speeds.sum(axis=0), kind="stable")
     traded = np.empty_like(shares)
     traded[:, order] = trade_tickets(shares[:, order], speeds[:, order])

@@ -1,4 +1,4 @@
-"""Base of the schedulers of fixed gangs: gangs by name, arrivals and departures."""
+"""Base class of the schedulers of fixed-size gangs: arrivals, departures and quotes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ P = TypeVar("P", bound=SharingParameters)
 
 
 class GangPolicy(ReactivePolicy[P]):
-    """A reactive policy that places fixed gangs on capacity units."""
+    """A reactive policy that places fixed-size gangs on capacity units."""
 
     capabilities: ClassVar = Capabilities(
         wakes_every_slot=True, local_traffic_is_free=True, quotes=True
@@ -40,7 +40,7 @@ class GangPolicy(ReactivePolicy[P]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued, and with how many workers."""
-        del explained  # a refusal always has its reason
+        del explained  # a refusal always has a reason
         return Quote.of(self._answer(job), view.slot)
 
     @abstractmethod
@@ -61,12 +61,12 @@ class GangPolicy(ReactivePolicy[P]):
         return fixed_gang(job, claim, self._parameters.workers, workers, ps)
 
     def _places_up(self, view: View) -> tuple[Integers, Integers]:
-        """Return the worker units and the PS units of servers that are up, 0 elsewhere."""
+        """Return the worker units and the PS units of each server, 0 for lost servers."""
         up = np.array([not view.lost(server) for server in range(view.cluster.servers)])
         return self._tenancy.workers * up, self._tenancy.ps * up
 
     def _rearrange(self, view: View, target: Mapping[str, Placement]) -> Iterator[Decision]:
-        """Move gangs to their target placements; pauses come first, so that nothing overbooks."""
+        """Move gangs to their target placements; pauses come first to free capacity."""
         for name in self._gangs:
             before = view.open_jobs[name].placement
             if before is not None and target.get(name) != before:
@@ -78,7 +78,7 @@ class GangPolicy(ReactivePolicy[P]):
     # ------------------------------------------------------------ steps
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # only the gang's own size decides
+        del view  # admission depends on the gang's size only
         for job in jobs:
             gang = self._gang_of(job)
             if isinstance(gang, Refusal):

@@ -1,4 +1,4 @@
-"""Parameters of Gandiva_fair and HiveD; light, so that listing policies compiles nothing."""
+"""Parameters of Gandiva_fair and HiveD, without kernels, so that listing policies is fast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIZE = (
 
 
 class SharingParameters(Parameters):
-    """What the schedulers of gangs have in common."""
+    """Parameters shared by the gang schedulers."""
 
     workers: Size = Field(default="most", description=_SIZE)
 

@@ -1,7 +1,7 @@
 """Descriptions of charts, which the page's script draws (``assets/charts.mjs``).
 
-A description is plain data: the kind of chart and its numbers. The page contains it at the position
-of the chart.
+A description is plain data: the kind of chart and its values. It is embedded in the page where the
+chart appears.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Series:
     name : str
         Label in the legend.
     values : ndarray of float64
-        One for each position of the x axis; NaN leaves a gap.
+        One value per position on the x axis; NaN leaves a gap.
     colour : int
         Index of the colour.
     """
@@ -72,9 +72,9 @@ class GanttBar:
     row : int
         Index of its row.
     begin, end : int
-        First slot, and first slot after it.
+        First slot, and the slot after the last.
     style : str
-        Entry of the legend that it belongs to.
+        Its entry in the legend.
     remark : str
         Text of its tooltip.
     """
@@ -87,7 +87,7 @@ class GanttBar:
 
 
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
-    """Return the element of a chart, with its description and further blocks of data.
+    """Return a chart's HTML element, with its description and further blocks of data.
 
     ``assets/kinds.mjs`` draws the description. ``blocks`` are uint8 arrays that are too long for
     JSON.
@@ -97,12 +97,12 @@ def chart(description: Mapping[str, Any], *blocks: object) -> str:
 
 
 def downsample(values: Floats, most: int = POINTS, *, last: bool = False) -> tuple[Floats, Floats]:
-    """Reduce a series to at most ``most`` points: means over neighbours, or last values.
+    """Reduce a series to at most ``most`` points, by mean or last value.
 
     Parameters
     ----------
     values : ndarray of float64
-        One for each slot.
+        One value per slot.
     most : int
         Maximum number of points.
     last : bool
@@ -152,7 +152,7 @@ def line_chart(
     x_label, y_label : str
         Labels of the axes.
     slots : bool
-        Positions are slots: the axis shows time, and zooms together with other such charts.
+        Positions are slots: the axis shows time, and all such charts zoom together.
     height : int
         Pixels.
     fill : bool
@@ -193,7 +193,7 @@ def line_chart(
 
 
 def _axis(xs: Floats) -> object:
-    """Return positions; if they are regular, only first, step and count."""
+    """Return positions, or only first, step and count if they are evenly spaced."""
     if len(xs) > 2 and (np.diff(xs) == xs[1] - xs[0]).all():
         return {"first": _whole(xs[0]), "step": _whole(xs[1] - xs[0]), "count": len(xs)}
     return rounded(xs, 9)
@@ -204,9 +204,9 @@ def _whole(value: float) -> float | int:
 
 
 def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:
-    """Return horizontal boxes: median, quartiles, whiskers at 5 % and 95 %.
+    """Return a horizontal box plot: median, quartiles, whiskers at 5 % and 95 %.
 
-    Up to `DOTS` values are also drawn as dots. ``zero`` labels the line at 0.
+    If a row has at most `DOTS` values, they are also drawn as dots. ``zero`` labels the line at 0.
     """
     limits = [np.percentile(box.values, (1, 99)) for box in boxes if len(box.values)]
     rows = []
@@ -260,7 +260,7 @@ def interval_plot(
 
 
 def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
-    """Return horizontal bars from 0.
+    """Return a chart of horizontal bars that start at 0.
 
     ``rows`` are (name, value, text, colour), from the top; the text is drawn after the bar.
     """
@@ -280,7 +280,7 @@ def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
 def share_bars(
     rows: Sequence[str], parts: Sequence[tuple[str, int, Sequence[float], Sequence[str]]]
 ) -> str:
-    """Return bars of equal length, divided by shares.
+    """Return a chart of stacked bars of equal length, one segment per share.
 
     ``parts`` are (name, colour, value by row, text by row); parts without any value are omitted.
     """
@@ -313,9 +313,9 @@ def gantt(
     first: int,
     last: int,
 ) -> str:
-    """Return bars over slots, one row for each name.
+    """Return a Gantt chart over slots, with one row per name.
 
-    ``legend`` entries are (style, name, colour). ``last`` is the slot after the last of the axis.
+    ``legend`` entries are (style, name, colour). ``last`` is the slot after the end of the axis.
     """
     return chart(
         {

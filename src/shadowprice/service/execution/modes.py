@@ -1,4 +1,4 @@
-"""Checks of the two modes of a service: it commands an executor, or only observes jobs."""
+"""Checks of a service's mode: commanding an executor, or only observing jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def check_executor(settings: ServiceSettings, executor: Executor | None) -> None
     Raises
     ------
     InputError
-        If no executor would run jobs, or if an observing service's executor can't observe.
+        If a commanding service has no executor, or if an observing service's executor can't
+        observe.
     """
     if executor is None and not settings.observe:
         raise InputError(Fault("--executor", "nothing would run", "add --observe"))
@@ -79,8 +80,7 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
     """Refuse a change between observing and commanding while jobs are open.
 
-    Jobs that a service only observed run under another scheduler. If the service commanded them
-    next, they would run twice.
+    An observed job already runs under another scheduler, so commanding it would run it twice.
 
     Raises
     ------

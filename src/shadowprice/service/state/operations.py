@@ -160,7 +160,7 @@ def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
 def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
     """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
 
-    Its restart cost is the stated cost, adjusted by measured restarts (`Restarts.expected`).
+    Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`).
 
     Raises
     ------
@@ -183,7 +183,7 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
 
 
 def _is_resumable(batch: Batch, spec: JobSpec) -> bool | None:
-    """Return the stated ``run.checkpoints``, or what the job's processes have shown so far."""
+    """Return the stated ``run.checkpoints``, or the value observed from the job's processes."""
     if spec.run is not None and spec.run.checkpoints is not None:
         return spec.run.checkpoints
     record = batch.engine.open_jobs.get(spec.name)
@@ -214,7 +214,7 @@ def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | N
             batch.take(JobsArrived(slot, tuple(jobs)))
             explain_end(batch, jobs)
     except InsufficientPointsError as error:
-        if len(jobs) > 1:  # retry them singly: each is checked against the remaining balance
+        if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
             for job in jobs:
                 _arrive_alone(batch, job.name)
             return
@@ -285,7 +285,7 @@ class CancelJob:
 class ReviseJob:
     """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values.
 
-    A revision that asks for more is an admission of the difference at current prices. If it is
+    If the revision asks for more, the policy must admit the difference at current prices. If it is
     refused, the job stays as it was. With ``dry_run``, every change is rolled back.
     """
 
@@ -322,7 +322,7 @@ class ReviseJob:
         if record != truth.specs[self.name]:
             with batch.whole():
                 self._apply(batch, view, submission.spec)
-            # Without its family's curve, so that the revised file can be submitted again.
+            # Hashed without its family's curve, so that the revised file can be submitted again.
             _, content_before = batch.stored([self.name])[self.name]
             added = family_keys(truth.specs[self.name], content_before)
             content = content_hash(without_keys(record, added - self.changes.keys()))
@@ -335,7 +335,7 @@ class ReviseJob:
         return truth.views.get(self.name) or batch.views[self.name]
 
     def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
-        """Revise the job in the engine, and debit the price of what it asks for beyond before.
+        """Revise the job in the engine, and debit the price of its additional demand.
 
         Raises
         ------
@@ -359,7 +359,7 @@ class ReviseJob:
         is_admission = asks_for_more(stated, job, horizon=horizon)
         done = record.progress * before.work // before.required
         if is_admission:
-            # A refusal restores this policy state exactly, with all that was learnt.
+            # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
             commands = batch.take(JobRevised(truth.coming, job, is_admission))
@@ -378,7 +378,7 @@ class ReviseJob:
 
 
 class _DryRunError(Exception):
-    """Rolls a dry run back."""
+    """Raised to roll back a dry run; holds the revised job."""
 
     def __init__(self, view: JobView) -> None:
         super().__init__(view.name)
@@ -398,7 +398,7 @@ class QuoteResult:
     quote : Quote
         The policy's answer.
     price : int or None
-        In millionths of a point; None if the policy gave no price.
+        Price in millionths of a point; None if the policy gave no price.
     held : int or None
         Balance of the tenant in millionths of a point; None if it has no budget.
     reason : mapping or None
@@ -503,7 +503,7 @@ class QuoteJob:
 class UpdateServers:
     """Add, remove, resize, drain or resume servers.
 
-    ``servers`` is that of `CapacityChanged`; ``what`` describes the change in the event stream.
+    ``servers`` is as in `CapacityChanged`; ``what`` describes the change in the event stream.
     ``sets_capacity`` is false if only other properties change.
     """
 

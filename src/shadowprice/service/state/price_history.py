@@ -2,7 +2,7 @@
 
 A sample holds the prices of the first slot that `prices` returns. Its grain is 2 for the first
 sample of an hour, 1 for the first of a minute, else 0. Grain 0 is purged after an hour, and grain 1
-after a week. So months of slots of one second need only some thousand rows.
+after a week. So months of one-second slots need only a few thousand rows.
 """
 
 from __future__ import annotations

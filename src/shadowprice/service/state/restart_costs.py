@@ -7,12 +7,12 @@ A new job has no measurements, so its cost is estimated from earlier jobs of its
 cost is multiplied by the median ratio of their measured to their stated costs, but never reduced.
 Without a stated cost, the estimate is the median of their measured costs.
 
-A job reports its own costs, and may report anything. So they count for its tenant only, and at most
-as the time that the service itself observed.
+A job can report any cost. Reported costs are therefore used for its own tenant only, and capped at
+the time that the service itself observed.
 
 A first start isn't a restart, so the job doesn't report it. The service derives its cost from the
-first report. That cost only counts in the ratios: the time in which other jobs load their data for
-the first time says little about a job without a stated cost.
+first report. That cost only enters the ratios, because the time that other jobs need to load their
+data at first says little about a job without a stated cost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MIN_RELATIVE_DEVIATION: Final = 0.1
 """Minimum relative difference between the measured and the estimated cost."""
 
 COST_STEPS_PER_SLOT: Final = 100
-"""Costs are whole numbers of these parts of a slot; a correction is larger than one part."""
+"""Steps of a slot to which costs are rounded up; a difference of one step or less is ignored."""
 
 
 SAMPLES_PER_TENANT: Final = 20
@@ -71,8 +71,8 @@ class _TenantCosts:
 class RestartCostEstimator:
     """Measured costs of restarts and first starts.
 
-    Measurements of single jobs are held in memory only. Those for new jobs are stored: ``stored``
-    is the result of `record`, and empty at the first start of the service.
+    Measurements of individual jobs are kept in memory only. Measurements by tenant are stored:
+    ``stored`` is the last result of `record`, and empty at the first start of the service.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class RestartCostEstimator:
         if len(costs.factors) < MIN_SAMPLES:
             return stated
         factor = median(costs.factors)
-        # Never below the stated cost, which may include worse cases than were measured.
+        # Never below the stated cost, which may cover worse cases than those measured.
         if factor <= 1.0 + MIN_RELATIVE_DEVIATION:
             return stated
         return max(stated, _share(float(stated) * slot_seconds * factor, slot_seconds))
@@ -132,10 +132,11 @@ class RestartCostEstimator:
     ) -> bool:
         """Record the restart cost that a generation reports; return whether it is new.
 
-        The cost of each generation but the first is recorded once. ``resized`` means that the job
-        was resized without a pause, so that the time between the generations counts. ``observed``
-        returns the maximum cost that the service's own observations allow, and ``stated`` the
-        stated cost, or 0; both in seconds. They are called only for a new measurement.
+        The cost of every generation except the first is recorded once. ``resized`` means that the
+        job was resized without a pause, so that the time between the generations counts.
+        ``observed`` returns the maximum cost that the service's own observations allow, and
+        ``stated`` the stated cost, or 0; both in seconds. They are called only for a new
+        measurement.
         """
         if generation < 2 or not is_restart(metrics):
             return False
@@ -151,7 +152,7 @@ class RestartCostEstimator:
         return True
 
     def _costs_of(self, tenant: str | None) -> _TenantCosts:
-        """Return the costs of a tenant that is being measured, and make it the newest."""
+        """Return a tenant's costs, and make the tenant the last to be evicted."""
         costs = self._tenants.pop(tenant or "", None) or _TenantCosts()
         self._tenants[tenant or ""] = costs
         while len(self._tenants) > MAX_TENANTS:

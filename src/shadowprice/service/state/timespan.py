@@ -1,6 +1,6 @@
 """The end of the timespan: operators set, move and remove it, and it survives restarts.
 
-The store holds the end as a moment. If the clock is changed, the moment falls into another slot.
+The end is stored as a point in time, which falls into another slot if the clock is changed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_end(store: Store) -> TimespanEnd:
 
 
 def slot_of_end(calendar: SlotCalendar, at: int | None) -> int | None:
-    """Return the first slot in which nothing may run: the slot of the moment ``at``."""
+    """Return the first slot in which nothing may run: the slot that contains ``at``."""
     return None if at is None else max(0, calendar.slot_at(at))
 
 
@@ -68,7 +68,7 @@ class ChangeTimespan:
     at: int | None
 
     def perform(self, batch: Batch) -> None:
-        """Change the end; the engine replans jobs that it affects."""
+        """Change the end; the engine replans the affected jobs."""
         change_end(batch, replace(batch.truth.end, at=self.at))
 
 
@@ -76,8 +76,9 @@ class ChangeTimespan:
 class FollowOption:
     """Apply the text of ``--until`` at the start of the service, if it has changed.
 
-    A restart with the same text keeps the end. A duration doesn't start again, a clock time doesn't
-    move to the next day, and a change by an operator persists. ``option`` is None if not given.
+    A restart with the same text keeps the stored end: a duration isn't counted from the restart,
+    a clock time doesn't move to the next day, and an operator's change persists. ``option`` is None
+    if not given.
     """
 
     option: str | None
@@ -103,7 +104,7 @@ def change_end(batch: Batch, end: TimespanEnd) -> None:
 
 
 def follow_clock(batch: Batch) -> None:
-    """Update the engine's last slot from the end's moment, and the views of all open jobs."""
+    """Update the engine's end slot from the stored end, and the views of all open jobs."""
     truth = batch.truth
     slot = slot_of_end(batch.calendar, truth.end.at)
     if slot != batch.engine.until:
@@ -122,7 +123,7 @@ def follow_clock(batch: Batch) -> None:
 def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
     """Explain jobs that were refused, or got no promise, only because the timespan ends.
 
-    Extends the reason of each such job, and emits an event.
+    Extends the reason of each of these jobs, and emits an event for it.
     """
     engine = batch.engine
     if not is_near(engine) or not engine.capabilities.quotes:
@@ -157,7 +158,7 @@ def without_end(engine: Engine) -> Engine:
 
 
 def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
-    """Return whether a copy without an end would admit a job; with a promise if ``promised``."""
+    """Return whether ``twin`` would admit a job; ``promised`` requires a promise."""
     if job.name in twin.jobs:
         job = replace(job, name=f"{job.name} (without the end)")
     try:

@@ -1,6 +1,6 @@
-"""Training inside jobs that continues through every change of the number of workers.
+"""Elastic training inside a job: it continues when the number of workers changes.
 
-Names are loaded at first use, because they need torch (``pip install 'shadowprice[train]'``).
+Names are imported at first use, because they need torch (``pip install 'shadowprice[train]'``).
 """
 
 from __future__ import annotations

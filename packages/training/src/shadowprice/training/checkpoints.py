@@ -1,10 +1,10 @@
-"""Checkpoints of torch objects, atomic and written by one process or by all of them.
+"""Atomic checkpoints of torch objects, written by one process or in pieces by all of them.
 
 They are `shadowprice.jobs` checkpoints: atomic, with a checksum, and the previous one is kept.
-Their data is a state that `torch.save` wrote. Reading it never runs code (`weights_only`).
+Their content is a state written by `torch.save`. Loading it never runs code (`weights_only`).
 
-If every process has a piece of the state, each writes its piece first, as a checkpoint of its own
-in ``piece-N``. The leader's checkpoint comes last, and has the digests of all pieces.
+If the state is sharded, each process first writes its piece, as a separate checkpoint in
+``piece-N``. The leader writes its checkpoint last, with the digests of all pieces.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def packed(state: State, what: str = "a state") -> memoryview:
     Raises
     ------
     TrainingError
-        If it contains anything else, such as numpy's numbers, which can't be loaded again.
+        If it contains anything else, such as numpy scalars, which can't be loaded again.
     """
     stream = io.BytesIO()
     try:
         torch.save(dict(state), stream)
         stream.seek(0)
-        torch.load(stream, map_location="meta", weights_only=True)  # all but the tensors' elements
+        torch.load(stream, map_location="meta", weights_only=True)  # all but the tensors' data
     except (pickle.PickleError, AttributeError, TypeError) as error:
         # torch first advises to load without `weights_only`; a later line names the type.
         reason = next((line for line in str(error).splitlines() if "GLOBAL" in line), str(error))
@@ -99,7 +99,7 @@ def packed(state: State, what: str = "a state") -> memoryview:
 
 
 def unpacked(data: bytes) -> dict[str, Any]:
-    """Return the state that `packed` wrote, with tensors on the CPU. Never runs code in it.
+    """Return the state from the bytes of `packed`, with tensors on the CPU; run no code.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def save(
     directory : Path, optional
         Target directory; by default the job's own.
     digests : sequence of str, optional
-        Results of `save_shard`, in the order of the pieces, which have to be on disk already.
+        Results of `save_shard` by number; the pieces must already be on disk.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def save_shard(step: int, number: int, state: State, directory: Path | None = No
 
 
 def load(directory: Path | None = None) -> Restored | None:
-    """Return the newest valid checkpoint with all its pieces; None without any.
+    """Return the newest checkpoint that is valid and has all its pieces, or None.
 
     Parameters
     ----------
@@ -176,14 +176,14 @@ def load(directory: Path | None = None) -> Restored | None:
 def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Restored | None:
     """Load on the leader and broadcast the result, so that all processes start from it.
 
-    Only the leader reads the directory. Other processes need it only for pieces.
+    Only the leader reads the directory here; other processes read it only for pieces.
 
     Parameters
     ----------
     directory : Path, optional
         Directory to read; by default the job's own.
     group : process group, optional
-        Group of the broadcast, which has to take tensors of the CPU.
+        Group of the broadcast; it must support CPU tensors.
     """
     directory = directory or jobs.current().checkpoint_dir
     checkpoint = load(directory) if dist.get_rank() == 0 else None

@@ -1,9 +1,9 @@
 """Assignment of chunks to workers: every mini-batch of every epoch counts exactly once.
 
 A chunk is assigned to one worker at a time, under a token. A mini-batch counts when it is committed
-in its turn under the current token. All servers then apply its gradient. When a worker is lost, its
-tokens expire. Its committed mini-batches stay, and the rest of its chunk is assigned again. So
-nothing is left out or counted twice, even if a worker dies or continues late.
+in order under the current token. All servers then apply its gradient. When a worker is lost, its
+tokens expire. Its committed mini-batches stay, and the rest of its chunk is assigned again. So no
+mini-batch is skipped or counted twice, even if a worker dies or continues late.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Work:
     chunk : int
         The chunk; in synchronous training, the step.
     first, last : int
-        Range of mini-batches of the chunk, or of parts of the step, without ``last``.
+        Half-open range of mini-batches of the chunk, or of parts of the step.
     ahead : int
         The chunk that the worker will probably get next, for prefetching; -1 for none.
     """
@@ -47,8 +47,8 @@ class Work:
 class Ledger:
     """Assigns chunks for asynchronous training.
 
-    Once all chunks of the current epoch are assigned, chunks of the next epoch follow. A chunk that
-    is still in work is never assigned a second time.
+    Once all chunks of the current epoch are assigned, chunks of the next epoch follow. A chunk is
+    never assigned to a second worker while the first still processes it.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Ledger:
     order : callable
         Returns the order of the chunks in an epoch.
     record : mapping, optional
-        Result of `record`, to go on from.
+        Result of `record` to resume from.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Ledger:
         self._reserved: dict[int, tuple[int, int]] = {}
         self._tokens = 0
         self.committed: int = 0
-        """Mini-batches that count, since the job's beginning."""
+        """Mini-batches committed since the start of the job."""
         self._opened = 0
         self._left: dict[int, dict[int, int]] = {}
         if record is not None:
@@ -89,12 +89,12 @@ class Ledger:
 
     @property
     def epoch(self) -> int:
-        """The first incomplete epoch; once all are complete, their number."""
+        """The first incomplete epoch, or the number of epochs if all are complete."""
         return min(self._left, default=self._opened)
 
     @property
     def finished(self) -> bool:
-        """Whether every mini-batch of every epoch counts."""
+        """Whether all mini-batches of all epochs are committed."""
         return self._opened >= self._epochs and not self._unfinished()
 
     def record(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Ledger:
         return {"committed": self.committed, "opened": self._opened, "left": remaining}
 
     def deal(self, worker: int, workers: int) -> Work | None:
-        """Assign a free chunk to a worker; return None if there is none now.
+        """Assign a free chunk to a worker; return None if no chunk is free now.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class Ledger:
         return Work(self._tokens, epoch, chunk, done, self._minibatches[chunk], ahead_chunk)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Count a mini-batch; return the gradients to apply now, None if it doesn't count.
+        """Commit a mini-batch; return the gradients to apply now, None if the commit is stale.
 
         Parameters
         ----------
@@ -172,7 +172,10 @@ class Ledger:
         self._leases = {token: lease for token, lease in self._leases.items() if lease[0] != worker}
 
     def _chosen(self, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the chunk to assign next: of the oldest epoch, and preferably unreserved."""
+        """Return the chunk to assign next, from the oldest epoch with free chunks.
+
+        ``reserved`` is preferred, then a chunk that no other worker has reserved.
+        """
         while True:
             for epoch in self._unfinished():
                 free = self._free(epoch)
@@ -213,7 +216,7 @@ class Ledger:
         return [chunk for chunk in self._order(epoch) if chunk in unfinished and chunk not in busy]
 
     def _unfinished(self) -> list[int]:
-        """Return the open epochs. A restored record may have more epochs than the job has now."""
+        """Return the open epochs, without restored ones beyond the job's current number."""
         return sorted(epoch for epoch in self._left if epoch < self._epochs)
 
     def _opened_another(self) -> bool:
@@ -226,7 +229,7 @@ class Ledger:
 
 
 class Rounds:
-    """Assigns the parts of one step after the other, for synchronous training.
+    """Assigns the parts of each step, one step at a time, for synchronous training.
 
     Every worker gets a share of the step's parts; the share of a lost worker goes to another. The
     step is applied once all shares are committed, in the order of its parts.
@@ -238,7 +241,7 @@ class Rounds:
     epochs : int
         Number of epochs.
     record : mapping, optional
-        Result of `record`, to go on from.
+        Result of `record` to resume from.
     """
 
     def __init__(self, order: Order, epochs: int, record: Mapping[str, Any] | None = None) -> None:
@@ -246,7 +249,7 @@ class Rounds:
         self._steps = order.steps * epochs
         self._tokens = 0
         self.committed: int = int(record["committed"]) if record is not None else 0
-        """Steps that count, since the job's beginning."""
+        """Steps completed since the start of the job."""
         self._free: list[tuple[int, int]] = []
         self._leases: dict[int, tuple[int, tuple[int, int]]] = {}
         self._in: dict[int, Key] = {}
@@ -254,12 +257,12 @@ class Rounds:
 
     @property
     def epoch(self) -> int:
-        """The first incomplete epoch; once all are complete, their number."""
+        """The first incomplete epoch, or the number of epochs if all are complete."""
         return self._order.epoch(self.committed)
 
     @property
     def finished(self) -> bool:
-        """Whether every step counts."""
+        """Whether all steps are completed."""
         return self.committed >= self._steps
 
     def record(self) -> dict[str, Any]:
@@ -281,7 +284,7 @@ class Rounds:
         return Work(self._tokens, self.epoch, self.committed, first, last)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Record a share; return the gradients to apply now, None if it doesn't count.
+        """Commit a share; return the gradients to apply now, None if the commit is stale.
 
         The result is empty until the last share of the step arrives.
         """

@@ -1,4 +1,4 @@
-"""Order of the data, chunk by chunk, independent of which worker processes it."""
+"""Order of the samples, chunk by chunk, whichever worker processes a chunk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Indices = NDArray[np.int64]
 class ChunkOrder:
     """Order of the chunks in an epoch, and of the samples in each chunk.
 
-    Chunks are shuffled, and samples only within their chunk, so that a worker needs few chunks at
-    once. ``samples`` has the number of samples of every chunk, and ``seed`` determines the order.
+    Chunks are shuffled, and samples are shuffled only within their chunk, so that a worker needs
+    few chunks at a time. ``samples`` is the number of samples in each chunk.
     """
 
     def __init__(self, samples: Sequence[int], seed: int) -> None:
@@ -27,7 +27,7 @@ class ChunkOrder:
         """Return the samples of a chunk in an epoch's order, by index in the chunk."""
 
     def minibatches(self, minibatch: int) -> tuple[int, ...]:
-        """Return the number of mini-batches of every chunk, for a size of mini-batches."""
+        """Return the number of mini-batches in each chunk, for mini-batches of a given size."""
         return tuple(-(-count // minibatch) for count in self._samples)
 
     def minibatch(self, epoch: int, chunk: int, index: int, minibatch: int) -> Indices:
@@ -37,7 +37,7 @@ class ChunkOrder:
     def located(self, epoch: int, positions: Indices) -> Iterator[tuple[int, Indices]]:
         """Yield chunks, and sample indices in them, for positions in the order of an epoch.
 
-        ``positions`` are increasing, and less than the number of samples.
+        ``positions`` are in ascending order, and less than the number of samples.
         """
         order = self.chunks(epoch)
         starts = np.concatenate([[0], np.cumsum([self._samples[chunk] for chunk in order])])
