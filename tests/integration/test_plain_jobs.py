@@ -158,6 +158,9 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
         _submit(capsys, "--name", name, "--time", "1min", "--", *long)
     assert main(["resubmit", "long-a"]) == 2
     assert "cancel it first" in capsys.readouterr().err
+    invalid = live.client.post("/v1/jobs/long-a/resubmit?cancel=true", json={"name": "a" * 300})
+    assert invalid.status_code == 422
+    assert live.client.get("/v1/jobs/long-a").json()["state"] != "cancelled"
     assert main(["requeue", "long-a", "--yes", "-o", "json"]) == 0
     [repeated] = json.loads(capsys.readouterr().out)
     assert live.client.get("/v1/jobs/long-a").json()["state"] == "cancelled"

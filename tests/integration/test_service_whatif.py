@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from shadowprice.cli.main import main
 from shadowprice.client import Client
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.queries.whatif import modified_cluster_document
+from shadowprice.service.clock import SECOND
+from shadowprice.service.queries.whatif import _to_duration, modified_cluster_document
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.waiting import wait_until
 
@@ -24,6 +26,12 @@ def live(tmp_path_factory: pytest.TempPathFactory):
     }
     with run_service(tmp_path_factory.mktemp("whatif"), cluster=small, policy="fifo") as found:
         yield found
+
+
+def test_a_deadline_on_the_clock_becomes_a_duration_because_simulations_have_no_calendar() -> None:
+    submitted = int(datetime(2026, 12, 1, 17, tzinfo=UTC).timestamp()) * SECOND
+    assert _to_duration("2026-12-01T18:00:00+00:00", submitted) == "3600s"
+    assert _to_duration("6h", submitted) == "6h"
 
 
 def _finished(live: RunningService, number: int) -> dict:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from typer.core import TyperCommand
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 
@@ -143,9 +144,11 @@ class PlainJob:
             worker[kind] = float(match["count"])
         if self.cpus is not None:
             worker["cpu"] = self.cpus
+        elif self.gpus is None:
+            worker["cpu"] = 1
         if self.memory is not None:
             worker["memory"] = self.memory
-        return worker or {"cpu": 1}
+        return worker
 
     def _directory(self, here: bool, client: Client) -> str:
         try:
@@ -186,8 +189,9 @@ def generate_name(words: Sequence[str]) -> str:
 
 def generate_repeated_name(name: str) -> str:
     """Return a name for the repetition of a job: its own, with other random characters."""
-    stem = re.sub(rf"-[{_SUFFIX_CHARACTERS}]{{{_SUFFIX_LENGTH}}}$", "", name)
-    return f"{stem}-{_suffix()}"
+    # Six letters without a digit are rather a word, such as resnet.
+    stem = re.sub(rf"-(?=[a-z]*[2-9])[{_SUFFIX_CHARACTERS}]{{{_SUFFIX_LENGTH}}}$", "", name)
+    return f"{stem[: bounds.NAME.most - _SUFFIX_LENGTH - 1]}-{_suffix()}"
 
 
 def _suffix() -> str:

@@ -155,9 +155,12 @@ class AsyncClient:
         """Cancel a job and stop its processes."""
         return await self.send(calls.cancel(name))
 
-    async def resubmit(self, name: str, new_name: str) -> Job:
-        """Submit a closed job again under a new name, from its beginning."""
-        return await self.send(calls.resubmit(name, new_name))
+    async def resubmit(self, name: str, new_name: str, *, cancel: bool = False) -> Job:
+        """Submit a job again under a new name, from its beginning.
+
+        ``cancel`` cancels the job first if it is open; otherwise an open job is an error.
+        """
+        return await self.send(calls.resubmit(name, new_name, cancel=cancel))
 
     async def revise(self, name: str, *, dry_run: bool = False, **changes: object) -> Job:
         """Revise an open job: its ``utility``, its work or its ``deadline``.

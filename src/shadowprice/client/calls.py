@@ -181,9 +181,11 @@ def cancel(name: str) -> ApiCall[Job]:
     return ApiCall("DELETE", _path("jobs", name), _read(Job))
 
 
-def resubmit(name: str, new_name: str) -> ApiCall[Job]:
-    """Submit a closed job again under a new name."""
-    return ApiCall("POST", _path("jobs", name, "resubmit"), _read(Job), body={"name": new_name})
+def resubmit(name: str, new_name: str, *, cancel: bool = False) -> ApiCall[Job]:
+    """Submit a job again under a new name; ``cancel`` cancels it first if it is open."""
+    query = {"cancel": "true" if cancel else None}
+    body = {"name": new_name}
+    return ApiCall("POST", _path("jobs", name, "resubmit"), _read(Job), query=query, body=body)
 
 
 def revise(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[Job]:

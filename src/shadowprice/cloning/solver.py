@@ -254,7 +254,7 @@ def _check_machines(problem: CloningProblem, copies: Integers) -> None:
 def _round_to_machines(
     problem: CloningProblem, ratios: Floats, relaxed: bool, k: float
 ) -> IntegerCopies:
-    """Round to copies that hold the deadline on the machines; they must exist.
+    """Round to whole copies that meet the deadline and fit the machines. Such copies must exist.
 
     Rounded-down copies come first. A task's next copy changes its cost + ``k`` phi. Tasks with the
     least change get it, until the deadline holds and no further copy lowers the sum. If the

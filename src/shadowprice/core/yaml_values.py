@@ -88,6 +88,8 @@ def _configure(loader: type[YamlLoader]) -> None:
 
 
 _configure(YamlLoader)
+for _dumper in (yaml.SafeDumper, yaml.CSafeDumper):
+    _dumper.add_representer(WrittenInt, _dumper.represent_int)
 
 
 def parse_yaml(text: str | bytes) -> Any:

@@ -7,12 +7,14 @@ from shadowprice.core.events import (
     Acknowledged,
     Command,
     Completed,
+    Decided,
     Displaced,
     JobCancelled,
     JobEnded,
     JobFailed,
     JobRevised,
     JobsArrived,
+    JobsDisplaced,
     JobsFinished,
     ProgressMeasured,
     Reject,
@@ -146,7 +148,25 @@ def _readmit(
         state.displace([name])
         commands.append(Displaced(state.slot, name, "it was revised"))
     session.resync_in_event()
-    return commands + session.query(event)
+    commands += session.query(event)
+    is_decided = any(
+        isinstance(command, Decided) and command.decision.job == name for command in commands
+    )
+    if name not in state.open_jobs or is_decided:
+        return commands
+    # The policy doesn't admit revisions: continue as after any other one.
+    if not is_allowed:
+        return commands + session.query(JobsDisplaced(state.slot, (name,), None))
+    if len(record.plan) and not revised_plan_holds(
+        record,
+        old_job,
+        state.slot,
+        state.running.get(name),
+        charged=state.capabilities.charges_restarts,
+        first=state.cluster.restart_first,
+    ):
+        commands += extend(state, session, [name])
+    return commands
 
 
 def fail_generation(state: EngineState, session: PolicySession, event: JobFailed) -> list[Command]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from shadowprice.executors.background import BackgroundTasks, monotonic
-from shadowprice.executors.contract import Progressed
+from shadowprice.executors.contract import Ended, Ending, Progressed
 from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, MonotonicWallClock, format_rfc3339
 from shadowprice.service.metrics import Metrics
@@ -321,7 +321,9 @@ class Driver(Writer):
             report_batch = [entry for entry in batch if isinstance(entry.operation, RecordReports)]
             batch = [entry for entry in batch if not isinstance(entry.operation, RecordReports)]
             operations.append(self._edge(report_batch))
-        elif len(self._points) > POINT_FLUSH_THRESHOLD:
+        elif len(self._points) > POINT_FLUSH_THRESHOLD or (
+            self._points and any(_exits_after_stop(waiting.operation) for waiting in batch)
+        ):
             operations.append(self._progress())
         first = len(operations)
         operations += [waiting.operation for waiting in batch]
@@ -443,3 +445,14 @@ class Driver(Writer):
         if self._edge_failed:
             return "failed to start a slot; see the log"
         return self._background.health_error
+
+
+def _exits_after_stop(operation: Operation) -> bool:
+    """Return whether reported progress decides what an operation records.
+
+    After a stop command, an exit 0 completes a job only if the job has reported enough work.
+    """
+    return isinstance(operation, RecordReports) and any(
+        isinstance(report, Ended) and report.ending is Ending.DONE and report.command
+        for report in operation.reports
+    )

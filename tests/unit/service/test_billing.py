@@ -354,7 +354,7 @@ def test_more_work_costs_more_and_is_refused_where_it_cannot_be_paid(till: Till)
     assert till.view(view.name).price == after.price
     till.give("vision", 1_000 - till.held("vision"))
     with pytest.raises(ProblemError, match="vision holds 0") as caught:
-        till.do(ReviseJob(view.name, {"minibatches": 90}))
+        till.do(ReviseJob(view.name, {"minibatches": 150}))
     assert caught.value.code == "budget"
     assert till.truth.specs[view.name]["minibatches"] == 30
 

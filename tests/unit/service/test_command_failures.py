@@ -104,6 +104,7 @@ def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
         ({"command": ["python", "/a.py"]}, "worker-0 exited 2", ["can't open file '/a.py'"], ""),
         ({"command": ["python", "a.py"]}, "worker-0 exited 1", ["No such file: 'data.a.py'"], ""),
         ({"command": "echo 'oops"}, "worker-0 exited 2", ["Unterminated: not found"], ""),
+        ({"command": ["python", "x.py"]}, "worker-0 exited 1", ["KeyError: help: not found"], ""),
         ({}, "worker-0 exited 2", ["x: No such file or directory"], ""),
         ({"command": ["a", "-m"]}, "worker-0 exited 2", ["No module named a"], ""),
     ],

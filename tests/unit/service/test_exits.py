@@ -33,9 +33,7 @@ class MovedJob(Bench):
         self.started("train")
         self.clock.advance(20)
         if progress is not None:
-            micro = round(progress * MICRO)
-            report = Progressed("train", 1, micro, {}, self.now, checkpoints=True)
-            self.do(RecordProgress({"train": report}, [report]))
+            self.report(progress)
         self.clock.advance(20)
 
     @property
@@ -50,6 +48,11 @@ class MovedJob(Bench):
         state = ServerState(CLUSTER.roles[0], amounts, drained=True)
         self.do(UpdateServers({server: state}, "drain"))
         self.slot()
+
+    def report(self, progress: float) -> None:
+        """Report progress of the first generation."""
+        report = Progressed("train", 1, round(progress * MICRO), {}, self.now, checkpoints=True)
+        self.do(RecordProgress({"train": report}, [report]))
 
     def exits(self, ending: Ending, code: int, reason: str = "every worker exited 0") -> None:
         """Record the end of the first generation."""
@@ -83,8 +86,7 @@ def test_exit_0_on_a_stop_below_the_work_is_a_stop(tmp_path: Path, progress: flo
     assert not bench.truth.views["train"].done
     [end] = bench.ends()
     assert end["reason"] == (
-        f"exited 0 after it was told to stop, at {progress:g} of 60 mini-batches; "
-        "it continues later"
+        f"exited 0 after the order to stop, at {progress:g} of 60 mini-batches; it continues later"
     )
 
 
@@ -94,6 +96,15 @@ def test_exit_0_on_a_stop_completes_a_job_with_its_work_or_without_reports(
 ) -> None:
     bench = MovedJob(tmp_path, progress)
     bench.drain()
+    bench.exits(Ending.DONE, 0)
+    view = bench.truth.views.get("train")
+    assert view is None or view.done or "train" not in bench.truth.engine.open_jobs
+
+
+def test_work_that_is_reported_after_the_stop_completes_a_job(tmp_path: Path) -> None:
+    bench = MovedJob(tmp_path, 54.0)
+    bench.drain()
+    bench.report(60.0)
     bench.exits(Ending.DONE, 0)
     view = bench.truth.views.get("train")
     assert view is None or view.done or "train" not in bench.truth.engine.open_jobs

@@ -86,6 +86,14 @@ def test_more_work_costs_its_part_of_the_present_price(till: Till) -> None:
     assert till.view("job").used == view.price
 
 
+def test_work_that_was_paid_for_is_not_charged_again(till: Till) -> None:
+    till.submit("job", tenant="vision", minibatches=40)
+    price = till.view("job").price
+    till.do(ReviseJob("job", {"minibatches": 10}))
+    till.do(ReviseJob("job", {"minibatches": 40}))
+    assert till.view("job").price == price
+
+
 def test_a_dry_run_shows_the_price_and_changes_nothing(till: Till) -> None:
     till.submit("job", tenant="vision", minibatches=40)
     for number in range(4):
@@ -141,3 +149,22 @@ def test_a_revision_to_less_is_no_admission(till: Till) -> None:
     )
     assert (till.view("job").price, till.held("vision")) == (price, held)
     assert till.truth.specs["job"]["minibatches"] == 10
+
+
+@pytest.mark.parametrize("policy", ["oasis", "pdors"])
+def test_a_pinned_job_does_not_pay_for_its_own_reservation(tmp_path: Path, policy: str) -> None:
+    till = Till(tmp_path / "data", policy)
+    till.give("vision", 1_000)
+    run = {"command": ["train"], "checkpoints": False}
+    till.submit(
+        "job", tenant="vision", minibatches=120, run=run, utility={**BY_17, "by": "90 slots"}
+    )
+    till.slot()
+    before = till.view("job")
+    assert before.price is not None
+    till.do(ReviseJob("job", {"minibatches": 130}))
+    after = till.view("job")
+    assert after.price is not None
+    assert after.generation == before.generation
+    assert after.price <= 2 * before.price
+    till.store.close()

@@ -225,6 +225,8 @@ def cancel(
 
     shadowprice cancel --tenant vision --state pending,standby
     """
+    from shadowprice.results.job_history_text import pluralize
+
     selected = all_ or state is not None or tenant is not None
     if selected == bool(jobs):
         hint = "give names of jobs, or --all, --state or --tenant"
@@ -241,7 +243,7 @@ def cancel(
             found = [client.job(name) for name in dict.fromkeys(jobs or [])]
         running = [job.name for job in found if job.state in {"running", "resizing"}]
         if selected and found:
-            question = f"Cancel {len(found)} jobs, {len(running)} of them running?"
+            question = f"Cancel {pluralize(len(found), 'job')} ({len(running)} running)?"
         else:
             question = f"Stop {', '.join(running)}?" if running else ""
         if question and not confirmed(question, yes):
@@ -310,16 +312,24 @@ def requeue(
         names = ", ".join(job.name for job in still_open)
         if still_open and not confirmed(f"Cancel {names} and start again?", yes):
             raise typer.Exit(1)
-        _cancel(client, still_open, ended_is_error=False)
-        _resubmit(client, jobs, output)
+        _resubmit(client, jobs, output, cancel=True)
 
 
-def _resubmit(client: Client, jobs: Iterable[str], output: Output) -> None:
+def _resubmit(client: Client, jobs: Iterable[str], output: Output, *, cancel: bool = False) -> None:
     from shadowprice.cli.plain_job import generate_repeated_name
 
-    repeated = [
-        (name, client.resubmit(name, generate_repeated_name(name))) for name in dict.fromkeys(jobs)
-    ]
+    repeated: list[tuple[str, Job]] = []
+    try:
+        for name in dict.fromkeys(jobs):
+            new_name = generate_repeated_name(name)
+            repeated.append((name, client.resubmit(name, new_name, cancel=cancel)))
+    finally:
+        # After an error too: otherwise the user doesn't learn which jobs run again.
+        if repeated:
+            _show_repeated(repeated, output)
+
+
+def _show_repeated(repeated: list[tuple[str, Job]], output: Output) -> None:
     if output is Output.JSON:
         print_json([job.record for _, job in repeated])
         return
@@ -373,6 +383,7 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
     """Parse changes by key; ``utility.value`` changes one key of the utility."""
     import yaml
 
+    from shadowprice.cli.plain_job import absolute_moment
     from shadowprice.core.yaml_values import keep_written_words, parse_yaml
 
     changes: dict[str, object] = {}
@@ -388,6 +399,9 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
             ) from error
         head, dot, inner = key.partition(".")
         if not dot:
+            if key in {"by", "deadline"} and isinstance(value, str) and not spec.get("utility"):
+                # A clock time is the next one, not the first after the submission.
+                value = absolute_moment(value, f"--set {key}")
             changes[key] = value
             continue
         current = changes.get(head, spec.get(head))

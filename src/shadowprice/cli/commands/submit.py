@@ -252,6 +252,7 @@ def submit(
     problems: dict[str, ServiceError] = {}
     with connected(server) as client:
         entries = _entries(files, only) if files else [Entry("", plain.record(client))]
+        began = client.service().now
         for first in range(0, len(entries), MAX_BATCH_JOBS):
             batch = entries[first : first + MAX_BATCH_JOBS]
             with _placed(batch, single=len(entries) == 1):
@@ -263,7 +264,8 @@ def submit(
                     )
                     submitted += response.jobs
                     problems |= response.problems
-        ended = [job for job in submitted if job.state in {"cancelled", "failed"}]
+        # A new job may fail before the response.
+        ended = [job for job in submitted if job.state in _ENDED and job.submitted < began]
         if wait:
             client.retry = FAILOVER  # the service answered before: wait for it
             submitted = _awaited(client, submitted, quiet or output is Output.JSON)

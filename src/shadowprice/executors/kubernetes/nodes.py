@@ -121,8 +121,7 @@ def server_of(
             remaining -= remaining % MILLI
         elif name == "memory":
             remaining = round_down_memory(remaining)
-        if remaining:
-            capacity["gpu" if name == gpu else name] = remaining
+        capacity["gpu" if name == gpu else name] = remaining  # 0 too: other pods use all of it
     kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]

@@ -131,7 +131,8 @@ class PricedAdmission(ABC):
                     if state is not None and state.plan is plans[name]:
                         yield from self._extend(view, state)
             case JobRevised(_, job, admission=True):
-                yield from self._readmit(view, view.open_jobs[job.name])
+                with self._as_if_learnt(job, view.ledger):  # the prices that a new job would meet
+                    yield from self._readmit(view, view.open_jobs[job.name])
             case _:
                 return
 
@@ -316,7 +317,7 @@ class PricedAdmission(ABC):
         """
         job, pinned = state.job, view.pinned(state.job.name)
         in_place = self._plan_in_place(view, state)
-        if not pinned and len(state.plan):
+        if len(state.plan):
             # Its own reservations must neither raise the price nor take the capacity.
             yield Displace(job.name, REVISED)
         self._planner.follow(view.ledger)

@@ -78,8 +78,8 @@ _REVISED: Final = "it was revised, and would be worth nothing by when it was pro
 _READMITTED: Final = "it was revised"
 
 _REPLANNING: Final = (
-    "promises of other jobs are being replanned, so its capacity isn't known; try it in the next "
-    "slot"
+    "promises of other jobs can't be kept at present, so the free capacity is unknown; revise the "
+    "job again in the next slot"
 )
 
 _PAST_END: Final = "the timespan ends before the slot that it was promised for"

@@ -326,13 +326,15 @@ async def resubmit(
     service: ServiceDep,
     caller: CallerDep,
     body: Annotated[Resubmission, Depends(JsonBody(Resubmission))],
+    cancel: bool = False,
 ) -> Job:
     """Submit a closed job again under a new name, from its beginning.
 
-    The same call again returns the same job.
+    With `cancel`, an open job is cancelled once the new one is valid. The same call again returns
+    the same job.
     """
     view = await get_visible_job(service, caller, name)
-    if view.state.open:
+    if view.state.open and not cancel:
         raise ProblemError("conflict", f"job {name!r} is {view.state}; cancel it first")
     stored = await service.read(lambda connection: store_queries.job(connection, name))
     assert stored is not None  # a job that is visible is stored until it is purged
@@ -356,6 +358,8 @@ async def resubmit(
         _check_users(service, submissions, single=True)
     new = _new_submissions(driver, submissions)
     with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):
+        if view.state.open:
+            await driver.do(CancelJob(name))
         [(_, error)] = await driver.do(SubmitJobs(submissions, at_once=True))
     if error is not None:
         raise error

@@ -271,9 +271,9 @@ class Billing:
     def revised(self, name: str, work: RevisedWork, cost: float | None) -> None:
         """Debit what a revised job asks for beyond what it paid for.
 
-        Additional work costs its part of the remaining work's present cost. A higher utility, or
-        larger processes, are a new admission: the remaining work costs what it costs now, less the
-        unused part of the price. Then all remaining processes cost the same.
+        Additional work costs its part of the remaining work's present cost. For a higher utility or
+        larger processes, the debit is the present cost of the remaining work less the unused part
+        of the price. Afterwards all remaining process-slots have the same price.
 
         Parameters
         ----------
@@ -291,9 +291,10 @@ class Billing:
         """
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
-        if account is None or not view.planned or view.price is None:
+        if account is None or view.price is None or not (view.planned or view.price):
             return
         before, after = work.remaining_process_slots()
+        before = max(before, view.planned - view.held)  # the price already covers these
         unused = view.price - view.used
         present = unused * after // max(1, before) if cost is None else to_price_units(cost)
         extra = -(-present * max(0, after - before) // max(1, after))
@@ -304,13 +305,12 @@ class Billing:
         if extra > account.balance:
             reason = insufficient_points_reason(account, extra)
             raise ProblemError(REFUSAL_CODE, f"job {name!r} stays as it was: {reason['message']}")
-        remaining = max(1, after, view.planned - view.held)
-        self._batch.change(
-            name,
-            price=view.price + extra,
-            planned=view.held + remaining,
-            unused=((ANY_SLOT, remaining, unused + extra),),
-        )
+        changes: dict[str, Any] = {"price": view.price + extra}
+        if view.planned:  # otherwise the job pays for each slot from its price
+            remaining = max(1, after, view.planned - view.held)
+            changes["planned"] = view.held + remaining
+            changes["unused"] = ((ANY_SLOT, remaining, unused + extra),)
+        self._batch.change(name, **changes)
         self._debit(account, extra, name, "revised")
 
     def _debit(self, account: Account, points: int, job: str, note: str = "") -> None:

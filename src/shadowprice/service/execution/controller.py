@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import InputError, PolicyError
 from shadowprice.core.program import Program
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import to_integer_amounts
@@ -545,7 +545,10 @@ class ExecutionController:
         # After a change the executor is configured first: it knows only the earlier servers.
         if cluster is not self._cluster or (cluster is limited_cluster and available is limited_to):
             return
-        await self._servers.limit(available)
+        try:
+            await self._servers.limit(available)
+        except PolicyError:  # other reports mustn't wait for a policy that fails
+            log.exception("failed to limit the servers")
         self._limited = cluster, available
 
 

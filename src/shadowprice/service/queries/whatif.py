@@ -22,9 +22,10 @@ import yaml
 from pydantic import Field
 from sqlalchemy import Connection, select
 
-from shadowprice.core.amounts import UNLIMITED, format_amount
+from shadowprice.core.amounts import UNLIMITED, format_amount, parse_duration
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import Name, Positive, StrictSpec
 from shadowprice.core.wording import closest_match, quote_for_display
 from shadowprice.policies.choice import PolicyChoice
@@ -255,8 +256,20 @@ def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
         record = json.loads(row.spec)
         record.pop("run", None)  # it may hold secrets, and nothing runs here
         record["arrival"] = _seconds(Fraction(max(0, row.submitted - first), SECOND))
+        if isinstance(record.get("by"), str):
+            record["by"] = _to_duration(record["by"], row.submitted)
         jobs.append(record)
     return jobs
+
+
+def _to_duration(by: str, submitted: int) -> str:
+    """Return a deadline as a duration from the submission: a simulation has no calendar."""
+    try:
+        parse_duration(by)
+    except InputError:
+        moment = parse_moment_ahead(by, submitted, Fraction(1), "by")
+        return _seconds(Fraction(moment - submitted, SECOND))
+    return by
 
 
 class WhatIfRunner:

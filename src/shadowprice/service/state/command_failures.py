@@ -106,6 +106,8 @@ def _bash_hint(command: object, line: str) -> str:
     word = (match[1] or "") if match else ""
     if not _BASH_WORD.fullmatch(word) or line.endswith("command not found"):
         return ""
+    if not _is_from_shell(line):
+        return ""
     reporter = _REPORTER.search(line)
     instead = _bash_instead(command, reporter[1] if reporter else "")
     dot = "write . for source, or " if word == "source" else ""
@@ -132,7 +134,19 @@ def _lookup_hint(run: Mapping[str, Any], argv: Sequence[str], line: str) -> str:
         return f". searches PATH for {quote_for_display(name)}; write ./{name}"
     match = _LOOKUP.search(line)
     word = (match[1] or match[2]) if match else None
-    return _not_on_path(run, word) if word is not None and word in argv else ""
+    is_known = word is not None and word in argv and _is_from_shell(line)
+    return _not_on_path(run, word) if word is not None and is_known else ""
+
+
+def _is_from_shell(line: str) -> bool:
+    """Return whether a shell may have written a line: ``sh: x: not found``, ``a.sh: 3: x: ...``.
+
+    A program's own message has the same form: ``ValueError: adam: not found``.
+    """
+    reporter = _REPORTER.search(line)
+    if reporter is None or re.search(r": (?:line )?\d+: ", line):
+        return True
+    return reporter[1].rpartition("/")[2] in _SHELLS | {"bash", "ksh", "zsh"}
 
 
 def _not_on_path(run: Mapping[str, Any], word: str) -> str:

@@ -6,8 +6,8 @@ the time from a job's arrival to its planned completion.
 
 The goal is that 95 % of the promises are kept. The share is the 97 % quantile of earlier delays,
 corrected for their number: of n measured shares, it is that of rank ceil(0.97 (n + 1)). If jobs
-behave like those before them, at least 97 % of the promises are kept. This is conformal prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in
-a Random World, 2005, chapter 2).
+behave like those before them, at least 97 % of the promises are kept. This is conformal prediction
+(Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005, chapter 2).
 
 Delays come in bursts. So open jobs count as soon as their plans slip, and the quantile adapts. Each
 broken promise raises it, and each kept promise lowers it a little, never below 97 % (Gibbs and

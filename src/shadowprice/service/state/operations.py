@@ -285,8 +285,9 @@ class CancelJob:
 class ReviseJob:
     """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values.
 
-    If the revision asks for more, the policy must admit the difference at current prices. If it is
-    refused, the job stays as it was. With ``dry_run``, every change is rolled back.
+    If the revision asks for more, the policy must admit the remaining work at current prices. Only
+    the difference is debited. If it is refused, the job stays as it was. With ``dry_run``, every
+    change is rolled back.
     """
 
     name: str
@@ -367,7 +368,7 @@ class ReviseJob:
             raise _refused_revision(self.name, error.refusal.message) from error
         for command in commands:
             if isinstance(command, Displaced) and command.job != self.name:
-                raise _refused_revision(self.name, f"it would displace {command.job!r}")
+                raise _refused_revision(self.name, "it would displace another job")
         if self.name not in engine.open_jobs:
             raise _refused_revision(self.name, "it would end the job")
         if is_admission:

@@ -62,7 +62,7 @@ _WENT_BACK: Final = (
 )
 
 COMPLETE_SHARE: Final = 0.99
-"""Share of a job's work from which an exit 0 on a stop command completes it.
+"""Minimum reported share of a job's work at which an exit 0 on a stop command completes it.
 
 The last reports of a job can be a little behind its work.
 """
@@ -286,18 +286,24 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     if not isinstance(report, Ended) or report.ending is not Ending.DONE:
         return report
     record = batch.engine.open_jobs.get(report.job)
-    if record is None or not batch.truth.views[report.job].reports:
+    if record is None:
+        return report
+    # The engine counts no reports of a generation that was stopped, or of its first slot.
+    generation, reached = batch.truth.furthest.get(report.job, (0, 0))
+    has_reported = generation == report.generation
+    if not (has_reported or batch.truth.views[report.job].reports):
         return report
     total = record.job.work * MICRO
-    if record.measured >= COMPLETE_SHARE * total or not _was_stopped(batch, report):
+    measured = max(record.measured, reached if has_reported else 0)
+    if measured >= COMPLETE_SHARE * total or not _was_stopped(batch, report):
         return report
-    progress = f"{record.measured / MICRO:,.6g} of {record.job.work:,} mini-batches"
-    reason = f"exited 0 after it was told to stop, at {progress}; it continues later"
+    progress = f"{measured / MICRO:,.6g} of {record.job.work:,} mini-batches"
+    reason = f"exited 0 after the order to stop, at {progress}; it continues later"
     return replace(report, ending=Ending.STOPPED, reason=reason)
 
 
 def _was_stopped(batch: Batch, report: Ended) -> bool:
-    """Return whether a command to stop or replace a generation reached it before its end."""
+    """Return whether a generation ended after a command to stop or replace it."""
     commands = tables.commands
     query = (
         select(commands.c.id)

@@ -119,7 +119,7 @@ def _put(batch: Batch, withheld: Withheld) -> None:
 
 def _describe(cluster: Cluster, missing: Mapping[str, int]) -> str:
     if not missing:
-        return "the executor has its whole capacity again"
+        return "the executor has all of the configured capacity again"
     amounts = ", ".join(
         f"{format_amount(amount, cluster.dimensions[cluster.column[resource]])} {resource}"
         for resource, amount in missing.items()
