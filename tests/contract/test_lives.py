@@ -233,7 +233,7 @@ def test_what_hangs_past_its_grace_is_killed(harness: Harness) -> None:
         assert ended.ending is Ending.STOPPED
         if ended.code is not None or own.sees_exits:
             assert (ended.code, ended.forced) == (137, True)
-            assert "after its grace" in ended.reason
+            assert "within its grace period" in ended.reason
 
     harness.run(scenario)
 

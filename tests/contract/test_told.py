@@ -142,7 +142,7 @@ def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
         ('{"generation": 1, "minibatches": NaN, "metrics": {"at": $i}}', "it is not a count"),
         ('{"generation": 1, "minibatches": "$i"}', "it is not a count"),
         ('{"generation": 1, "minibatch": $i}', "did you mean 'minibatches'?"),
-        ("[$i, 2", "holds no JSON"),
+        ("[$i, 2", "is not JSON"),
     ],
 )
 def test_what_is_no_report_is_told_once(harness: Harness, content: str, reason: str) -> None:

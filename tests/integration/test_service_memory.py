@@ -153,7 +153,7 @@ def test_large_bodies_at_once_are_limited(tmp_path: Path) -> None:
 def test_a_request_without_memory_answers_503_and_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def parse(_text: bytes) -> Any:
+    def parse(_text: bytes, **_options: Any) -> Any:
         raise MemoryError
 
     with run_service(tmp_path) as live, live.as_(live.token("vision")) as vision:

@@ -149,7 +149,7 @@ def _read(
     except (
         pickle.UnpicklingError, EOFError, KeyError, AttributeError, ImportError, TypeError,
     ) as error:  # fmt: skip  # classes may have changed since the state was pickled
-        raise ShadowpriceError(f"a policy's memory cannot be read: {error}") from error
+        raise ShadowpriceError(f"failed to read the policy's state: {error}") from error
     vars(target).clear()
     vars(target).update(attributes)
 

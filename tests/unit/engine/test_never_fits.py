@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Role, build_cluster
+from shadowprice.core.devices import whole_parts
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.engine.validation import never_fits
 from tests.support.workloads import job
@@ -21,6 +22,7 @@ SERVERS = st.lists(st.tuples(st.sampled_from(Role), AMOUNTS), min_size=1, max_si
 
 def room(servers: list[tuple[Role, dict[str, int]]], role: Role, demand: dict[str, int]) -> int:
     count = 0
+    demand = {**demand, "gpu": whole_parts(demand["gpu"])}  # shares of a device
     for carries, capacity in servers:
         left = dict(capacity)
         if carries in (role, Role.ANY) and not any(demand.values()):

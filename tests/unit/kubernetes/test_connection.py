@@ -223,7 +223,7 @@ class Leases:
 def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowprice.kubernetes.lease.LEASE_DURATION_SECONDS", 1)
+    monkeypatch.setattr("shadowprice.kubernetes.lease.LEASE_DURATION_SECONDS", 5)
     monkeypatch.setattr("shadowprice.kubernetes.lease.RENEW_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr("shadowprice.kubernetes.lease.INITIAL_POLL_SECONDS", 0.02)
 

@@ -214,7 +214,7 @@ def test_a_driver_recovers_from_a_failed_allocation_in_the_writers_thread(
     async def play() -> None:
         running = asyncio.create_task(driver.run())
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-            with pytest.raises(ProblemError, match="not have been written"):
+            with pytest.raises(ProblemError, match="not have been committed"):
                 await driver.do(_submit("first"))
             while driver.health_error is not None:
                 await asyncio.sleep(0.01)
