@@ -586,6 +586,28 @@ def test_payments_between_tenants_go_through_their_accounts(market: Market) -> N
     assert market.held("vision") + market.held("speech") == 1_500  # nothing is lost between them
 
 
+def test_a_gang_that_is_revised_keeps_its_places_and_pays_for_the_additional_work(
+    market: Market,
+) -> None:
+    market.give("vision", 1_000, period=400 * DAY)
+    market.give("speech", 500, period=400 * DAY)
+    market.open()
+    name = market.borrower()
+    before, record = market.view(name), market.truth.engine.open_jobs[name]
+    assert before.price is not None
+    last = record.plan.completion
+    market.do(ReviseJob(name, {"epochs": 5}))
+    after = market.view(name)
+    assert after.price is not None
+    assert after.price > before.price
+    assert record.plan.completion == after.promise
+    assert record.plan.completion > last
+    _hours(market, 20)
+    view = market.view(name)
+    assert view.state == State.FINISHED
+    assert view.used == view.price
+
+
 def test_what_is_not_paid_out_comes_back(market: Market) -> None:
     market.give("vision", 1_000, period=400 * DAY)
     market.give("speech", 500, period=400 * DAY)
