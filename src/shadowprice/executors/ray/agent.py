@@ -204,7 +204,7 @@ class ProcessActor:
             os.waitpid(child, 0)  # it forks the supervisor and exits at once
 
     def _generation(self) -> Any:
-        return _parts().Generation(self._path)
+        return _parts().GenerationDirectory(self._path)
 
     def look(self) -> dict[str, Any]:
         """Return the current state; ``state`` is None before `go`."""
