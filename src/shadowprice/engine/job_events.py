@@ -152,8 +152,13 @@ def _readmit(
     is_decided = any(
         isinstance(command, Decided) and command.decision.job == name for command in commands
     )
-    if name not in state.open_jobs or is_decided:
+    if name not in state.open_jobs:
         return commands
+    if is_decided:
+        if record.status is not Status.ADMITTED:
+            return commands
+        # The job has a plan or promise again: nothing displaced it.
+        return [one for one in commands if not (isinstance(one, Displaced) and one.job == name)]
     # The policy doesn't admit revisions: continue as after any other one.
     if not is_allowed:
         return commands + session.query(JobsDisplaced(state.slot, (name,), None))

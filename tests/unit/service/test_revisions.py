@@ -166,5 +166,23 @@ def test_a_pinned_job_does_not_pay_for_its_own_reservation(tmp_path: Path, polic
     after = till.view("job")
     assert after.price is not None
     assert after.generation == before.generation
+    assert events(till, "displaced") == []
     assert after.price <= 2 * before.price
+    till.store.close()
+
+
+def test_a_job_without_its_promise_gets_no_additional_work_at_an_old_price(tmp_path: Path) -> None:
+    till = Till(tmp_path / "data", "rolling", virtual=True)
+    till.give("vision", 1_000)
+    till.give("speech", 1_000)
+    fill(till)
+    till.do(ReviseJob("job", {"utility": {**BY_17, "value": 1, "by": "2 slots"}}))
+    till.slot()
+    assert till.view("job").promise is None
+    before = state(till)
+    with pytest.raises(ProblemError, match="no promise at present") as caught:
+        till.do(ReviseJob("job", {"minibatches": 30, "utility": BY_17}))
+    assert caught.value.code == "refused"
+    assert state(till) == before
+    till.check()
     till.store.close()

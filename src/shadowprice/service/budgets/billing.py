@@ -287,7 +287,8 @@ class Billing:
         Raises
         ------
         ProblemError
-            If the price exceeds the tenant's balance.
+            If the price exceeds the tenant's balance, or the work has no price because the promise
+            was withdrawn.
         """
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
@@ -296,6 +297,12 @@ class Billing:
         before, after = work.remaining_process_slots()
         before = max(before, view.planned - view.held)  # the price already covers these
         unused = view.price - view.used
+        if cost is None and view.planned and self._batch.engine.capabilities.prices:
+            raise ProblemError(
+                "refused",
+                f"job {name!r} stays as it was: it has no promise at present, so its work has no "
+                "price; revise it when it has a promise again",
+            )
         present = unused * after // max(1, before) if cost is None else to_price_units(cost)
         extra = -(-present * max(0, after - before) // max(1, after))
         if work.raised:
