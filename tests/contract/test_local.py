@@ -315,10 +315,10 @@ def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
     ("settings", "message"),
     [
         ({"memry": "off"}, "did you mean 'memory'"),
-        ({"memory": "much"}, "'much' is no such"),
-        ({"cgroup": "here"}, "'here' is no such"),
-        ({"log_bytes": "many"}, "'many' is no such"),
-        ({"log_bytes": "9" * 30}, "is no such"),
+        ({"memory": "much"}, "'much' is not valid"),
+        ({"cgroup": "here"}, "'here' is not valid"),
+        ({"log_bytes": "many"}, "'many' is not valid"),
+        ({"log_bytes": "9" * 30}, "is not valid"),
         ({"devices": "0,1,0"}, "names a device twice"),
     ],
 )

@@ -209,7 +209,7 @@ def test_an_api_server_that_is_not_there_leaves_nothing(
     [
         (("memory",), "--executor-set: expected KEY=VALUE, got 'memory'"),
         (("memry=off",), "--executor-set 'memry': unknown setting; did you mean 'memory'?"),
-        (("memory=much",), "--executor-set memory: 'much' is no such; one of: auto, cgroup"),
+        (("memory=much",), "--executor-set memory: 'much' is not valid; one of: auto, cgroup"),
         (("memory=off", "memory=auto"), "--executor-set: 'memory' is set twice"),
     ],
 )

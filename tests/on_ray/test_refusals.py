@@ -43,7 +43,7 @@ def _refused(capsys: pytest.CaptureFixture[str], folder: Path, address: str) -> 
     [
         (
             "somewhere",
-            "--address: 'somewhere' is no such; write auto, HOST:PORT or ray://HOST:PORT",
+            "--address: 'somewhere' is not valid; write auto, HOST:PORT or ray://HOST:PORT",
         ),
         ("127.0.0.1:1", "no Ray answers at 127.0.0.1:1: Connection refused"),
         ("ray://127.0.0.1:1", "no Ray answers at ray://127.0.0.1:1: Connection refused"),

@@ -137,7 +137,7 @@ def _check_servers_available(state: EngineState, record: JobRecord, servers: Ite
 
 def _pause(state: EngineState, record: JobRecord, decision: Pause) -> None:
     if record.placement is None:
-        raise PolicyError(f"{record.story()}: paused, but it stands nowhere")
+        raise PolicyError(f"{record.story()}: paused, but it has no placement")
     state.release_job(decision.job)
 
 

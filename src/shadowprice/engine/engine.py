@@ -131,7 +131,7 @@ class Engine:
     """
 
     validates_state: ClassVar[bool] = False
-    """Whether to check the state's invariants after each event; tests switch it on."""
+    """Check the state's invariants after each event; tests switch this on."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class PolicySession:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether recorded decisions replace the policy's."""
+        """True if recorded decisions replace the policy's."""
         return self._script is not None
 
     # ------------------------------------------------------------ queries

@@ -115,7 +115,7 @@ class EngineState:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs or is planned, so that slots can be skipped."""
+        """True if nothing runs or is planned, so that slots can be skipped."""
         return not self.running and not self.agenda and not self.moved
 
     def check_skip(self, slot: int) -> None:

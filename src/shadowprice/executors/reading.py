@@ -46,7 +46,7 @@ class OptionsReader:
         """Return a setting that matches a pattern, or its default."""
         value = self.values.get(name, usual)
         if value != usual and not re.fullmatch(pattern, value):
-            self.fault(name, f"{quote_for_display(value)} is no such", mend)
+            self.fault(name, f"{quote_for_display(value)} is not valid", mend)
         return value
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
@@ -54,7 +54,7 @@ class OptionsReader:
         value = self.values.get(name, choices[0])
         if value not in choices:
             self.fault(
-                name, f"{quote_for_display(value)} is no such", f"one of: {', '.join(choices)}"
+                name, f"{quote_for_display(value)} is not valid", f"one of: {', '.join(choices)}"
             )
         return value
 
@@ -68,7 +68,7 @@ class OptionsReader:
         number = int(written) if written.isdecimal() and len(written) < 16 else -1
         if not least <= number <= most:
             hint = f"write {what} from {least:,} to {most:,}"
-            self.fault(name, f"{quote_for_display(written)} is no such", hint)
+            self.fault(name, f"{quote_for_display(written)} is not valid", hint)
         return number
 
     def seconds(self, name: str, usual: int) -> float:

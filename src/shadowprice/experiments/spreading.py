@@ -186,7 +186,7 @@ class RayBackend:
     def __init__(self, address: str) -> None:
         if address != "ray" and not address.rpartition(":")[2].isdecimal():
             hint = "write ray, HOST:PORT or ray://HOST:PORT"
-            raise InputError(Fault("--on", f"{quote_for_display(address)} is no such", hint))
+            raise InputError(Fault("--on", f"{quote_for_display(address)} is not valid", hint))
         if importlib.util.find_spec("ray") is None:
             raise _MissingRayError("ray", "ray", "spreading runs")
         self._address = address

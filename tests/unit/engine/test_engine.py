@@ -149,7 +149,7 @@ def test_a_plan_in_the_past_or_beyond_the_timespan_is_refused() -> None:
         ((), "decided nothing"),
         ((Reject("job", WHY), Queue("job")), "Queue came too late"),
         ((Queue("stranger"),), "'stranger' is unknown"),
-        ((Queue("job"), Pause("job")), "stands nowhere"),
+        ((Queue("job"), Pause("job")), "has no placement"),
         ((commit(*GOOD), Reject("job", WHY)), "cannot become refused"),
         ((commit(*GOOD), Place("job", Placement((0, 3), (1, 0), (0, 1)))), "follows a plan"),
         ((Place("job", Placement((), (), ())),), "placed nowhere"),

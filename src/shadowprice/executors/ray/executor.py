@@ -94,7 +94,7 @@ class RayExecutor:
         if self._address != "auto" and parse_endpoint(self._address) is None:
             hint = "write auto, HOST:PORT or ray://HOST:PORT"
             raise InputError(
-                Fault("--address", f"{quote_for_display(self._address)} is no such", hint)
+                Fault("--address", f"{quote_for_display(self._address)} is not valid", hint)
             )
         self._namespace = options.namespace
         self.path = Path(options.directory)

@@ -57,7 +57,7 @@ REVISED: Final = "it was revised"
 
 TIMESPAN: Final = "the end of the timespan changed"
 
-_NO_REASON: Final = Refusal(RefusalReason.PRICE, "nobody asked why")
+_NO_REASON: Final = Refusal(RefusalReason.PRICE, "the reason was not computed")
 
 
 class PricedAdmission(ABC):

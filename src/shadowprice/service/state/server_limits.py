@@ -106,7 +106,7 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
 
 
 def forget_withheld(batch: Batch, servers: Collection[str]) -> None:
-    """Forget what is withheld of servers whose capacity was configured anew."""
+    """Forget what is withheld of servers whose configured capacity has changed."""
     withheld = {name: item for name, item in batch.truth.withheld.items() if name not in servers}
     if len(withheld) < len(batch.truth.withheld):
         _put(batch, withheld)

@@ -94,7 +94,7 @@ class Ledger:
 
     @property
     def finished(self) -> bool:
-        """Whether all mini-batches of all epochs are committed."""
+        """True if all mini-batches of all epochs are committed."""
         return self._opened >= self._epochs and not self._unfinished()
 
     def record(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class Rounds:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are completed."""
+        """True if all steps are completed."""
         return self.committed >= self._steps
 
     def record(self) -> dict[str, Any]:
