@@ -143,7 +143,7 @@ def test_understated_work_takes_its_true_time() -> None:
         if m.kind == "less work" and m.story.startswith("j: 0.5")
     ]
     assert lie.jobs[0].required == job.required // 2
-    observer = TrueRevenue({"j": job}, "a", lie.told)
+    observer = TrueRevenue({"j": job}, "a", lie.reported)
     policy = PolicyChoice("hived").build(Scenario(owned, lie.jobs).context())
     Simulation(owned, lie.jobs, policy, execution=lie.execution(ExactExecution())).run([observer])
     assert observer.done == {"j": 5}
@@ -156,7 +156,7 @@ def test_parts_of_a_job_are_not_faster_than_the_job() -> None:
     splits = [m for m in misreports([job], "a", 300, 0, 1) if m.kind == "split"]
     assert {len(m.jobs) for m in splits} == {2, 3}
     for split in splits:
-        observer = TrueRevenue({"j": job}, "a", split.told)
+        observer = TrueRevenue({"j": job}, "a", split.reported)
         policy = PolicyChoice("hived").build(Scenario(owned, split.jobs).context())
         Simulation(owned, split.jobs, policy).run([observer])
         # Alone, whole, it takes slots 0 to 3; what parts do beside each other is lost.

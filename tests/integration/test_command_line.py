@@ -589,7 +589,7 @@ def test_advice_needs_the_files_as_they_were(call: Call) -> None:
     call(*SIMULATE, "--out", "run", "-q")
     Path("j.yaml").write_text(Path("j.yaml").read_text() + "\n")
     told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
-    assert "would do cannot be told: j.yaml: has changed since the run" in told
+    assert "would do unknown: j.yaml: has changed since the run" in told
     refused = call("explain", "run", "third", "--advice")
     assert refused.status == 2
     assert "j.yaml: has changed since the run; run it again" in refused.err

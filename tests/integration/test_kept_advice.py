@@ -72,7 +72,7 @@ def test_stored_advice_equals_that_of_explain(call: Callable[..., tuple[int, str
     for job, counsel in kept.items():
         assert told_by_explain(call, "plain", job) == counsel.record()
     info = read_run(Path("run")).info
-    assert info["advice"] == {"refused": len(kept), "told": len(kept), "seconds": 60.0}
+    assert info["advice"] == {"refused": len(kept), "advised": len(kept), "seconds": 60.0}
     # What is kept needs no file of the run's any more.
     Path("j.yaml").unlink()
     for job, counsel in kept.items():
@@ -155,7 +155,7 @@ def test_advice_ends_at_its_time_limit_or_on_request(
         progress=lambda done, total: setattr(stop, "asked", 0.0),
     )  # fmt: skip
     assert len(some.advice) == 1
-    assert some.info["advice"]["told"] == 1
+    assert some.info["advice"]["advised"] == 1
     assert some.info["advice"]["refused"] > 1
 
 
@@ -177,7 +177,7 @@ def test_a_second_request_ends_advice_immediately_and_the_run_is_kept(
     assert "interrupted: the run is whole, with advice on 1 of " in err
     run = read_run(Path("run"))
     assert not run.info["partial"]
-    assert len(run.advice) == run.info["advice"]["told"] == 1
+    assert len(run.advice) == run.info["advice"]["advised"] == 1
     assert "total utility" in out
 
 

@@ -101,7 +101,7 @@ def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: li
     found = delays.found()
     if isinstance(found, StepFound):
         assert found.answer == AdmissionOutcome(5 + found.step)
-        assert found.step == 1 or delays.told[found.step - 1] is None
+        assert found.step == 1 or delays.outcomes[found.step - 1] is None
     else:
         assert not any(admitted[step - 1] for step in spread)
     # Up to 100 slots none is missed.

@@ -233,7 +233,7 @@ class SimulatedHour:
 
     async def _turn(self) -> None:
         await self.driver.turn()
-        self.runner.inbox.told += self.executor.reports()
+        self.runner.inbox.reports += self.executor.reports()
         for kept in self.runner.inbox.kept.values():
             kept.due = 0.0  # a turn is longer than the first backoff
         try:

@@ -298,7 +298,7 @@ class Endless(IterableDataset[Any]):
 def test_data_of_another_length_or_none_are_refused() -> None:
     run, model, optimizer = begun()
     run.keep(model=model, optimizer=optimizer)
-    with pytest.raises(TrainingError, match="the data set has 5 samples, join was told 20"):
+    with pytest.raises(TrainingError, match="the data set has 5 samples, join got samples=20"):
         next(run.steps(TensorDataset(torch.zeros(5, 3))))
     with pytest.raises(TrainingError, match="the data set has no length"):
         next(run.steps(Endless()))

@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if status == INTERRUPTED:
             status = termination.status
             # A stopped run has already printed a more specific message.
-            if not termination.told:
+            if not termination.reported:
                 _say("terminated" if status == TERMINATED else "interrupted")
     return status if isinstance(status, int) else 0
 

@@ -22,12 +22,12 @@ class Termination:
     ----------
     status : int
         Exit status for the signal.
-    told : bool
+    reported : bool
         Whether the command has already printed what it kept.
     """
 
     status: int = INTERRUPTED
-    told: bool = False
+    reported: bool = False
 
 
 _current = Termination()

@@ -118,7 +118,7 @@ class Convexity:
                 f"tasks[{position}].duration",
                 f"this {law.label} law breaks Lemma 1's condition beyond {self.most[group]} copies "
                 "(its cost curve is not convex there), and more copies may be better: a solution "
-                "could not be told from the optimum",
+                "may not be the optimum",
                 "allow a longer deadline or fewer machines, or describe the tasks by a law whose "
                 "hazard falls (pareto, weibull with shape <= 1, hyper-exponential)",
             )

@@ -30,8 +30,8 @@ class Status(Enum):
     CANCELLED = "cancelled"
     FAILED = "failed"
 
-    def __init__(self, told: str) -> None:
-        self.open: Final = told in ("arrived", "queued", "admitted")
+    def __init__(self, value: str) -> None:
+        self.open: Final = value in ("arrived", "queued", "admitted")
         """Whether the job may still run."""
 
 

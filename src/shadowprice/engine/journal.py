@@ -316,7 +316,7 @@ class JournalReader:
                     item = _item(_text(line, location), cluster, location)
                 except InputError:
                     if not line.endswith(b"\n") and _is_last(file):
-                        self._tell(number)
+                        self._report_incomplete_line(number)
                         return
                     raise
                 if isinstance(item, Entry):
@@ -340,11 +340,11 @@ class JournalReader:
     def _place(self, number: int) -> str:
         return f"{self.path}: line {number}"
 
-    def _tell(self, number: int) -> None:
+    def _report_incomplete_line(self, number: int) -> None:
         if self._notice is not None:
             self._notice(
-                f"{self._place(number)}: cut short when it was written; what it told never took "
-                "effect, and it is dropped"
+                f"{self._place(number)}: incomplete line; its event never took effect, and "
+                "the line is dropped"
             )
 
 

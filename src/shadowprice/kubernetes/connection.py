@@ -370,9 +370,9 @@ def _said(error: BaseException) -> str:
     return (str(error) or type(error).__name__)[:_MOST_SHOWN]
 
 
-def _pause(told: str | None) -> float:
+def _pause(retry_after: str | None) -> float:
     """Return the seconds to wait according to ``Retry-After``, by default 1, with jitter."""
-    seconds = float(told) if told is not None and told.isdecimal() else 1.0
+    seconds = float(retry_after) if retry_after is not None and retry_after.isdecimal() else 1.0
     return min(max(seconds, 0.1), RETRY_TIMEOUT_SECONDS) * random.uniform(1.0, 1.2)
 
 

@@ -2,7 +2,7 @@
 
 A structural schema gives every value one type and refuses unions of them. What pydantic writes is
 turned into that: references are written out, null is left out (a key is absent instead), quantities
-become ``x-kubernetes-int-or-string``, and models told apart by their ``kind`` become one object
+become ``x-kubernetes-int-or-string``, and models distinguished by their ``kind`` become one object
 with the keys of all, and a rule (``oneOf``) for each kind.
 """
 
@@ -121,18 +121,18 @@ class _Translation:
                 raise SchemaError(f"{path or 'the model'} has no type that can be said: {schema}")
         return document
 
-    def _object(self, schema: Mapping[str, Any], told: Document, path: str) -> None:
+    def _object(self, schema: Mapping[str, Any], result: Document, path: str) -> None:
         if "properties" in schema:
-            told["properties"] = {
+            result["properties"] = {
                 name: self.value(value_schema, f"{path}.{name}" if path else name)
                 for name, value_schema in schema["properties"].items()
             }
             if schema.get("required"):
-                told["required"] = list(schema["required"])
+                result["required"] = list(schema["required"])
         elif isinstance(schema.get("additionalProperties"), Mapping):
-            told["additionalProperties"] = self.value(schema["additionalProperties"], f"{path}.*")
+            result["additionalProperties"] = self.value(schema["additionalProperties"], f"{path}.*")
         else:
-            told["x-kubernetes-preserve-unknown-fields"] = True
+            result["x-kubernetes-preserve-unknown-fields"] = True
 
     def _kinds(self, schema: Mapping[str, Any], path: str) -> Document:
         """Return a discriminated union of models as one object with a rule for each kind."""

@@ -134,13 +134,15 @@ class Findings:
 
     def remarks(self) -> list[str]:
         """Return remarks on the results, one per line."""
-        lines = [f"the linear model {self._linear_told()}"]
+        lines = [f"the linear model {self._linear_model_error()}"]
         if self.serial is not None:
             text = f"a step of {format_seconds(self.serial.serial)} that nobody shares and "
             text += f"{format_seconds(self.serial.shared)} that workers divide "
             lines.append(text + _how_well(self.serial))
         if self.metrics:
-            lines.append("the job measured: " + ", ".join(map(_metric_told, self.metrics.items())))
+            lines.append(
+                "the job measured: " + ", ".join(map(_format_metric, self.metrics.items()))
+            )
         if self.restart is not None:
             lines.append(
                 f"a change costs {format_seconds(self.restart)}: stopping, starting, loading"
@@ -152,7 +154,7 @@ class Findings:
             lines.append("it never went on from a checkpoint: every change would begin anew")
         return lines
 
-    def _linear_told(self) -> str:
+    def _linear_model_error(self) -> str:
         fit = self.linear
         tau = "tau unknown" if fit.minibatch_time is None else f"tau {_ms(fit.minibatch_time)}"
         text = f"(tau + 2 e / b) {_how_well(fit)}: {tau}, a worker's step {_ms(fit.step_time)}"
@@ -199,7 +201,7 @@ def _ms(seconds: float) -> str:
     return format_seconds(seconds)
 
 
-def _metric_told(item: tuple[str, float]) -> str:
+def _format_metric(item: tuple[str, float]) -> str:
     name, value = item
     if name == "gradient_bytes":
         return f"e {format_amount(round(value), Dimension.BYTES)}"

@@ -407,11 +407,11 @@ async def measure_all(
     async with Bench.opened(directory, command) as bench:
         for index, (workers, ps) in enumerate(counts):
 
-            def told(what: str, share: float, step: StepTime | None, at: int = index) -> None:
+            def on_step(what: str, share: float, step: StepTime | None, at: int = index) -> None:
                 tell(at, what, share, step)
 
             try:
-                points.append(await bench.measure(workers, ps, limits, told))
+                points.append(await bench.measure(workers, ps, limits, on_step))
             except UnmeasuredError as error:
                 unmeasured[workers, ps] = str(error)
                 if not points:  # a command that has never worked isn't tried with more workers

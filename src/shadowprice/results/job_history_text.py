@@ -60,15 +60,15 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
     return text
 
 
-def _of_rounds(told: Mapping[str, Any]) -> str:
-    text = f"a round's ideal revenue is at least 1/{told['sigma']:.3g} of its best (Lemma 3)"
-    if told["loss_at_most"] is not None:
-        text += f"; at most {told['loss_at_most']:,.4g} below the offline optimum (Theorem 1)"
-    elif told["ratio_at_least"] is not None:
-        text += f"; at least {told['ratio_at_least']:.3g} of the offline optimum (Theorem 1)"
+def _of_rounds(guarantee: Mapping[str, Any]) -> str:
+    text = f"a round's ideal revenue is at least 1/{guarantee['sigma']:.3g} of its best (Lemma 3)"
+    if guarantee["loss_at_most"] is not None:
+        text += f"; at most {guarantee['loss_at_most']:,.4g} below the offline optimum (Theorem 1)"
+    elif guarantee["ratio_at_least"] is not None:
+        text += f"; at least {guarantee['ratio_at_least']:.3g} of the offline optimum (Theorem 1)"
     else:
         return f"{text}; Theorem 1 proves nothing for these utilities and arrivals"
-    if told["premises_held"]:
+    if guarantee["premises_held"]:
         return text
     return (
         f"{text}; not proved here, because lambda, theta or long rounds differ from the theorem's"

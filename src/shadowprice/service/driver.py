@@ -373,10 +373,10 @@ class Driver(Writer):
 
     # ---------------------------------------------------------------- slot boundaries
 
-    def _edge(self, told: Sequence[PendingOperation]) -> AdvanceSlots:
+    def _edge(self, entries: Sequence[PendingOperation]) -> AdvanceSlots:
         """Build the operation that advances to the current slot, with the pending reports."""
         stale_jobs = self.unheard() if self.unheard is not None else frozenset()
-        operations = (entry.operation for entry in told)
+        operations = (entry.operation for entry in entries)
         reports = [
             entry
             for operation in operations

@@ -51,16 +51,16 @@ def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
     return event.tenant == tenant or (event.tenant is None and event.job is None)
 
 
-def encode_sse(told: StreamEvent) -> bytes:
+def encode_sse(event: StreamEvent) -> bytes:
     """Return an event as a server-sent event."""
     return format_sse(
         StoredEvent(
-            id=told.id,
-            at=to_datetime(told.at),
-            kind=told.kind,
-            job=told.job,
-            tenant=told.tenant,
-            data=dict(told.data),
+            id=event.id,
+            at=to_datetime(event.at),
+            kind=event.kind,
+            job=event.job,
+            tenant=event.tenant,
+            data=dict(event.data),
         )
     )
 
@@ -115,12 +115,12 @@ class EventBroadcaster:
         """Number of subscribers."""
         return len(self._viewers)
 
-    def publish(self, told: Iterable[StreamEvent]) -> None:
+    def publish(self, events: Iterable[StreamEvent]) -> None:
         """Queue new events for the next delivery."""
         if not self._viewers:
-            self.last = max((event.id for event in told), default=self.last)
+            self.last = max((event.id for event in events), default=self.last)
             return
-        self._fresh.extend(told)
+        self._fresh.extend(events)
         if self._fresh:
             self._wake.set()
 

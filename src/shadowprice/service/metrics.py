@@ -144,9 +144,9 @@ class Metrics:
         """Count an internal failure of a component."""
         self.failures.labels(what).inc()
 
-    def took(self, told: Iterable[StreamEvent], views: dict[str, JobView]) -> None:
+    def took(self, events: Iterable[StreamEvent], views: dict[str, JobView]) -> None:
         """Count the events of a commit."""
-        for event in told:
+        for event in events:
             self.events.labels(event.kind).inc()
             match event.kind:
                 case "moved" | "broken":

@@ -82,13 +82,13 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    settings: ServiceSettings, told: Callable[[str], None], service: Service | None = None
+    settings: ServiceSettings, on_ready: Callable[[str], None], service: Service | None = None
 ) -> None:
     """Serve until interrupted.
 
     Parameters
     ----------
-    told : callable
+    on_ready : callable
         Called with the service's URL once requests are answered.
     service : Service, optional
         Replaces the one built from the settings.
@@ -116,7 +116,7 @@ def serve(
             service.store.close()
             raise
         app = create_app(service)
-        app.router.lifespan_context = _lifespan(service, writes, failures, told)
+        app.router.lifespan_context = _lifespan(service, writes, failures, on_ready)
         config = uvicorn.Config(
             app,
             http=partial(Connection, most=max_connections()),  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def _lifespan(
     service: Service,
     writes: bool,
     failures: list[BaseException],
-    told: Callable[[str], None],
+    on_ready: Callable[[str], None],
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -191,7 +191,7 @@ def _lifespan(
                 log.warning("another instance is the leader; this one is a standby")
                 service.start_standby()
             # The socket already listens, so connections from now on are answered.
-            loop.call_later(0, told, service.address)
+            loop.call_later(0, on_ready, service.address)
         except BaseException as error:
             failures.append(error)
             await service.stop()

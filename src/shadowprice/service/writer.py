@@ -85,7 +85,7 @@ class Writer:
         self.usage = Usage()
         for name, record in first.specs.items():
             self.usage.set(name, record)
-        self.hub.last = truth.next_told - 1
+        self.hub.last = truth.next_event_id - 1
 
     # ---------------------------------------------------------------- requests
 
@@ -226,12 +226,12 @@ class Writer:
         published.accounts = outcome.accounts
         published.prices = outcome.prices
         self.metrics.sequence.set(outcome.sequence)
-        self.metrics.took(outcome.told, outcome.views)
-        for event in outcome.told:
+        self.metrics.took(outcome.events, outcome.views)
+        for event in outcome.events:
             if event.kind == "warning":
                 level = logging.WARNING if event.data["active"] else logging.INFO
                 log.log(level, "%s", event.data["message"])
-        self.hub.publish(outcome.told)
+        self.hub.publish(outcome.events)
         for listener in self.listeners:
             listener(outcome)
 

@@ -150,7 +150,7 @@ def _true_revenue(
         (),
         stated.execution(scenario.execution),
     )
-    observer = TrueRevenue(truth, tenant, stated.told)
+    observer = TrueRevenue(truth, tenant, stated.reported)
     Simulation(
         cluster=reported.cluster,
         jobs=stated.jobs,

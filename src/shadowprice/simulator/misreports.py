@@ -70,9 +70,9 @@ class ReportedJob:
     """True progress of a slot divided by the declared one; below 1 if work was understated."""
 
     @classmethod
-    def of(cls, told: Job, truth: Job) -> ReportedJob:
+    def of(cls, reported: Job, truth: Job) -> ReportedJob:
         """Return one reported job that is done when the true one would be."""
-        return cls((told,), truth.required)
+        return cls((reported,), truth.required)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class Misreport:
     """Description of the misreport for people."""
     jobs: tuple[Job, ...]
     """Jobs that the policy sees."""
-    told: Mapping[str, ReportedJob] = field(default_factory=dict)
+    reported: Mapping[str, ReportedJob] = field(default_factory=dict)
     """Report of each misreported job, by its true name."""
 
     def execution(self, true: ExecutionModel) -> ExecutionModel:
         """Return the execution of the reported jobs: understated work isn't done any faster."""
         paces = {
             job.name: report.pace
-            for report in self.told.values()
+            for report in self.reported.values()
             for job in report.jobs
             if report.pace != 1
         }
@@ -121,19 +121,23 @@ class TrueRevenue(Observer):
 
     A job is done in the slot in which its progress, or that of its parts, reaches its true need. It
     earns its true utility from its true arrival. Payments are those of the policy. ``truth`` are
-    the tenant's true jobs, and ``told`` the reports of those that were misreported.
+    the tenant's true jobs, and ``reported`` the reports of those that were misreported.
     """
 
     def __init__(
-        self, truth: Mapping[str, Job], tenant: str, told: Mapping[str, ReportedJob] | None = None
+        self,
+        truth: Mapping[str, Job],
+        tenant: str,
+        reported: Mapping[str, ReportedJob] | None = None,
     ) -> None:
         self._truth = truth
         self._tenant = tenant
-        self._told = {
-            name: (told or {}).get(name) or ReportedJob.of(job, job) for name, job in truth.items()
+        self._reports = {
+            name: (reported or {}).get(name) or ReportedJob.of(job, job)
+            for name, job in truth.items()
         }
         self._owner = {
-            part.name: name for name, report in self._told.items() for part in report.jobs
+            part.name: name for name, report in self._reports.items() for part in report.jobs
         }
         self._progress = dict.fromkeys(truth, 0)
         self.done: dict[str, int] = {}
@@ -147,7 +151,7 @@ class TrueRevenue(Observer):
                 if part in self._owner:
                     gained[self._owner[part]] += progress
             for name, progress in gained.items():
-                report = self._told[name]
+                report = self._reports[name]
                 self._progress[name] += (
                     progress if report.most is None else min(progress, report.most)
                 )
@@ -244,15 +248,15 @@ def _mixtures(
 
 
 def _misreport(
-    kind: str, story: str, jobs: Sequence[Job], told: Mapping[int, ReportedJob]
+    kind: str, story: str, jobs: Sequence[Job], reported: Mapping[int, ReportedJob]
 ) -> Misreport:
     stated = [
         entry
         for index, job in enumerate(jobs)
-        for entry in (told[index].jobs if index in told else (job,))
+        for entry in (reported[index].jobs if index in reported else (job,))
     ]
     return Misreport(
-        kind, story, tuple(stated), {jobs[index].name: entry for index, entry in told.items()}
+        kind, story, tuple(stated), {jobs[index].name: entry for index, entry in reported.items()}
     )
 
 

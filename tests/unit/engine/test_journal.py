@@ -181,7 +181,7 @@ def test_a_line_cut_short_is_dropped_with_a_notice(tmp_path: Path) -> None:
         items = list(JournalReader(path, notices.append))
         assert len(items) == entries - 1
         assert len(notices) == 1
-        assert f"line {len(lines) - 1}: cut short" in notices[0]
+        assert f"line {len(lines) - 1}: incomplete line" in notices[0]
     # Nothing was lost but the line's end.
     path.write_bytes(b"".join(lines[:-2]) + lines[-2][:-1])
     assert len(list(JournalReader(path))) == entries
@@ -275,7 +275,7 @@ def test_the_command_shows_and_checks(tmp_path: Path, capsys: pytest.CaptureFixt
     with path.open("ab") as file:
         file.write(b'{"n":')
     assert main(["journal", str(path), "--no-check"]) == 0
-    assert "cut short" in capsys.readouterr().err
+    assert "incomplete line" in capsys.readouterr().err
     path.write_text(path.read_text().replace('"digest":"', '"digest":"0'))
     assert main(["journal", str(path)]) == 1
     assert "the state is not the one that was written down" in capsys.readouterr().err

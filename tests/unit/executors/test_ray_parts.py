@@ -53,12 +53,14 @@ def test_it_is_the_verdict_of_one_machine_where_clocks_agree(
     ends, first = [], min((at for code, at, _, _ in drawn if code), default=99.0)
     for name, (code, at, told, killed) in zip(names, drawn, strict=True):
         was_told = at > first or (ordered and told and at >= first)
-        ends.append(ProcessExit(name, code, at, told=was_told, killed=killed and was_told))
-    in_order = sorted(ends, key=lambda end: (end.told, end.at))
+        ends.append(
+            ProcessExit(name, code, at, stop_requested=was_told, killed=killed and was_told)
+        )
+    in_order = sorted(ends, key=lambda end: (end.stop_requested, end.at))
     expected = compute_outcome(
         [(end.name, end.code) for end in in_order],
         workers,
-        stopped=ordered and not any(end.code and not end.told for end in ends),
+        stopped=ordered and not any(end.code and not end.stop_requested for end in ends),
         from_outside=False,
         killed={end.name for end in ends if end.killed},
         notes={},
@@ -70,7 +72,7 @@ def test_clocks_that_differ_blame_nobody_who_was_told_to_end() -> None:
     # The node of worker 1 is an hour slow: by its clock it ended first, after it was told to.
     ends = [
         ProcessExit("worker-0", 9, 5000.0),
-        ProcessExit("worker-1", 1, 1400.0, told=True),
+        ProcessExit("worker-1", 1, 1400.0, stop_requested=True),
     ]
     known = outcome_from_exits(ends, 2, stop_ordered=False)
     assert (known.ending, known.process, known.code) == ("failed", "worker-0", 9)

@@ -113,7 +113,7 @@ def picture(bench: Bench) -> dict[str, Any]:
     kept: dict[str, Any] = {
         "digest": truth.engine.state_digest(),
         "sequence": truth.engine.sequence,
-        "numbers": (truth.engine.state.commands, truth.next_job, truth.next_told),
+        "numbers": (truth.engine.state.commands, truth.next_job, truth.next_event_id),
         "running": dict(truth.engine.running),
         "reserved": truth.engine.ledger.used.tolist(),
         "unacknowledged": dict(truth.engine.unacknowledged),
@@ -275,7 +275,7 @@ def fails_and_is_asked_again(
         else:
             assert _refused(outcome.answers[0])
             assert picture(bench) == before
-            assert (outcome.views, outcome.specs, outcome.told) == ({}, {}, [])
+            assert (outcome.views, outcome.specs, outcome.events) == ({}, {}, [])
             if again:
                 bench.read()
                 assert picture(bench) == before
@@ -310,8 +310,8 @@ def test_one_that_fails_leaves_what_is_done_beside_it(
     assert outcome.answers[0] == [("before", None)]
     assert outcome.answers[2] == [("after", None)]
     assert bench.kinds("before")[0] == bench.kinds("after")[0] == "submitted"
-    assert [told.id for told in outcome.told] == list(
-        range(outcome.told[0].id, bench.truth.next_told)
+    assert [told.id for told in outcome.events] == list(
+        range(outcome.events[0].id, bench.truth.next_event_id)
     )
     live = picture(bench)
     bench.read()
@@ -337,7 +337,7 @@ def test_a_report_that_cannot_be_taken_in_costs_those_after_it_nothing(
     assert bench.truth.commit([reports]).answers == [()]
     assert not bench.truth.engine.open_jobs
     assert bench.kinds("one")[-1] == "finished"
-    assert bench.truth.commit([reports]).told == []  # told again, it is known
+    assert bench.truth.commit([reports]).events == []  # told again, it is known
     bench.store.close()
 
 

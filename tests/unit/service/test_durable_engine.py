@@ -368,7 +368,7 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: Bench) ->
     at = bench.clock.wall() / SECOND
     ends = [Ended(0, name, 1, at, Ending.DONE, 0, "") for name in ("never", "says")]
     told = {
-        one.job: one.data for one in bench.do(RecordReports(ends)).told if one.kind == "finished"
+        one.job: one.data for one in bench.do(RecordReports(ends)).events if one.kind == "finished"
     }
     assert told["never"]["reported"] is False
     assert "reported" not in told["says"]

@@ -68,7 +68,7 @@ class Played(SimulatedHour):
         if later:
             for one in self.runner.inbox.kept.values():
                 one.due = 0.0
-        self.runner.inbox.told += reports
+        self.runner.inbox.reports += reports
         await self.runner.settle()
 
     @property

@@ -100,8 +100,8 @@ def print_statement(
         stderr().print(f"and more; --limit {2 * limit} shows more", soft_wrap=True)
 
 
-def _print_one(told: Statement, entries: list[AccountEntry]) -> None:
-    facts([("tenant", told.tenant), *_facts(told.budget, told.account)])
+def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
+    facts([("tenant", page.tenant), *_facts(page.budget, page.account)])
     console = stdout()
     console.print()
     if not entries:
@@ -119,9 +119,9 @@ def _print_one(told: Statement, entries: list[AccountEntry]) -> None:
         for entry in entries
     ]
     show(["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"])
-    sums = ", ".join(f"{kind} {points:,.6g}" for kind, points in told.sums.items() if points)
+    sums = ", ".join(f"{kind} {points:,.6g}" for kind, points in page.sums.items() if points)
     console.print(
-        f"opening {told.opening:,.6g}, closing {told.closing:,.6g}{': ' if sums else ''}{sums}",
+        f"opening {page.opening:,.6g}, closing {page.closing:,.6g}{': ' if sums else ''}{sums}",
         soft_wrap=True,
     )
 

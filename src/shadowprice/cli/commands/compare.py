@@ -118,7 +118,7 @@ def compare(
 
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
     """
-    from shadowprice.cli.commands.simulate import leave_if_partial, told_anyway
+    from shadowprice.cli.commands.simulate import leave_if_partial, print_before_failing
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.results.atomic_directory import AtomicDirectory
     from shadowprice.results.comparison import (
@@ -170,7 +170,7 @@ def compare(
         record = None if trials is None else trials.record()
         runs = _beside_log(runs, scenario, source)
         if pending is not None:
-            with told_anyway(lambda: _print(runs, trials, output)):
+            with print_before_failing(lambda: _print(runs, trials, output)):
                 write_comparison(runs, pending.path, record)
                 pending.commit()
     _print(runs, trials, output)

@@ -114,13 +114,16 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
         console.print(str(story.broken_promise.line), soft_wrap=True, markup=False)
 
 
-def _with_log(told: str, why: str) -> list[str]:
+def _with_log(text_with_log: str, why: str) -> list[str]:
     """Split the lines of a log from the end of an event's text, and return all lines."""
     below = lines_after_first(why)
     joined = f"{first_line(why)} | {' | '.join(line.strip() for line in below)}"
-    if not below or not told.endswith(escape_controls(joined)):
-        return [told]
-    return [told.removesuffix(escape_controls(joined)) + escape_controls(first_line(why)), *below]
+    if not below or not text_with_log.endswith(escape_controls(joined)):
+        return [text_with_log]
+    return [
+        text_with_log.removesuffix(escape_controls(joined)) + escape_controls(first_line(why)),
+        *below,
+    ]
 
 
 def _advice(run: Path, story: JobHistory, asked: bool | None) -> tuple[JobAdvice | None, str]:
@@ -155,7 +158,7 @@ def _advice(run: Path, story: JobHistory, asked: bool | None) -> tuple[JobAdvice
     except InputError as error:
         if asked:
             raise
-        return None, f"cannot be told: {error}"
+        return None, f"unknown: {error}"
 
 
 def _print(story: JobHistory, most: int | None, counsel: JobAdvice | None, remark: str) -> None:

@@ -105,14 +105,16 @@ def events(
             else:
                 rest = {key: value for key, value in event.data.items() if value is not None}
                 subject = f"{event.job}  " if event.job else ""
-                line = f"{when(event.at):<9} {event.kind:<10} {subject}{_told(rest)}".rstrip()
+                line = (
+                    f"{when(event.at):<9} {event.kind:<10} {subject}{_format_data(rest)}".rstrip()
+                )
             print_result(escape_controls(line) if output is Output.TABLE else line)
             printed += 1
             if count is not None and printed >= count:
                 return
 
 
-def _told(data: dict[str, Any]) -> str:
+def _format_data(data: dict[str, Any]) -> str:
     reason = data.pop("reason", None)
     parts = [f"{key}={_word(value)}" for key, value in data.items()]
     if reason:

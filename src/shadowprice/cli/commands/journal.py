@@ -81,7 +81,7 @@ def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
         for consultation in item.consultations:
             decisions.update(decision.tag for decision in consultation)
         slots = [item.event.slot if slots[0] < 0 else slots[0], item.event.slot]
-        last.append(_told(item))
+        last.append(_entry_record(item))
     return {
         "path": str(path),
         "policy": header.policy,
@@ -101,7 +101,7 @@ def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
     }
 
 
-def _told(entry: Any) -> dict[str, Any]:
+def _entry_record(entry: Any) -> dict[str, Any]:
     event = entry.event
     about = getattr(event, "job", None) or getattr(event, "server", None)
     if hasattr(event, "jobs"):
@@ -119,27 +119,28 @@ def _told(entry: Any) -> dict[str, Any]:
     }
 
 
-def _lines(told: dict[str, Any]) -> list[str]:
-    versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
+def _lines(record: dict[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    policy, servers = record["policy"], record["servers"]
     lines = [
-        f"{told['path']}: journal of {told['policy']} on {told['servers']} servers ({versions})",
-        f"{told['events']} events, slots {told['first_slot']} to {told['last_slot']}"
-        if told["events"]
+        f"{record['path']}: journal of {policy} on {servers} servers ({versions})",
+        f"{record['events']} events, slots {record['first_slot']} to {record['last_slot']}"
+        if record["events"]
         else "no events",
     ]
-    for title, counts in (("events", told["by_kind"]), ("decisions", told["decisions"])):
+    for title, counts in (("events", record["by_kind"]), ("decisions", record["decisions"])):
         if counts:
             lines.append(
                 f"{title}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
             )
-    for entry in told["last"]:
+    for entry in record["last"]:
         about = f" {entry['about']}" if entry["about"] else ""
         decided = "".join(f"; {text}" for text in entry["decisions"])
         lines.append(f"{entry['n']:>8}  slot {entry['slot']:>6}  {entry['event']}{about}{decided}")
-    if told["checked"]:
+    if record["checked"]:
         lines.append(
-            f"replayed without the policy; {told['digests']} digests agree; "
-            f"state {told['state_digest'][:16]}"
+            f"replayed without the policy; {record['digests']} digests agree; "
+            f"state {record['state_digest'][:16]}"
         )
     else:
         lines.append("not checked")

@@ -62,12 +62,12 @@ def observed(
         show(columns, map(_row, jobs), right=["WORTH", "GAIN"])
 
 
-def _summary(told: Comparison) -> list[Sequence[object]]:
-    simulated, observed, both = told.simulated, told.observed, told.both
-    promises, use = told.promises, told.utilization
+def _summary(comparison: Comparison) -> list[Sequence[object]]:
+    simulated, observed, both = comparison.simulated, comparison.observed, comparison.both
+    promises, use = comparison.promises, comparison.utilization
     rows: list[Sequence[object]] = [
         ("utility earned", number(simulated.utility), number(observed.utility)),
-        (f"finished of {told.jobs}", simulated.finished, observed.finished),
+        (f"finished of {comparison.jobs}", simulated.finished, observed.finished),
         ("running now", simulated.running, observed.running),
         ("waiting now", simulated.waiting, observed.waiting),
         ("refused", simulated.refused, "-"),
@@ -85,10 +85,10 @@ def _summary(told: Comparison) -> list[Sequence[object]]:
     return rows
 
 
-def _remarks(told: Comparison) -> list[str]:
-    observed, unmanaged = told.observed, told.unmanaged_jobs.count
+def _remarks(comparison: Comparison) -> list[str]:
+    observed, unmanaged = comparison.observed, comparison.unmanaged_jobs.count
     remarks = []
-    if told.last_observation is None:
+    if comparison.last_observation is None:
         remarks.append("nothing was looked at yet: only what would have been is known")
     if observed.assumed_completed:
         remarks.append(
@@ -100,7 +100,7 @@ def _remarks(told: Comparison) -> list[str]:
             f"{unmanaged} jobs ran without being submitted here; their utility is unknown and the "
             "policy did not account for them"
         )
-    if told.incomplete:
+    if comparison.incomplete:
         remarks.append("older jobs of these days are left out: there are too many")
     return remarks
 

@@ -285,7 +285,7 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Tell]:
     """Show the measurements: bars on a terminal, one line for each change elsewhere."""
     from shadowprice.profiling.findings import rounded
 
-    def told(what: str, step: StepTime | None) -> str:
+    def describe(what: str, step: StepTime | None) -> str:
         if step is None:
             return what
         return f"{what}: {rounded(step.per_second):g} mini-batches/s +- {step.error:.1%}"
@@ -302,7 +302,7 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Tell]:
 
             def draw(at: int, what: str, share: float, step: StepTime | None) -> None:
                 bars.start_task(tasks[at])
-                text = f"{_counted(counts[at])}: {told(what, step)}"
+                text = f"{_counted(counts[at])}: {describe(what, step)}"
                 bars.update(tasks[at], completed=share, description=text)
 
             yield draw
@@ -313,7 +313,7 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Tell]:
             del share
             if last.get(at) != what:
                 last[at] = what
-                line = told(what, step) if what == "stopping" else what
+                line = describe(what, step) if what == "stopping" else what
                 console.print(f"{_counted(counts[at])}: {line}", soft_wrap=True, markup=False)
 
         yield write

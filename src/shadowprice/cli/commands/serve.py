@@ -240,7 +240,7 @@ def serve(
         # Compiling in a slot would delay its decisions and the renewal of the lease.
         warm_up_all([choice.name])
 
-    def told(address: str) -> None:
+    def on_ready(address: str) -> None:
         if output is Output.JSON:
             print_result(json.dumps({"address": address, "pid": os.getpid()}))
         else:
@@ -251,7 +251,7 @@ def serve(
                 )
                 stderr().print(f"the operator's token is in {token_path}", soft_wrap=True)
 
-    run(chosen, told)
+    run(chosen, on_ready)
 
 
 def _followed(

@@ -118,7 +118,7 @@ def simulate(
                     run = add_advice(
                         run, scenario, choice, seconds=advising, progress=progress, stop=stop
                     )
-            with told_anyway(lambda: _print(run, output)):
+            with print_before_failing(lambda: _print(run, output)):
                 _keep(run, pending)
     _print(run, output)
     if output is not Output.JSON:
@@ -132,12 +132,12 @@ def simulate(
 
 
 @contextmanager
-def told_anyway(tell: Callable[[], None]) -> Iterator[None]:
+def print_before_failing(print_results: Callable[[], None]) -> Iterator[None]:
     """Print the results even if they can't be saved, for example on a full disk."""
     try:
         yield
     except OSError:
-        tell()
+        print_results()
         raise
 
 
@@ -158,12 +158,12 @@ def _leave_without_advice(run: RunData, status: int) -> None:
     advice = run.info["advice"]
     outcomes = " or ".join(outcomes_with_advice(run.info))
     stderr().print(
-        f"interrupted: the run is whole, with advice on {advice['told']} of "
+        f"interrupted: the run is whole, with advice on {advice['advised']} of "
         f"{advice['refused']} {outcomes} jobs",
         soft_wrap=True,
         markup=False,
     )
-    current().told = True
+    current().reported = True
     raise typer.Exit(status)
 
 
@@ -187,5 +187,5 @@ def leave_if_partial(runs: list[RunData], out: Path | None, status: int) -> None
             stderr().print(
                 f"interrupted in slot {slot} of {run.policy}{suffix}", soft_wrap=True, markup=False
             )
-            current().told = True
+            current().reported = True
             raise typer.Exit(status)

@@ -337,11 +337,11 @@ def _placed(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
     except ServiceError as error:
         if not error.faults:
             raise
-        faults = [_told(fault, entries, single=single) for fault in error.faults]
+        faults = [_with_file_location(fault, entries, single=single) for fault in error.faults]
         raise InputError(faults) from error
 
 
-def _told(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
+def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
     if single:
         suffix = fault.place.removeprefix("job").lstrip(":. ")
         if not entries[0].place:

@@ -68,7 +68,7 @@ _LIMITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A bound that is checked after everything else, and told in JSON schemas."""
+    """A bound that is checked after everything else, and stated in JSON schemas."""
 
     bound: InputLimit
     size: bool
@@ -82,9 +82,9 @@ class _Limited:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        told = handler.resolve_ref_schema(handler(schema))
-        keyword = _LIMITS.get(str(told.get("type")))
-        return told if keyword is None else {**told, keyword: self.bound.most}
+        json_schema = handler.resolve_ref_schema(handler(schema))
+        keyword = _LIMITS.get(str(json_schema.get("type")))
+        return json_schema if keyword is None else {**json_schema, keyword: self.bound.most}
 
 
 def _checked_size(bound: InputLimit) -> Callable[[Any], Any]:

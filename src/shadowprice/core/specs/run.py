@@ -124,7 +124,7 @@ class RunSpec(Spec):
         return value
 
     def resolve(self, slot_seconds: Fraction) -> Program:
-        """Return the program that executors are told.
+        """Return the program for executors.
 
         Parameters
         ----------

@@ -51,7 +51,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         self.store = GenerationStore(self._path)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _with_path(self) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError) as error:
@@ -89,7 +89,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
             If the disk write failed.
         """
         key = spec.job, spec.generation
-        with self._told():
+        with self._with_path():
             receipt = await asyncio.to_thread(self.store.weigh, spec)
             if receipt is not Receipt.ACCEPTED:
                 return receipt, None, ""
@@ -126,7 +126,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         entry = self.entries.get((job, generation))
         if grace is None:
             grace = entry.grace if entry is not None else 0.0
-        with self._told():
+        with self._with_path():
             receipt = await asyncio.to_thread(
                 self.store.stop, command, job, generation, max(0.0, grace)
             )
@@ -168,7 +168,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         ExecutorError
             If the files can't be removed.
         """
-        with self._told():
+        with self._with_path():
             finished = await asyncio.to_thread(self.store.discard, job)
         if finished:
             self.drop(job)

@@ -25,7 +25,7 @@ class ProcessExit:
         Its exit status; -1 if unknown.
     at : float
         Seconds since 1970 by its node's clock.
-    told : bool
+    stop_requested : bool
         Whether it had been signalled to end.
     killed : bool
         Whether it was killed after its grace period.
@@ -40,7 +40,7 @@ class ProcessExit:
     name: str
     code: int
     at: float
-    told: bool = False
+    stop_requested: bool = False
     killed: bool = False
     outside: bool = False
     lost: str = ""
@@ -59,7 +59,7 @@ class ProcessExit:
             name,
             code,
             float(state.get("exited") or state["at"]),
-            told=bool(state.get("told")),
+            stop_requested=bool(state.get("stop_requested")),
             killed=bool(state.get("killed")),
             outside=state.get("ending") == "lost",
             note=str(state.get("note", "")),
@@ -69,7 +69,10 @@ class ProcessExit:
 def _exits(ends: Iterable[ProcessExit]) -> list[tuple[str, int]]:
     """Return the exits of the processes that aren't lost; unprompted ends come first."""
     observed = (end for end in ends if not end.lost)
-    return [(end.name, end.code) for end in sorted(observed, key=lambda end: (end.told, end.at))]
+    return [
+        (end.name, end.code)
+        for end in sorted(observed, key=lambda end: (end.stop_requested, end.at))
+    ]
 
 
 def is_outcome_final(ends: Sequence[ProcessExit], workers: int, *, tolerant: bool) -> bool:
@@ -116,7 +119,7 @@ def outcome_from_exits(
         return GenerationOutcome("lost", lost[0].name, -1, lost[0].lost)
     observed = [end for end in ends if not end.lost]
     unprompted = has_outcome(
-        _exits(end for end in observed if not end.told), workers, tolerant=tolerant
+        _exits(end for end in observed if not end.stop_requested), workers, tolerant=tolerant
     )
     return compute_outcome(
         _exits(observed),

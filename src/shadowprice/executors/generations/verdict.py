@@ -121,7 +121,10 @@ def compute_outcome(
     if name:
         code = codes[name]
         return GenerationOutcome(
-            "failed", name, code, f"{name} {_how(code, told=signalled)}{_note(notes, name)}"
+            "failed",
+            name,
+            code,
+            f"{name} {_how(code, stop_requested=signalled)}{_note(notes, name)}",
         )
     name = next((process for process, _ in exits if process in killed), exits[0][0])
     ending = "lost" if from_outside and not stopped else "stopped"
@@ -136,7 +139,11 @@ def compute_outcome(
 
 
 def _completion(exits: Sequence[tuple[str, int]], notes: Mapping[str, str]) -> str:
-    died = [f"{name} {_how(code, told=False)}" for name, code in exits if code and _is_worker(name)]
+    died = [
+        f"{name} {_how(code, stop_requested=False)}"
+        for name, code in exits
+        if code and _is_worker(name)
+    ]
     summary = ALL_WORKERS_SUCCEEDED
     if died:
         summary = f"the remaining workers exited 0; earlier {', '.join(died)}"
@@ -148,8 +155,8 @@ def _note(notes: Mapping[str, str], name: str) -> str:
     return f": {notes[name]}" if name in notes else ""
 
 
-def _how(code: int, *, told: bool) -> str:
-    after = " after the order to stop (143 was expected)" if told else ""
+def _how(code: int, *, stop_requested: bool) -> str:
+    after = " after the order to stop (143 was expected)" if stop_requested else ""
     if code == EXIT_SIGTERM:
         return f"exited {code}, or was ended by SIGTERM, though nothing here told it to stop"
     if code > 128:

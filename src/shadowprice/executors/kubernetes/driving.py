@@ -388,9 +388,9 @@ class Drive:
         added, which never shortens a grace period.
         """
         now = self._objects.connection.time()
-        if now is None or view.told is None:
+        if now is None or view.terminating_since is None:
             return 0.0
-        return float(max(0.0, now + 1.0 - view.told))
+        return float(max(0.0, now + 1.0 - view.terminating_since))
 
     async def _deliver(self, part: Part, command: int, grace: float) -> None:
         if part.view is None:
@@ -398,7 +398,7 @@ class Drive:
         if part.view.running and not part.delivered:
             await self._listen(part)
         lost = self._executor.is_lost(part.server)
-        part.told = True
+        part.stop_requested = True
         # The server counts a grace period from the first deletion, and only ever shortens it.
         now = time.monotonic()
         since = now if part.ending is None else part.ending

@@ -41,7 +41,7 @@ class Part:
     """Monotonic time since which the pod is being deleted, as far as known."""
     allowed: float = math.inf
     """Grace period in seconds from ``ending`` on."""
-    told: bool = False
+    stop_requested: bool = False
     """Whether its deletion was requested, even if the response is unknown."""
     end: ProcessExit | None = None
     listened: bool = False

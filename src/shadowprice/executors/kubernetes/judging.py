@@ -60,10 +60,10 @@ def end_of(
         since = part.vanished
         if since is None or now - since < (0.0 if withdrawn else POD_GONE_AFTER_SECONDS):
             return None
-        return _unseen(part) if part.told else _lost(part, _removed(part))
-    signalled = part.told
+        return _unseen(part) if part.stop_requested else _lost(part, _removed(part))
+    signalled = part.stop_requested
     if view.exit is not None and not view.running:
-        return _exited(part, view, view.exit, told=signalled)
+        return _exited(part, view, view.exit, stop_requested=signalled)
     if gone_since is not None and (
         now - gone_since > lost_after or (node is not None and node.off)
     ):
@@ -83,7 +83,7 @@ def end_of(
 def _unseen(part: Part) -> ProcessExit:
     """Return the end of a process that was deleted, with an unknown exit status."""
     part.unseen = True
-    return ProcessExit(part.process, EXIT_SIGTERM, time.time(), told=True)
+    return ProcessExit(part.process, EXIT_SIGTERM, time.time(), stop_requested=True)
 
 
 def _lost(part: Part, why: str) -> ProcessExit:
@@ -101,7 +101,7 @@ def _seems_over(part: Part, view: PodView, now: float) -> bool:
     return now - part.over_since > POD_GONE_AFTER_SECONDS
 
 
-def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> ProcessExit:
+def _exited(part: Part, view: PodView, exit_: Exit, *, stop_requested: bool) -> ProcessExit:
     out_of_memory = exit_.reason == "OOMKilled"
     note = ""
     if out_of_memory:
@@ -109,12 +109,14 @@ def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> ProcessExi
     elif exit_.reason in {"StartError", "ContainerCannotRun", "RunContainerError"}:
         note = start_error_message(exit_.message)
     if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
-        if not (told or exit_.code == 0):
+        if not (stop_requested or exit_.code == 0):
             return ProcessExit(part.process, -1, exit_.at, lost=_why_over(part, view))
-    elif view.deleting and not told and exit_.code in {EXIT_SIGTERM, KILLED}:
+    elif view.deleting and not stop_requested and exit_.code in {EXIT_SIGTERM, KILLED}:
         return ProcessExit(part.process, -1, exit_.at, lost=_removed(part))
-    killed = told and exit_.code == KILLED and not out_of_memory
-    return ProcessExit(part.process, exit_.code, exit_.at, told=told, killed=killed, note=note)
+    killed = stop_requested and exit_.code == KILLED and not out_of_memory
+    return ProcessExit(
+        part.process, exit_.code, exit_.at, stop_requested=stop_requested, killed=killed, note=note
+    )
 
 
 def start_error_message(message: str) -> str:

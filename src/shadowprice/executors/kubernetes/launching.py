@@ -201,7 +201,7 @@ class Launch:
                 # Deleted meanwhile; its node needs a moment to kill the processes.
                 part.vanished = time.monotonic()
             if part.view is None or part.view.deleting:
-                part.told = entry.termination_requested
+                part.stop_requested = entry.termination_requested
         if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
             # A missing pod may have run and been deleted, so it must not start again.
             return "the service stopped before it started all processes"

@@ -29,7 +29,7 @@ class Cluster:
     Parameters
     ----------
     service : ServiceId
-        This service, whose pods are told apart from others by their labels.
+        This service, whose pods are distinguished by their labels.
     happened : callable
         Receives every change of an own pod: key of the job, generation.
     moved : callable

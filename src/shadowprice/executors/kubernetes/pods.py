@@ -27,8 +27,8 @@ _AWAY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 
 # On SIGTERM, a plain shell doesn't signal its children. This one signals all processes of its pod,
 # waits for them, and exits with the line's status. As PID 1 it can't see the others end.
-_LINE: Final = """told=
-trap 'told=1; kill -TERM -1' TERM
+_LINE: Final = """stopping=
+trap 'stopping=1; kill -TERM -1' TERM
 /bin/sh -c "$1" 2>&1 &
 exec 2>/dev/null
 child=$!
@@ -36,7 +36,7 @@ while :; do
   wait "$child"; status=$?
   kill -0 "$child" || break
 done
-if [ -n "$told" ]; then
+if [ -n "$stopping" ]; then
   wait "$child"; late=$?
   [ "$late" = 127 ] || status=$late
   while [ $$ != 1 ] && kill -0 -1; do sleep 0.1; done

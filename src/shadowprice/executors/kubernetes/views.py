@@ -42,7 +42,7 @@ class PodView:
         Reason of its phase.
     deleting : bool
         Whether its deletion was requested.
-    told : float or None
+    terminating_since : float or None
         First deletion request by the server's clock, seconds since 1970.
     began : float or None
         Start of its container, seconds since 1970.
@@ -74,7 +74,7 @@ class PodView:
     reason: str = ""
     message: str = ""
     deleting: bool = False
-    told: float | None = None
+    terminating_since: float | None = None
     began: float | None = None
     running: bool = False
     exit: Exit | None = None
@@ -150,7 +150,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         reason=str(status.get("reason") or "")[:_MOST_TEXT],
         message=str(status.get("message") or "")[:_MOST_TEXT],
         deleting="deletionTimestamp" in meta,
-        told=_told(meta),
+        terminating_since=_terminating_since(meta),
         began=_began(ended, runs),
         running=any(
             "running" in (container.get("state") or {})
@@ -176,7 +176,7 @@ def _service(labels: Mapping[str, Any]) -> names.ServiceId | None:
     return names.ServiceId(str(labels[names.SERVICE]), str(labels.get(names.SERVICE_NAMESPACE, "")))
 
 
-def _told(meta: Mapping[str, Any]) -> float | None:
+def _terminating_since(meta: Mapping[str, Any]) -> float | None:
     """Return the time of the first deletion request; a shorter grace period counts from it."""
     until = moment(meta.get("deletionTimestamp"))
     return until - float(meta.get("deletionGracePeriodSeconds") or 0) if until else None

@@ -32,7 +32,7 @@ class ProcessAllocation:
         Cores that it may run on; empty for all.
     devices : mapping of str to int
         Devices by name, in thousandths of each.
-    told : tuple of str or None
+    visible_devices : tuple of str or None
         Value of ``CUDA_VISIBLE_DEVICES``; None if neither the server nor the machine has
         devices.
     memory : int
@@ -42,7 +42,7 @@ class ProcessAllocation:
     process: Process
     cores: tuple[int, ...]
     devices: Mapping[str, int]
-    told: tuple[str, ...] | None
+    visible_devices: tuple[str, ...] | None
     memory: int
 
     def record(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def build_launch_plan(
             master_address="127.0.0.1",
             master_port=port,
             checkpoint_dir=checkpoints,
-            devices=allocation.told,
+            devices=allocation.visible_devices,
         )
         environment[PROGRESS_FILE] = str(progress)
         environment[EXECUTION_VARIABLE] = execution

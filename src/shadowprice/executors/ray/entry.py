@@ -62,7 +62,7 @@ class RayGeneration(RemoteGeneration):
         self.parts: dict[str, RayProcess] = {}
         self.lock: FileLock | None = None
         self.latest: Progressed | None = None
-        self._told: list[Any] = []
+        self._reported_progress: list[Any] = []
 
     def take_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
@@ -99,9 +99,9 @@ class RayGeneration(RemoteGeneration):
         if progress is None:
             return
         part.reports = True
-        if progress == self._told:
+        if progress == self._reported_progress:
             return
-        self._told = progress
+        self._reported_progress = progress
         report = self.parse_progress(progress[0], float(progress[1]))
         if report is not None:
             self.latest = report

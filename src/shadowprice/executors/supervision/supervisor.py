@@ -414,7 +414,7 @@ class Supervisor:
                 "reason": result.reason,
                 "tail": self._children[result.process].log.tail(),
                 "forced": self._forced,
-                "told": self._stopped or self._outside,
+                "stop_requested": self._stopped or self._outside,
                 "cut": self._cut,
                 "exited": self._exited_at,
                 "killed": result.process in self._killed,

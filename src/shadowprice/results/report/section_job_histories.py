@@ -68,10 +68,10 @@ def jobs(run: RunData) -> str | None:
         )
     advice = run.info.get("advice")
     if advice is not None and advice["refused"]:
-        suffix = "" if advice["told"] == advice["refused"] else ", those worth most"
+        suffix = "" if advice["advised"] == advice["refused"] else ", those worth most"
         remark += (
             f'<p class="remark">What would have had them admitted is in the stories of '
-            f"{advice['told']:,} of {advice['refused']:,} {_advisable(run)} jobs{suffix}.</p>"
+            f"{advice['advised']:,} of {advice['refused']:,} {_advisable(run)} jobs{suffix}.</p>"
         )
     return f'{remark}<div id="job-list"></div>{block}'
 

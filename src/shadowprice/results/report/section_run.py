@@ -85,12 +85,12 @@ def _latency(record: Mapping[str, float]) -> str:
 
 def _facts(facts: Mapping[str, object]) -> str:
     rows = "".join(
-        f"<dt>{text(name)}</dt><dd>{text(_told(value))}</dd>"
+        f"<dt>{text(name)}</dt><dd>{text(_format_parameter(value))}</dd>"
         for name, value in facts.items()
         if value not in ("", None)
     )
     return f"<dl>{rows}</dl>"
 
 
-def _told(value: object) -> str:
+def _format_parameter(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

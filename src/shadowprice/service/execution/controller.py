@@ -179,12 +179,12 @@ class ExecutionController:
                 )
                 self._untold.append(item)
         self._outbox.found(generations, orphans)
-        self.inbox.told += [
+        self.inbox.reports += [
             Started(0, item.job, item.generation, item.started)
             for item in generations
             if item.started is not None
         ]
-        self.inbox.told += [item.end for item in generations if item.end is not None]
+        self.inbox.reports += [item.end for item in generations if item.end is not None]
 
     def _is_ours(self, held: GenerationStatus, ordered: Mapping[tuple[str, int], int]) -> bool:
         key = held.job, held.generation
@@ -196,7 +196,7 @@ class ExecutionController:
     def mark_all_lost(self, reason: str) -> None:
         """Report as lost every generation that should run and that the executor doesn't hold."""
         timestamp = self._driver.clock.now() / SECOND
-        self.inbox.told += [
+        self.inbox.reports += [
             Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
             for job, command in self._driver.published.running.items()
             if command.generation not in self._outbox.held.get(job, {})
@@ -224,7 +224,7 @@ class ExecutionController:
     async def _watch(self) -> bool:
         try:
             async for report in self.executor.watch():
-                self.inbox.told.append(report)
+                self.inbox.reports.append(report)
                 self._wake.set()
         except ExecutorError as error:
             self._unreachable(error)
@@ -273,7 +273,7 @@ class ExecutionController:
         Progress is passed on at once, because jobs repeat it. Ends of orphans aren't recorded.
         """
         now, orphan_ends = self._driver.clock.now(), list[Ended]()
-        for report in self.inbox.told:
+        for report in self.inbox.reports:
             self._outbox.heard(report, now)
             if self._outbox.is_orphan_report(report):
                 orphan_ends += [report] if isinstance(report, Ended) else []
@@ -282,7 +282,7 @@ class ExecutionController:
                 self._driver.report(report)
             else:
                 self.inbox.keep(report)
-        self.inbox.told.clear()
+        self.inbox.reports.clear()
         return orphan_ends
 
     async def _recorded_server(self, one: PendingReport, report: ServerSeen | ServerGone) -> None:
@@ -460,7 +460,7 @@ class ExecutionController:
 
     def _refuse(self, order: LaunchCommand, reason: str) -> None:
         timestamp = self._driver.clock.now() / SECOND
-        self.inbox.told.append(
+        self.inbox.reports.append(
             StartRefused(order.id, order.job, order.generation, timestamp, reason)
         )
         self._wake.set()

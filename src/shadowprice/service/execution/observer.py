@@ -147,9 +147,9 @@ class RecordObservation:
         return True
 
     @staticmethod
-    def _began_anew(row: Row[Any], told: ObservedJob, before: int | None) -> bool:
+    def _began_anew(row: Row[Any], reported_job: ObservedJob, before: int | None) -> bool:
         """Return whether a job ended and started again between two polls."""
-        since = int(told.since * SECOND)
+        since = int(reported_job.since * SECOND)
         return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
 
     @staticmethod

@@ -58,14 +58,14 @@ class PendingReports:
 
     Attributes
     ----------
-    told : list of Report
+    reports : list of Report
         New reports, not processed yet.
     kept : dict of PendingReport
         Reports to be recorded, by subject.
     """
 
     def __init__(self) -> None:
-        self.told: list[Report] = []
+        self.reports: list[Report] = []
         self.kept: dict[Hashable, PendingReport] = {}
 
     @property

@@ -61,7 +61,7 @@ REPORTED_METRICS: Final = (
     "refused",
     "mean_jct",
 )
-"""What is told of each simulation, as far as its summary has it."""
+"""Summary values that are reported of each simulation, if it has them."""
 
 _START: Final = "from shadowprice.cli.main import run; run()"
 

@@ -71,13 +71,15 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
         match, word = max(named, key=lambda hit: hit[0].end())
         if word == argv[0] and "/" not in word:
             return _not_on_path(run, word)
-        return _told(f"{quote_for_display(word)} is not in", match[1] or "", workdir)
+        return _missing_file_hint(f"{quote_for_display(word)} is not in", match[1] or "", workdir)
     for option, module in pairwise(argv):
         if option != "-m" or not module:
             continue
         modules = {hit[1] for line in lines if (hit := _NO_MODULE.search(line))}
         if modules & {module, module.partition(".")[0]}:
-            return _told(f"{quote_for_display(module)} is not installed, and not in", "", workdir)
+            return _missing_file_hint(
+                f"{quote_for_display(module)} is not installed, and not in", "", workdir
+            )
     return ""
 
 
@@ -184,7 +186,7 @@ def _named(word: str, line: str) -> re.Match[str] | None:
     return re.search(rf"(?:^|[\s'\"`])(/[^'\"`:]*/|\./)?{name}(?=['\"`:]|$)", line)
 
 
-def _told(what: str, named: str, workdir: object) -> str:
+def _missing_file_hint(what: str, named: str, workdir: object) -> str:
     folder = named.removeprefix("./").rstrip("/") or workdir or "its own directory"
     hint = "state run.workdir, or write an absolute path"
     if workdir:

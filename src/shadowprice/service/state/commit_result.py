@@ -133,7 +133,7 @@ class CommitResult:
         Changed jobs.
     specs : dict of str to mapping
         New or revised specifications of jobs.
-    told : list of StreamEvent
+    events : list of StreamEvent
         New events of the event stream.
     running : dict of str to Start or Resize
         Newest command of each job that should run.
@@ -152,7 +152,7 @@ class CommitResult:
     answers: list[Any] = field(default_factory=list)
     views: dict[str, JobView] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    told: list[StreamEvent] = field(default_factory=list)
+    events: list[StreamEvent] = field(default_factory=list)
     running: Mapping[str, Start | Resize] = field(default_factory=dict)
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
     servers: ClusterState | None = None

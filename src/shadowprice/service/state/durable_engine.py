@@ -122,7 +122,7 @@ class DurableEngine:
         self.orders: dict[str, Start | Resize] = recovered.orders
         self.backlog: deque[str] = deque(recovered.pending)
         self.next_job: int = recovered.next_job
-        self.next_told: int = recovered.next_told
+        self.next_event_id: int = recovered.next_event_id
         self.accounts: Accounts = recovered.accounts
         self.last_at: int = recovered.last_at
         self.end: TimespanEnd = read_end(self.store)
@@ -228,7 +228,7 @@ class DurableEngine:
             outcome.answers += alone.answers
             outcome.views |= alone.views
             outcome.specs |= alone.specs
-            outcome.told += alone.told
+            outcome.events += alone.events
         return self._published(outcome)
 
     damaged = False
@@ -261,7 +261,7 @@ class DurableEngine:
         self.engine.state.collect()
         for name in self.orders.keys() - self.engine.running.keys():
             del self.orders[name]  # the processes ended without a stop command
-        outcome.views, outcome.specs, outcome.told = batch.views, batch.specs, batch.told
+        outcome.views, outcome.specs, outcome.events = batch.views, batch.specs, batch.events
         return self._published(outcome)
 
     def _together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:

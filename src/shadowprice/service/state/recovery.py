@@ -60,7 +60,7 @@ class RecoveredState:
     orders: dict[str, Start | Resize]
     pending: list[str]
     next_job: int
-    next_told: int
+    next_event_id: int
     accounts: Accounts
     last_at: int
     snapshot_sequence: int

@@ -175,7 +175,7 @@ class RecordReports:
             select(table.c.data).where(table.c.job == name, table.c.kind == "misreported")
         ).scalars()
         fresh = (
-            event.data for event in batch.told if (event.kind, event.job) == ("misreported", name)
+            event.data for event in batch.events if (event.kind, event.job) == ("misreported", name)
         )
         reasons = {
             event["reason"]

@@ -55,7 +55,7 @@ class _Watched:
 
     base: Job
     """The job as submitted, or as last revised by its owner."""
-    told: Job
+    corrected: Job
     """The job as last passed to the engine."""
     ratios: dict[int, float] = field(default_factory=dict)
     """Ratio of the measured speed to that of ``base``, by worker count."""
@@ -82,9 +82,9 @@ class SpeedEstimator:
         job, placement = record.job, engine.running[record.job.name]
         workers, colocated = int(placement.total_workers), placement.colocated
         watched = self._of(job)
-        if watched.told is not job:  # the owner revised the job: restore its correction
+        if watched.corrected is not job:  # the owner revised the job: restore its correction
             nearest = min(watched.ratios, key=lambda count: abs(count - workers))
-            return SpeedCorrection(watched.told, workers, watched.ratios[nearest])
+            return SpeedCorrection(watched.corrected, workers, watched.ratios[nearest])
         if watched.generation != record.generation or watched.again:
             watched.generation, watched.since = record.generation, record.measured
             watched.again = False
@@ -99,15 +99,16 @@ class SpeedEstimator:
         stated = _speed(watched.base, workers, colocated=colocated)
         watched.ratios[workers] = factor * believed / stated
         del watched.windows[workers]
-        watched.told = with_corrected_curve(watched.base, watched.ratios)
-        return SpeedCorrection(watched.told, workers, factor)
+        watched.corrected = with_corrected_curve(watched.base, watched.ratios)
+        return SpeedCorrection(watched.corrected, workers, factor)
 
     def _of(self, job: Job) -> _Watched:
         """Return the measurements of a job; reset them if its owner revised its speed."""
         watched = self._watched.get(job.name)
-        if watched is not None and job is watched.told:
+        if watched is not None and job is watched.corrected:
             return watched
-        if watched is not None and _same_curve(job, watched.told):  # the revision keeps the curve
+        # The revision keeps the curve.
+        if watched is not None and _same_curve(job, watched.corrected):
             stated = watched.base
             watched.base = replace(
                 job,
@@ -115,10 +116,10 @@ class SpeedEstimator:
                 gains=stated.gains,
                 internal_gains=stated.internal_gains,
             )
-            watched.told = job
+            watched.corrected = job
             return watched
         if watched is not None and watched.ratios and _same_curve(job, watched.base):
-            watched.base, watched.told = job, with_corrected_curve(job, watched.ratios)
+            watched.base, watched.corrected = job, with_corrected_curve(job, watched.ratios)
             return watched
         watched = self._watched[job.name] = _Watched(job, job)
         return watched

@@ -38,7 +38,7 @@ class Transaction:
         self.now = truth.clock.now()
         self.views: dict[str, JobView] = {}
         self.specs: dict[str, Mapping[str, Any]] = {}
-        self.told: list[StreamEvent] = []
+        self.events: list[StreamEvent] = []
         self.closed: list[str] = []
         self._journal: list[dict[str, Any]] = []
         self._new: dict[str, dict[str, Any]] = {}
@@ -75,7 +75,7 @@ class Transaction:
         """
         truth, lists = self.truth, self._lists()
         lengths = [len(rows) for rows in lists]
-        counters = truth.next_job, truth.next_told, truth.last_at, truth.calendar
+        counters = truth.next_job, truth.next_event_id, truth.last_at, truth.calendar
         outer, self.undo = self.undo, (undo := Undo())
         try:
             with self.engine.atomic():
@@ -84,7 +84,7 @@ class Transaction:
             undo.rollback()
             for rows, length in zip(lists, lengths, strict=True):
                 del rows[length:]
-            truth.next_job, truth.next_told, truth.last_at, truth.calendar = counters
+            truth.next_job, truth.next_event_id, truth.last_at, truth.calendar = counters
             raise
         finally:
             self.undo = outer
@@ -94,7 +94,7 @@ class Transaction:
     def _lists(self) -> tuple[list[Any], ...]:
         """Return the lists that only grow, so that truncation rolls them back."""
         return (
-            self.told,
+            self.events,
             self.closed,
             self._journal,
             self._commands,
@@ -155,10 +155,10 @@ class Transaction:
         """Emit an event; ``decision`` marks decisions of the policy."""
         view = None if job is None else self.truth.views.get(job)
         tenant = data.pop("tenant", None) if view is None else view.tenant
-        self.told.append(
-            StreamEvent(self.truth.next_told, self.now, kind, job, tenant, data, decision)
+        self.events.append(
+            StreamEvent(self.truth.next_event_id, self.now, kind, job, tenant, data, decision)
         )
-        self.truth.next_told += 1
+        self.truth.next_event_id += 1
 
     def is_end_recorded(self, name: str, generation: int) -> bool | None:
         """Return whether a generation's end is recorded; None if it was never commanded."""
@@ -205,7 +205,7 @@ class Transaction:
                     "tenant": event.tenant,
                     "data": json.dumps(event.data, ensure_ascii=False, separators=(",", ":")),
                 }
-                for event in self.told
+                for event in self.events
             ],
         )
         for statement, rows in self._statements:

@@ -219,7 +219,7 @@ class Controller:
             owner = self._know(name)
             if owner is not None:
                 self._queue.add(_key(owner))
-        for event in outcome.told:
+        for event in outcome.events:
             owner = None if event.job is None else self._owner(event.job)
             if owner is not None:
                 self._teller.tell(owner, event)

@@ -61,13 +61,13 @@ class EventRecorder:
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_QUEUED_EVENTS)
         self._wake = asyncio.Event()
 
-    def tell(self, owner: Owner, told: StreamEvent) -> None:
+    def tell(self, owner: Owner, event: StreamEvent) -> None:
         """Queue an event of a resource's job."""
-        if told.kind in UNREPORTED_KINDS:
+        if event.kind in UNREPORTED_KINDS:
             return
-        entry = {"kind": told.kind, "data": told.data}
-        kind = "Warning" if told.kind in WARNINGS else "Normal"
-        reason = "".join(word.title() for word in told.kind.split("-"))
+        entry = {"kind": event.kind, "data": event.data}
+        kind = "Warning" if event.kind in WARNINGS else "Normal"
+        reason = "".join(word.title() for word in event.kind.split("-"))
         reference = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -75,7 +75,7 @@ class EventRecorder:
             "name": owner.name,
             "uid": owner.uid,
         }
-        self._put(reference, f"{told.id:x}", kind, reason, format_event(entry), told.at)
+        self._put(reference, f"{event.id:x}", kind, reason, format_event(entry), event.at)
 
     def refused(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
         """Queue a warning that no job could be submitted for a resource."""

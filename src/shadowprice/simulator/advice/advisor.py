@@ -361,7 +361,7 @@ class _Advisor:
     def _later_true(
         self, in_force: str, delays: ArrivalDelaySearch
     ) -> Callable[[int], AdmissionOutcome | None]:
-        answers = delays.told
+        answers = delays.outcomes
         return self._true(self._later, in_force, answers.__getitem__, {}, answers.__contains__)
 
     def _keep(

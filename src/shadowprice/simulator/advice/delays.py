@@ -24,7 +24,7 @@ class ArrivalDelaySearch:
     A run only goes forward, and over a long horizon a query in every slot would be most of the cost
     of advice on a job that is never admitted. Some later slots are therefore skipped. If one after
     them is admitted, `between` gives the skipped slots to go back to, so that the slot before the
-    result is certainly refused. ``told`` are the answers by step of the change.
+    result is certainly refused. ``outcomes`` are the answers by step of the change.
     """
 
     def __init__(self, variants: JobVariants, way: JobChange) -> None:
@@ -33,7 +33,7 @@ class ArrivalDelaySearch:
         self._slots = [int(value.split()[0]) for value in way.values]
         self._steps = {slot: step for step, slot in enumerate(self._slots, start=1)}
         self._first: Job | None = None
-        self.told: dict[int, AdmissionOutcome | None] = {}
+        self.outcomes: dict[int, AdmissionOutcome | None] = {}
 
     def spread(self) -> Sequence[int]:
         """Return the steps to query first; the last one is the largest."""
@@ -51,8 +51,8 @@ class ArrivalDelaySearch:
         """Query in a slot; return whether later slots matter."""
         step = self._steps[moment.slot]
         job = self._job_from(step)
-        self.told[step] = None if job is None else moment.ask(job)
-        return self.told[step] is None
+        self.outcomes[step] = None if job is None else moment.ask(job)
+        return self.outcomes[step] is None
 
     def _job_from(self, step: int) -> Job | None:
         """Return the job with a later arrival, which differs in nothing else."""
@@ -65,12 +65,12 @@ class ArrivalDelaySearch:
         found = self.found()
         if isinstance(found, NoStepFound):
             return ()
-        before = max((step for step in self.told if step < found.step), default=0)
+        before = max((step for step in self.outcomes if step < found.step), default=0)
         return range(before + 1, found.step)
 
     def found(self) -> StepFound[AdmissionOutcome] | NoStepFound:
         """Return the smallest delay that is admitted."""
-        for step, admission in sorted(self.told.items()):
+        for step, admission in sorted(self.outcomes.items()):
             if admission is not None:
                 return StepFound(step, admission)
-        return NoStepFound(len(self.told))
+        return NoStepFound(len(self.outcomes))

@@ -37,7 +37,8 @@ def add_advice(
     ends it after the current jobs, a second one immediately.
 
     ``info["advice"]`` has the number of ``refused`` (or abandoned) jobs, see
-    `outcomes_with_advice`, the number of those with advice (``told``), and the allowed ``seconds``.
+    `outcomes_with_advice`, the number of those with advice (``advised``), and the allowed
+    ``seconds``.
     """
     refused = run.jobs.filter(run.jobs["outcome"].is_in(outcomes_with_advice(run.info)))
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
@@ -70,5 +71,5 @@ def add_advice(
         group_seconds = max(group_seconds, 2.0 * group_took) if group_size == 1 else group_seconds
         if in_groups and 2.0 * group_took <= group_seconds:
             group_size *= 2
-    counts = {"refused": refused.height, "told": len(advice), "seconds": seconds}
+    counts = {"refused": refused.height, "advised": len(advice), "seconds": seconds}
     return replace(run, info={**run.info, "advice": counts}, advice=advice)

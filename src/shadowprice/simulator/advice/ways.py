@@ -97,11 +97,11 @@ def arrival_change(job: Job, last: int) -> JobChange:
     """Return the change to a later arrival, up to a slot."""
     delays = _up(0, last - job.arrival)
 
-    def told(text: str) -> str:
+    def describe(text: str) -> str:
         return f"{_count(int(text.split(maxsplit=1)[0]) - job.arrival, 'slot')} later"
 
     values = [_slots(job.arrival + delay) for delay in delays]
-    return JobChange("arrival", ("arrival",), _slots(job.arrival), values, told)
+    return JobChange("arrival", ("arrival",), _slots(job.arrival), values, describe)
 
 
 # ---------------------------------------------------------------- changes
@@ -116,10 +116,10 @@ def _worth(entry: JobFileRecord) -> Iterator[JobChange]:
     # A utility of 0 has no scale, so the values start at a thousandth.
     steps = _grid(now, now * MAX_UTILITY_FACTOR) if now > 0 else _grid(1e-3, MAX_UTILITY_FACTOR)
 
-    def told(value: float) -> str:
+    def describe(value: float) -> str:
         return f"{_digits(value / now)} times as much" if now > 0 else "more than nothing"
 
-    yield JobChange("value", ("utility", name), format_value(utility[name]), steps, told)
+    yield JobChange("value", ("utility", name), format_value(utility[name]), steps, describe)
 
 
 def _patience(entry: JobFileRecord, job: Job, cluster: Cluster, end: int) -> Iterator[JobChange]:
@@ -144,11 +144,11 @@ def _patience(entry: JobFileRecord, job: Job, cluster: Cluster, end: int) -> Ite
             # A deadline is at the end of a slot.
             steps = [_slots(value) for value in _up(math.floor(now), max_slots)]
 
-        def told(value: str, now: float = float(now)) -> str:
+        def describe(value: str, now: float = float(now)) -> str:
             more = float(parse_duration(value).slots) - now
             return f"{_digits(more)} slots later" if more != 1 else "1 slot later"
 
-        yield JobChange("deadline", key, str(text), steps, told)
+        yield JobChange("deadline", key, str(text), steps, describe)
     slope = float(utility.get("slope", 0.0))
     if slope < 0:
         slopes = [slope * (100 - percent) / 100 for percent in range(1, 100)]
@@ -167,10 +167,10 @@ def _fewer(name: str, key: Key, now: int) -> Iterator[JobChange]:
     values = _down(now, 1)
     if values:
 
-        def told(value: int) -> str:
+        def describe(value: int) -> str:
             return f"{_digits(100 * (1 - value / now))} % less"
 
-        yield JobChange(name, key, str(now), values, told)
+        yield JobChange(name, key, str(now), values, describe)
 
 
 def _workers(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
@@ -184,23 +184,23 @@ def _workers(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
         if values:
             before = str(declared[bound]) if declared.get(bound) is not None else f"{now} (default)"
 
-            def told(value: int, bound: str = bound, now: int = now) -> str:
+            def describe(value: int, bound: str = bound, now: int = now) -> str:
                 noun = _count(abs(value - now), "worker")
                 most_or_least = "at least" if bound == "min" else "at most"
                 return f"{noun} {'more' if value > now else 'fewer'} {most_or_least}"
 
-            yield JobChange("workers", ("workers", bound), before, values, told)
+            yield JobChange("workers", ("workers", bound), before, values, describe)
 
 
 def _chances(entry: JobFileRecord) -> Iterator[JobChange]:
     now = float(entry["miss_probability"])
     steps = [value for value in _grid(now, 0.999) if value < 1.0]
 
-    def told(value: float) -> str:
+    def describe(value: float) -> str:
         return f"missed {_digits(value / now)} times as often"
 
     yield JobChange(
-        "deadline", ("miss_probability",), format_value(entry["miss_probability"]), steps, told
+        "deadline", ("miss_probability",), format_value(entry["miss_probability"]), steps, describe
     )
 
 
@@ -227,10 +227,10 @@ def _smaller(key: Key, amount: object) -> Iterator[JobChange]:
     values = [value for value in values if sizes[value] * MIN_DEMAND_FRACTION >= number]
     if values:
 
-        def told(value: Any) -> str:
+        def describe(value: Any) -> str:
             return f"{_digits(100 * (1 - sizes[value] / number))} % less"
 
-        yield JobChange("size", key, str(amount), values, told)
+        yield JobChange("size", key, str(amount), values, describe)
 
 
 # ---------------------------------------------------------------- steps

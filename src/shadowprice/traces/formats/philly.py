@@ -39,7 +39,7 @@ _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() fo
 @trace_format(
     "philly",
     title="Microsoft Philly, 2017: flat CSV (timestamp, duration, num_gpus, gpu_time, cluster) "
-    "or the original cluster_job_log (JSON), told apart by content",
+    "or the original cluster_job_log (JSON), distinguished by content",
     citation="Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training "
     "Workloads, USENIX ATC 2019; github.com/msr-fiddle/philly-traces",
     licence="CC-BY-4.0",

@@ -20,14 +20,14 @@ READY = NodeView("one", "u", {})
 def ended(
     view: PodView | None,
     *,
-    told: bool = False,
+    stop_requested: bool = False,
     vanished: float | None = None,
     gone: float | None = None,
     node: NodeView | None = READY,
     over: float | None = None,
 ) -> ProcessExit | None:
     now = time.monotonic()
-    part = Part("worker-0", "one", "p", view=view, told=told)
+    part = Part("worker-0", "one", "p", view=view, stop_requested=stop_requested)
     part.vanished = None if vanished is None else now - vanished
     part.over_since = None if over is None else now - over
     since = None if gone is None else now - gone
@@ -43,10 +43,10 @@ def test_an_exit_that_was_seen_counts() -> None:
     assert ended(RUNNING) is None
     assert ended(exited(0)) == ProcessExit("worker-0", 0, 5.0)
     assert ended(exited(3)) == ProcessExit("worker-0", 3, 5.0)
-    assert ended(exited(137), told=True) == ProcessExit(
-        "worker-0", 137, 5.0, told=True, killed=True
+    assert ended(exited(137), stop_requested=True) == ProcessExit(
+        "worker-0", 137, 5.0, stop_requested=True, killed=True
     )
-    short = ended(exited(137, "OOMKilled"), told=True)
+    short = ended(exited(137, "OOMKilled"), stop_requested=True)
     assert short is not None
     assert not short.killed
     assert "memory" in short.note
@@ -74,22 +74,22 @@ def test_what_an_old_kubelet_says_of_a_deleted_pod_is_no_exit(
     assert later.exit is not None
     assert later.exit.code == (4 if code is None else code)
     assert kept(replace(exited(4), uid="another"), view) == view
-    told = ended(kept(RUNNING, view), told=True)
-    assert told is not None
-    assert (told.code, told.lost) == (143 if code is None else 9, "")
+    end = ended(kept(RUNNING, view), stop_requested=True)
+    assert end is not None
+    assert (end.code, end.lost) == (143 if code is None else 9, "")
 
 
 def test_when_a_pod_was_told_first_is_known_whatever_its_grace_became() -> None:
-    def told(**meta: object) -> float | None:
+    def since(**meta: object) -> float | None:
         item = {"metadata": {"name": "p", "namespace": "n", **meta}}
-        return pod_view(item).told
+        return pod_view(item).terminating_since
 
     first = "2026-11-22T12:01:00Z"
-    assert told() is None
-    assert told(deletionTimestamp=first, deletionGracePeriodSeconds=60) == 1795348800.0
+    assert since() is None
+    assert since(deletionTimestamp=first, deletionGracePeriodSeconds=60) == 1795348800.0
     shorter = "2026-11-22T12:00:25Z"
-    assert told(deletionTimestamp=shorter, deletionGracePeriodSeconds=25) == 1795348800.0
-    assert told(deletionTimestamp="2026-11-22T12:00:00Z") == 1795348800.0
+    assert since(deletionTimestamp=shorter, deletionGracePeriodSeconds=25) == 1795348800.0
+    assert since(deletionTimestamp="2026-11-22T12:00:00Z") == 1795348800.0
 
 
 def test_what_nobody_ordered_is_lost_and_not_failed() -> None:
@@ -117,9 +117,9 @@ def test_a_pod_that_vanished_while_it_ran_is_given_a_moment() -> None:
     found = ended(RUNNING, vanished=6.0)
     assert found is not None
     assert "by someone other than the scheduler" in found.lost
-    found = ended(RUNNING, vanished=6.0, told=True)
+    found = ended(RUNNING, vanished=6.0, stop_requested=True)
     assert found is not None
-    assert (found.code, found.told, found.lost) == (143, True, "")
+    assert (found.code, found.stop_requested, found.lost) == (143, True, "")
 
 
 def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() -> None:

@@ -106,18 +106,18 @@ class Job:
 def current() -> Job:
     """Return the identity of this process, or defaults outside a scheduler."""
 
-    def told(name: str, otherwise: str) -> str:
+    def variable(name: str, otherwise: str) -> str:
         return os.environ.get(f"SHADOWPRICE_{name}", otherwise)
 
     return Job(
-        name=told("JOB", ""),
-        generation=int(told("GENERATION", "0")),
-        role=told("ROLE", "worker"),
-        rank=int(told("RANK", "0")),
-        workers=int(told("WORKERS", "1")),
-        ps=int(told("PS", "0")),
-        checkpoint_dir=Path(told("CHECKPOINT_DIR", "checkpoints")),
-        slot_end=float(told("SLOT_END", "0")),
+        name=variable("JOB", ""),
+        generation=int(variable("GENERATION", "0")),
+        role=variable("ROLE", "worker"),
+        rank=int(variable("RANK", "0")),
+        workers=int(variable("WORKERS", "1")),
+        ps=int(variable("PS", "0")),
+        checkpoint_dir=Path(variable("CHECKPOINT_DIR", "checkpoints")),
+        slot_end=float(variable("SLOT_END", "0")),
     )
 
 

@@ -76,7 +76,7 @@ def batches(
             "comes once an epoch however many workers there are"
         ) from None
     if length != order.samples:
-        raise TrainingError(f"the data set has {length} samples, join was told {order.samples}")
+        raise TrainingError(f"the data set has {length} samples, join got samples={order.samples}")
     return iter(
         DataLoader(
             _Parts(data, order, collate),

@@ -86,7 +86,7 @@ def serve(
     function: bytes,
     environment: Mapping[str, str],
 ) -> None:
-    """Run tasks until told to end; the main function of a worker process.
+    """Run tasks until SIGTERM; the main function of a worker process.
 
     Tasks arrive on ``connection``, and responses go back on it. ``lifeline`` closes when the parent
     process is gone. ``function`` is pickled, and ``environment`` is that of the parent.

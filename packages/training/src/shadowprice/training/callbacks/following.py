@@ -32,7 +32,7 @@ class Following:
         self._flags = torch.zeros(2)
         self._saved = time.monotonic()
         self.done = 0
-        self.told = False
+        self.sigterm_received = False
 
     @property
     def leads(self) -> bool:
@@ -64,7 +64,7 @@ class Following:
     def step(self, done: int, metrics: Mapping[str, float]) -> bool:
         """Record and report a finished step; return whether to save now.
 
-        All workers agree on this, and on whether SIGTERM came (`told`).
+        All workers agree on this, and on whether SIGTERM came (`sigterm_received`).
         """
         now = time.monotonic()
         self.done = done
@@ -72,12 +72,12 @@ class Following:
         self._flags[0], self._flags[1] = float(bool(self._stop)), float(due)
         if dist.is_initialized():
             wait_for(dist.all_reduce(self._flags, group=self._group, async_op=True))
-        self.told = bool(self._flags[0])
+        self.sigterm_received = bool(self._flags[0])
         if self.leads:
             jobs.note_step(done)
-        if self.leads and (self.told or self._reporter.due):
+        if self.leads and (self.sigterm_received or self._reporter.due):
             self._report(metrics)
-        return self.told or bool(self._flags[1])
+        return self.sigterm_received or bool(self._flags[1])
 
     def saved(self) -> None:
         """Record that a complete checkpoint is on disk."""

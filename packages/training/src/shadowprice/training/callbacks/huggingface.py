@@ -144,7 +144,7 @@ class Elastic(TrainerCallback):
 
     def _leaves(self, state: Any) -> bool:
         """Return whether SIGTERM came before the last step."""
-        return self._following.told and state.global_step < state.max_steps
+        return self._following.sigterm_received and state.global_step < state.max_steps
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Report the end, or exit if the Trainer stopped without saving."""

@@ -160,7 +160,7 @@ class Elastic(pl.Callback):
         self._batches += 1
         if following.step(self._batches, _metrics(trainer)):
             self._save(trainer)
-        if following.told:
+        if following.sigterm_received:
             following.leave()
 
     def _save(self, trainer: Any) -> None:

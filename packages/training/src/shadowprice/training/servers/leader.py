@@ -338,7 +338,7 @@ class Leader(Server):
             record, version = self._dealer.record(), self.version
         state = {
             "synchronous": self._settings.synchronous,
-            "recipe": self._recipe.told(),
+            "recipe": self._recipe.to_record(),
             "dealer": record,
             "model": model,
         }

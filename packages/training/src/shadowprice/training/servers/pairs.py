@@ -90,10 +90,10 @@ class Memory:
         return cls(mapped, first=True), f"/proc/{os.getpid()}/fd/{descriptor}:{size}:{mark.hex()}"
 
     @classmethod
-    def open(cls, told: str) -> Memory | None:
+    def open(cls, handle: str) -> Memory | None:
         """Return the memory at an address, None if it is on another machine."""
         try:
-            path, size, mark = told.split(":")
+            path, size, mark = handle.split(":")
             status = os.stat(path)  # noqa: PTH116  # a name in /proc
             if not stat.S_ISREG(status.st_mode) or status.st_size != int(size):
                 return None

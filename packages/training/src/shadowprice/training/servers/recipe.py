@@ -69,7 +69,7 @@ class Recipe:
         if not 0 <= self.seed < 2**63:
             raise TrainingError(f"seed is {self.seed}: it has to be 0 or more")
 
-    def told(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """Return the fields that a checkpoint has to match, because its numbers mean samples."""
         digest = [[chunk.samples, chunk.digest] for chunk in self.data.chunks]
         return {"minibatch": self.minibatch, "seed": self.seed, "chunks": digest}

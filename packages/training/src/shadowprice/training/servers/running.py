@@ -344,7 +344,7 @@ def _restored(recipe: Recipe, settings: Settings) -> State | None:
     state = checkpoint.state
     if state.get("synchronous") != settings.synchronous:
         raise TrainingError("the checkpoint is of the other mode, synchronous or not: keep it")
-    for name, value in recipe.told().items():
+    for name, value in recipe.to_record().items():
         if state["recipe"].get(name) != value:
             raise TrainingError(
                 f"the checkpoint was made with another {name}: its numbers mean other samples; "
