@@ -36,7 +36,7 @@ LARGEST = 4_000
 
 
 def gets(answer: dict[str, Any]) -> list[Any]:
-    """Return what a call got: its exit status and what its first error is, without the mend."""
+    """Return what a call got: its exit status and what its first error is, without the hint."""
     lines = answer["err"].splitlines()
     line = next((one for one in lines if one.startswith("error: ")), "")
     return [answer["status"], line.partition(";")[0][:160] if answer["status"] else ""]

@@ -152,7 +152,7 @@ def test_advice_ends_at_its_time_limit_or_on_request(
     stop = StopRequestObserver()
     some = add_advice(
         run, scenario, oasis, seconds=60.0, stop=stop,
-        progress=lambda done, total: setattr(stop, "asked", 0.0),
+        progress=lambda done, total: setattr(stop, "requested_at", 0.0),
     )  # fmt: skip
     assert len(some.advice) == 1
     assert some.info["advice"]["advised"] == 1

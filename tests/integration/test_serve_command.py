@@ -480,11 +480,11 @@ def test_a_damaged_database_is_named_with_what_restores_it(
         assert service.client.get("/readyz").status_code == 503
     finally:
         service.kill(signal.SIGKILL)
-    mend = "copy a backup there as shadowprice.db"
+    hint = "copy a backup there as shadowprice.db"
     for answer in answers:
         assert (answer.status_code, answer.json()["code"]) == (503, "storage")
         assert f"{file}: is damaged: database disk image is malformed" in answer.json()["detail"]
-        assert mend in answer.json()["detail"]
+        assert hint in answer.json()["detail"]
     for left in tmp_path.glob("data/*-*"):
         left.unlink()
 
@@ -492,7 +492,7 @@ def test_a_damaged_database_is_named_with_what_restores_it(
     assert main(["backup", str(tmp_path / "data"), str(tmp_path / "copy.db")]) == 1
     told = capsys.readouterr().err
     assert f"{file}: is damaged" in told
-    assert mend in told
+    assert hint in told
     assert not (tmp_path / "copy.db").exists()
     for kept in (3, 0):
         with file.open("r+b") as opened:
@@ -502,4 +502,4 @@ def test_a_damaged_database_is_named_with_what_restores_it(
         assert main([*arguments, "-p", "fifo", "--listen", "127.0.0.1:0"]) in {1, 2}
         told = capsys.readouterr().err
         assert f"error: {file}: is damaged: " in told
-        assert mend in told
+        assert hint in told

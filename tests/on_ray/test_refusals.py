@@ -1,4 +1,4 @@
-"""What ``serve --executor ray`` and ``--on`` refuse: a line with the mend, and status 2."""
+"""What ``serve --executor ray`` and ``--on`` refuse: a line with the hint, and status 2."""
 
 from __future__ import annotations
 

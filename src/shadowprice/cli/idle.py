@@ -23,14 +23,14 @@ class Rule:
         Python names of the options.
     idle : callable
         Returns whether the options have no effect, given the other values of the call.
-    message, mend : str
+    message, hint : str
         Message and hint of the error.
     """
 
     options: Sequence[str]
     idle: Callable[[OptionValues], bool]
     message: str
-    mend: str
+    hint: str
 
 
 def _without(name: str, flag: str) -> tuple[Callable[[OptionValues], bool], str, str]:
@@ -160,4 +160,4 @@ def reject_unused_options(context: Any, rules: Sequence[Rule]) -> None:
             source = context.get_parameter_source(option)
             given = source is not None and source.name == "COMMANDLINE"
             if given and rule.idle(context.params):
-                raise InputError(Fault(flags[option], rule.message, rule.mend))
+                raise InputError(Fault(flags[option], rule.message, rule.hint))

@@ -72,7 +72,7 @@ class KubectlError(ShadowpriceError):
 
 
 @dataclass(slots=True)
-class Asked:
+class PluginCall:
     """Parsed command line.
 
     Attributes
@@ -96,7 +96,7 @@ class Asked:
     words: list[str] = field(default_factory=list)
 
 
-def read_words(words: Sequence[str]) -> Asked:
+def read_words(words: Sequence[str]) -> PluginCall:
     """Parse a command line.
 
     Raises
@@ -104,7 +104,7 @@ def read_words(words: Sequence[str]) -> Asked:
     InputError
         If the command is missing or unknown, or an option is unknown.
     """
-    request = Asked()
+    request = PluginCall()
     remaining = list(words)
     while remaining and remaining[0].startswith("-"):
         option, equals, value = remaining.pop(0).partition("=")
@@ -157,12 +157,12 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 class Kubectl:
     """Runs `kubectl` with the options of the command line."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, call: PluginCall) -> None:
         program = os.environ.get("KUBECTL") or shutil.which("kubectl")
         if program is None:
             raise InputError(Fault("kubectl", "is not found", "put it on the PATH"))
-        self.words = [program, *asked.kubectl]
-        self._namespace = [f"--namespace={asked.namespace}"] if asked.namespace else []
+        self.words = [program, *call.kubectl]
+        self._namespace = [f"--namespace={call.namespace}"] if call.namespace else []
 
     def ask(self, *words: str, given: str | None = None, here: bool = True) -> str:
         """Run `kubectl` and return its stdout.
@@ -301,8 +301,8 @@ def main(words: Sequence[str]) -> int:
         return error.exit_code
 
 
-def _handed_on(asked: Asked, kubectl: Kubectl, run: Any) -> int:
-    command, *rest = asked.words
+def _handed_on(call: PluginCall, kubectl: Kubectl, run: Any) -> int:
+    command, *rest = call.words
     with tempfile.TemporaryDirectory() as folder:
         if not {"-h", "--help"} & set(rest):
             if command in JOB_COMMANDS and rest and not rest[0].startswith("-"):
@@ -314,13 +314,13 @@ def _handed_on(asked: Asked, kubectl: Kubectl, run: Any) -> int:
                 path.write_text("".join(f"{line}\n" for line in lines))
                 rest = [*options, str(path)]
             if not os.environ.get("SHADOWPRICE_TOKEN"):
-                os.environ["SHADOWPRICE_TOKEN"] = kubectl.token(asked.service)
+                os.environ["SHADOWPRICE_TOKEN"] = kubectl.token(call.service)
         else:
             return int(run([command, *rest]))
-        if asked.server:
-            os.environ["SHADOWPRICE_SERVER"] = asked.server
+        if call.server:
+            os.environ["SHADOWPRICE_SERVER"] = call.server
             return int(run([command, *rest]))
-        with kubectl.forwarded(asked.service) as address:
+        with kubectl.forwarded(call.service) as address:
             os.environ["SHADOWPRICE_SERVER"] = address
             return int(run([command, *rest]))
 

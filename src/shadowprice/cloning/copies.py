@@ -202,5 +202,5 @@ def _about_processes(fault: Fault) -> Fault:
     return Fault(
         "processes" if fault.place == "machines" else fault.place,
         fault.message.replace("machines", "processes"),
-        fault.mend.replace("machines:", "processes:").replace("machines", "processes"),
+        fault.hint.replace("machines:", "processes:").replace("machines", "processes"),
     )

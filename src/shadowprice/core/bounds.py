@@ -41,14 +41,14 @@ class InputLimit:
             raise InputError(self.message(value))
         return value
 
-    def check(self, value: float, place: str, mend: str = "") -> None:
+    def check(self, value: float, place: str, hint: str = "") -> None:
         """Raise InputError if the value exceeds the maximum.
 
-        ``place`` is the location for the message. ``mend`` is a hint, if a smaller value isn't the
+        ``place`` is the location for the message. ``hint`` is a hint, if a smaller value isn't the
         only remedy.
         """
         if not value <= self.most:
-            raise InputError(Fault(place, self.message(value), mend))
+            raise InputError(Fault(place, self.message(value), hint))
 
     def message(self, value: float) -> str:
         """Return the error message for a value above the maximum."""

@@ -32,17 +32,17 @@ class Fault:
         Location: ``jobs.yaml: jobs[3].worker.gpu`` or ``trace.csv: line 17``.
     message : str
         The problem.
-    mend : str
+    hint : str
         Hint; empty if the message suffices.
     """
 
     place: str
     message: str
-    mend: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
-        return f"{text}; {self.mend}" if self.mend else text
+        return f"{text}; {self.hint}" if self.hint else text
 
 
 class InputError(ShadowpriceError):

@@ -224,7 +224,7 @@ def entry_line(entry: Entry, names: Sequence[str]) -> str:
             for consultation in entry.consultations
         ]
     elif entry.consultations:
-        record["asked"] = len(entry.consultations)
+        record["consulted"] = len(entry.consultations)
     return _ENCODE(record)
 
 
@@ -412,9 +412,9 @@ def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
         record = json.loads(line)
         if "digest" in record:
             return Mark(record["n"], record["digest"])
-        sequence, consultation_count = record.pop("n"), record.pop("asked", 0)
+        sequence, consultation_count = record.pop("n"), record.pop("consulted", 0)
         if not 0 <= consultation_count <= _MOST_ASKED:
-            raise ValueError("was asked too often")
+            raise ValueError("more consultations than recorded")
         decided = record.pop("decided", [[]] * consultation_count)
         event = event_from_record(record)
         if type(event.slot) is not int or not 0 <= event.slot <= bounds.SLOT.most:

@@ -38,15 +38,15 @@ class OptionsReader:
         likely = closest_match(name, names)
         return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"
 
-    def fault(self, name: str, message: str, mend: str) -> None:
+    def fault(self, name: str, message: str, hint: str) -> None:
         """Record an error."""
-        self.faults.append(Fault(f"--executor-set {name}", message, mend))
+        self.faults.append(Fault(f"--executor-set {name}", message, hint))
 
-    def matching(self, name: str, pattern: str | re.Pattern[str], usual: str, mend: str) -> str:
+    def matching(self, name: str, pattern: str | re.Pattern[str], usual: str, hint: str) -> str:
         """Return a setting that matches a pattern, or its default."""
         value = self.values.get(name, usual)
         if value != usual and not re.fullmatch(pattern, value):
-            self.fault(name, f"{quote_for_display(value)} is not valid", mend)
+            self.fault(name, f"{quote_for_display(value)} is not valid", hint)
         return value
 
     def choice(self, name: str, choices: Sequence[str]) -> str:

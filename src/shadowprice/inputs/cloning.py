@@ -78,7 +78,7 @@ class CloningFile:
         except InputError as error:
             raise InputError(
                 [
-                    Fault(f"{self.place}: {fault.place}", fault.message, fault.mend)
+                    Fault(f"{self.place}: {fault.place}", fault.message, fault.hint)
                     for fault in error.faults
                 ]
             ) from error
@@ -115,7 +115,7 @@ def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
         except InputError as error:
             location = f"{place}: tasks[{position}].duration"
             faults += [
-                Fault(location, ": ".join(filter(None, (fault.place, fault.message))), fault.mend)
+                Fault(location, ": ".join(filter(None, (fault.place, fault.message))), fault.hint)
                 for fault in error.faults
             ]
             continue

@@ -160,17 +160,17 @@ class PolicyChoice:
         return make_policy(self.info, context, self.settings)
 
 
-def check_choices(choices: Sequence[PolicyChoice], place: str, mend: str) -> None:
+def check_choices(choices: Sequence[PolicyChoice], place: str, hint: str) -> None:
     """Check that there are policies to compare and that their labels differ.
 
     Raises
     ------
     InputError
-        At ``place``, with the hint ``mend``, if there are no policies; at ``place`` if a label
+        At ``place``, with the hint ``hint``, if there are no policies; at ``place`` if a label
         occurs twice.
     """
     if not choices:
-        raise InputError(Fault(place, "names no policy", mend))
+        raise InputError(Fault(place, "names no policy", hint))
     labels = [choice.label for choice in choices]
     for label in labels:
         if labels.count(label) > 1:

@@ -126,7 +126,7 @@ class WhatIf(ApiRecord):
     """A what-if run: the recent jobs simulated on the cluster as it is, and changed."""
 
     id: int
-    asked: datetime
+    requested_at: datetime
     state: WhatIfState
     progress: WhatIfProgress
     jobs: int

@@ -39,7 +39,7 @@ class Advice:
     utility, price : float or None
         Utility and price of the changed job.
     verified : str
-        ``asked`` if the policy quoted the changed job at that moment, ``run`` if the jobs were run
+        ``quoted`` if the policy quoted the changed job at that moment, ``run`` if the jobs were run
         again with the change.
     at_those_prices : str or None
         Result of the quote if it differs from that of the repeated run; ``nothing`` if no change
@@ -55,7 +55,7 @@ class Advice:
     completion: int | None = None
     utility: float | None = None
     price: float | None = None
-    verified: str = "asked"
+    verified: str = "quoted"
     at_those_prices: str | None = None
 
     def record(self) -> dict[str, Any]:

@@ -75,10 +75,10 @@ def _of_rounds(guarantee: Mapping[str, Any]) -> str:
     )
 
 
-def advice_lines(counsel: JobAdvice) -> Iterator[tuple[str, str]]:
+def advice_lines(job_advice: JobAdvice) -> Iterator[tuple[str, str]]:
     """Yield advice on a refused job as (label, text), one change in each line."""
     label = "would do"
-    shown = [*_gentlest(counsel.advice)]
+    shown = [*_gentlest(job_advice.advice)]
     for advice in shown:
         current = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
         text = f"{advice.key}: {advice.after} instead of {current} ({advice.change})"
@@ -88,17 +88,17 @@ def advice_lines(counsel: JobAdvice) -> Iterator[tuple[str, str]]:
             text += f"; at the prices of this run {advice.at_those_prices} would"
         yield label, text
         label = ""
-    if not counsel.advice:
-        yield label, "nothing of what follows" if counsel.hopeless else "nothing that was tried"
+    if not job_advice.advice:
+        yield label, "nothing of what follows" if job_advice.hopeless else "nothing that was tried"
     elif len(shown) > 1:
         yield "", "each on its own, and as little of it as suffices to 1 %"
-    if counsel.hopeless:
-        tried = ", ".join(_up_to(way) for way in counsel.hopeless)
+    if job_advice.hopeless:
+        tried = ", ".join(_up_to(way) for way in job_advice.hopeless)
         yield "would not", tried
-    if counsel.left_out:
-        keys = ", ".join(counsel.left_out)
+    if job_advice.left_out:
+        keys = ", ".join(job_advice.left_out)
         yield "not tried", f"{keys}: each change asks for another run of everything"
-    yield "held fixed", counsel.held
+    yield "held fixed", job_advice.held
 
 
 def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:

@@ -127,7 +127,7 @@ def write_run(run: RunData, folder: Path) -> None:
     if run.payments is not None:
         write_lines(folder / PAYMENTS, run.payments())
     if run.advice:
-        write_lines(folder / ADVICE, (counsel.record() for counsel in run.advice.values()))
+        write_lines(folder / ADVICE, (job_advice.record() for job_advice in run.advice.values()))
     for name in TABLES:
         frame: pl.DataFrame = getattr(run, name)
         # Write through memory, because polars reports a full disk as a damaged file.

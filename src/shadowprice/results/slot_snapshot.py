@@ -268,7 +268,7 @@ def amounts_of(text: str | None) -> dict[str, int]:
 def _servers(
     info: Fields,
     here: pl.DataFrame,
-    asked: Mapping[str, tuple[str, str | None]],
+    requests: Mapping[str, tuple[str, str | None]],
     slot: int,
 ) -> pl.DataFrame:
     cluster = info["cluster"]
@@ -282,7 +282,7 @@ def _servers(
     demands: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
     for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
         if name not in demands:
-            demands[name] = (amounts_of(asked[name][0]), amounts_of(asked[name][1]))
+            demands[name] = (amounts_of(requests[name][0]), amounts_of(requests[name][1]))
         placed[server].append((workers, ps))
         for count, demand in zip((workers, ps), demands[name], strict=True):
             for resource, amount in demand.items():

@@ -141,7 +141,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 len(plans),
                 restarts,
                 float(restarts * job.restart * slot_seconds) if restarts else 0.0,
-                *describe.asked(job),
+                *describe.demand(job),
             )
         )
     schema = {
@@ -222,7 +222,7 @@ class _Descriptions:
     def value(self, job: Job) -> float:
         return utility_value(job.utility, job.min_slots_colocated - 1)
 
-    def asked(self, job: Job) -> tuple[str, str | None, str, str]:
+    def demand(self, job: Job) -> tuple[str, str | None, str, str]:
         shape: dict[str, object] = {
             "epochs": job.epochs,
             "chunks": job.chunks,

@@ -97,7 +97,7 @@ class Driver(Writer):
         Delete the executor's data of closed jobs, and return the jobs that have none left.
     fresh : callable or None
         Fetch the jobs' current progress before a slot is accounted.
-    unheard : callable or None
+    stale_jobs : callable or None
         Return the jobs whose current progress is unknown.
     foreign : callable or None
         Return whether a generation of a job is an orphan: the store has no command for it.
@@ -139,7 +139,7 @@ class Driver(Writer):
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fresh: Callable[[], Awaitable[None]] | None = None
-        self.unheard: Callable[[], frozenset[str]] | None = None
+        self.stale_jobs: Callable[[], frozenset[str]] | None = None
         self.foreign: Callable[[str, int], bool] | None = None
         self._sampler = PriceSampler(truth)
 
@@ -375,7 +375,7 @@ class Driver(Writer):
 
     def _edge(self, entries: Sequence[PendingOperation]) -> AdvanceSlots:
         """Build the operation that advances to the current slot, with the pending reports."""
-        stale_jobs = self.unheard() if self.unheard is not None else frozenset()
+        stale_jobs = self.stale_jobs() if self.stale_jobs is not None else frozenset()
         operations = (entry.operation for entry in entries)
         reports = [
             entry

@@ -67,7 +67,7 @@ class ProblemError(ShadowpriceError):
             detail=str(self),
             code=self.code,
             errors=[
-                Diagnostic(location=fault.place, message=fault.message, hint=fault.mend)
+                Diagnostic(location=fault.place, message=fault.message, hint=fault.hint)
                 for fault in self.faults
             ],
         )

@@ -20,25 +20,28 @@ STOP_GRACE_SECONDS: Final = 2.0
 class StopRequestObserver(Observer):
     """Raises `KeyboardInterrupt` after the current event, if a stop is requested.
 
-    It must be the last observer, so that all other observers have received the event. ``asked`` is
-    the time of the request, None without one. ``status`` is the exit status of a stopped run: 128
-    plus the signal's number.
+    It must be the last observer, so that all other observers have received the event.
+    ``requested_at`` is the time of the request, None without one. ``status`` is the exit status of
+    a stopped run: 128 plus the signal's number.
     """
 
     def __init__(self) -> None:
-        self.asked: float | None = None
+        self.requested_at: float | None = None
         self.status = 128 + signal.SIGINT
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Stop here if requested."""
         del event, commands
-        if self.asked is not None:
+        if self.requested_at is not None:
             raise KeyboardInterrupt
 
     def decided(self, seconds: float) -> None:
         """Stop inside a long event if the request is older than the grace period."""
         del seconds
-        if self.asked is not None and time.monotonic() - self.asked > STOP_GRACE_SECONDS:
+        if (
+            self.requested_at is not None
+            and time.monotonic() - self.requested_at > STOP_GRACE_SECONDS
+        ):
             raise KeyboardInterrupt
 
 
@@ -55,12 +58,12 @@ def stop_on_signal() -> Iterator[StopRequestObserver]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         sign.status = 128 + number
-        if sign.asked is not None:
+        if sign.requested_at is not None:
             outer = before[signal.Signals(number)]
             if callable(outer):
                 outer(number, frame)
             raise KeyboardInterrupt
-        sign.asked = time.monotonic()
+        sign.requested_at = time.monotonic()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

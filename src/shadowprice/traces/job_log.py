@@ -22,7 +22,9 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     """
     submit, start, end, duration = map(pl.col, ("_submit", "_start", "_end", "_duration"))
     submitted = names.get("submit") or names["start"]
-    table.mend(submit.is_null() & start.is_not_null(), "no submission time; the start is used")
+    table.count_repairs(
+        submit.is_null() & start.is_not_null(), "no submission time; the start is used"
+    )
     table.frame = table.frame.with_columns(
         _submit=pl.coalesce(submit, start), _waited=submit.is_not_null()
     )
@@ -58,7 +60,7 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
         "is before the submission",
         "check which columns are the times",
     )
-    table.mend(queue < 0, "started up to a minute before its submission: clocks differ")
+    table.count_repairs(queue < 0, "started up to a minute before its submission: clocks differ")
     # A start used as the submission says nothing about waiting.
     waited = pl.when("_waited").then(queue.clip(lower_bound=0.0))
     table.frame = table.frame.with_columns(_queue=waited)

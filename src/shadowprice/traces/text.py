@@ -143,14 +143,14 @@ class CheckedTable:
         self._reading.tally.add("dropped", reason, self.frame.height - remaining.height)
         self.frame = remaining
 
-    def mend(
-        self, condition: pl.Expr, reason: str, action: Literal["mended", "kept"] = "mended"
+    def count_repairs(
+        self, condition: pl.Expr, reason: str, action: Literal["repaired", "kept"] = "repaired"
     ) -> None:
         """Count rows that the caller repairs, or keeps although they are unusual."""
         count = int(self.frame.select(condition.fill_null(False).sum()).item())
         self._reading.tally.add(action, reason, count)
 
-    def check(self, valid: pl.Expr, column: str, message: str, mend: str = "") -> None:
+    def check(self, valid: pl.Expr, column: str, message: str, hint: str = "") -> None:
         """Refuse rows for which an expression isn't true; null counts as false.
 
         Errors show the value of ``column``, a message and a hint. If invalid rows are skipped, drop
@@ -169,7 +169,7 @@ class CheckedTable:
                 value_text = "" if value is None else f" {value!r}"
                 location = f"{self.path}: {self._place.format(line)}"
                 self._faults.append(
-                    (line, Fault(location, f"{column}{value_text} {message}", mend))
+                    (line, Fault(location, f"{column}{value_text} {message}", hint))
                 )
         self.frame = self.frame.filter(is_valid)
 

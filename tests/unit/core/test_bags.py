@@ -144,7 +144,7 @@ tasks:
             reader()
         faults = [fault for fault in caught.value.faults if "duration" in fault.place]
         assert told in "; ".join(map(str, faults))
-        said.append([(fault.message, fault.mend) for fault in faults])
+        said.append([(fault.message, fault.hint) for fault in faults])
     assert said[0] == said[1]
 
 

@@ -347,7 +347,7 @@ def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: Benc
         if done is not None:
             bench.report("far", done)
         bench.clock.advance(1)
-        bench.do(AdvanceSlots(unheard=frozenset() if done is not None else frozenset({"far"})))
+        bench.do(AdvanceSlots(stale_jobs=frozenset() if done is not None else frozenset({"far"})))
     assert bench.truth.views["far"].progress == 120.0
     assert "remeasured" not in bench.kinds("far")
 

@@ -1,4 +1,4 @@
-"""Files that are no traces: one clear error with place and mend, before much is read."""
+"""Files that are no traces: one clear error with location and hint, before much is read."""
 
 import gzip
 import os

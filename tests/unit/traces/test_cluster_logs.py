@@ -178,7 +178,7 @@ def test_a_log_is_read_as_its_header_says(tmp_path: Path) -> None:
     assert found["duration: column 'Run Time (min)'"] == ("read", 1)
     assert found["pending: never started"] == ("dropped", 1)
     assert found["no end: still running when the log was written"] == ("dropped", 1)
-    assert found["started up to a minute before its submission: clocks differ"] == ("mended", 1)
+    assert found["started up to a minute before its submission: clocks differ"] == ("repaired", 1)
 
 
 def test_a_mapping_replaces_what_is_guessed(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_accounting_of_slurm_is_read(tmp_path: Path, parsable: bool) -> None:
     assert notes(trace) == {
         "step of a job": ("dropped", 1),
         "element of an array that never started": ("dropped", 5),
-        "earlier attempt of a requeued job: lost time": ("mended", 1),
+        "earlier attempt of a requeued job: lost time": ("repaired", 1),
         "never started": ("dropped", 1),
         "no end: still running when the log was written": ("dropped", 1),
     }

@@ -67,7 +67,7 @@ def test_philly_flat_is_sorted_named_and_counted(tmp_path):
     assert notes(trace) == {
         "blank line": ("dropped", 1),
         "exact duplicate of an earlier row": ("kept", 1),
-        "gpu_time is not duration x num_gpus; the product is used": ("mended", 1),
+        "gpu_time is not duration x num_gpus; the product is used": ("repaired", 1),
         "local time that happened twice (2017-11-05 01:00-02:00)": ("kept", 1),
     }
 
@@ -125,9 +125,9 @@ def test_philly_log_sums_attempts_and_counts_what_never_ran(tmp_path):
     assert counted["job with no attempt: it never ran"] == ("dropped", 1)
     assert counted["last attempt has no end: the job was still running"] == ("dropped", 1)
     assert counted["no attempt ran on a GPU"] == ("dropped", 1)
-    assert counted["attempt without start, end, run time or GPUs is not counted"] == ("mended", 2)
+    assert counted["attempt without start, end, run time or GPUs is not counted"] == ("repaired", 2)
     assert counted["attempts differ in GPUs; GPU-time is kept at those of the longest"] == (
-        "mended",
+        "repaired",
         1,
     )
 
@@ -168,7 +168,7 @@ def test_helios(tmp_path):
     assert jobs["status"].to_list() == ["passed", "failed", "unfinished"]
     assert notes(trace) == {
         "no start or end: never ran": ("dropped", 1),
-        "duration is not end - start; the difference is used": ("mended", 1),
+        "duration is not end - start; the difference is used": ("repaired", 1),
     }
 
 
@@ -199,7 +199,7 @@ def test_acme_recomputes_durations_and_reads_both_zones(tmp_path):
     assert kalos["memory"] == 8_000_000_000_000
     assert (seren["submit"], seren["memory"], seren["tenant"]) == (2.0, None, "ub")
     (note,) = trace.notes
-    assert (note.action, note.count) == ("mended", 1)
+    assert (note.action, note.count) == ("repaired", 1)
 
 
 OPENB = (
@@ -224,7 +224,7 @@ def test_openb(tmp_path):
         "created before t=9e+06 s, long before the dense part": ("dropped", 1),
         "Pending: never ran": ("dropped", 1),
         "pod_phase Running with a deletion_time": ("kept", 1),
-        "gpu_spec names a type twice": ("mended", 1),
+        "gpu_spec names a type twice": ("repaired", 1),
     }
     assert read(tmp_path, "openb", OPENB, "?since=0").jobs.height == 4
 
@@ -277,8 +277,8 @@ def test_gavel_layouts_have_arrival_and_gpus_in_their_own_columns(tmp_path):
     assert [row["duration"] for row in rows] == [None, None, 1418.0]
     assert [row["iterations"] for row in rows] == [77, 77, 77]
     assert notes(ten) == {
-        "SLO is not used": ("mended", 1),
-        "priority_weight is not used": ("mended", 1),
+        "SLO is not used": ("repaired", 1),
+        "priority_weight is not used": ("repaired", 1),
     }
     assert notes(twelve) == {"batch size changes during the run (mode)": ("kept", 1)}
     with pytest.raises(InputError, match="line 1: has 3 tab-separated fields"):
@@ -328,7 +328,7 @@ def test_swf(tmp_path):
         "blank line": ("dropped", 1),
         "part of a job that another line sums up": ("dropped", 1),
         "run time 0: never ran": ("dropped", 1),
-        "processors allocated unknown; those requested are used": ("mended", 1),
+        "processors allocated unknown; those requested are used": ("repaired", 1),
         "run time unknown": ("kept", 1),
     }
     cores = read(tmp_path, "swf", SWF, "?processors=cpus")

@@ -108,7 +108,7 @@ def bound(
             seconds=seconds,
             clock=clock,
             starts=lambda ended: iter_warm_starts(scenario, ended),
-            stop=lambda: stop.asked is not None,
+            stop=lambda: stop.requested_at is not None,
             report=report,
             seed=seed,
         )

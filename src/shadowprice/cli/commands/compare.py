@@ -330,6 +330,6 @@ def _certificate(
             gap=1e-3,
             seconds=seconds,
             schedules=False,
-            stop=lambda: stop.asked is not None,
+            stop=lambda: stop.requested_at is not None,
             report=report,
         )

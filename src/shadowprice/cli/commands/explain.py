@@ -66,14 +66,14 @@ def explain(
     from shadowprice.results.job_history import read_job_history
 
     story = read_job_history(run, job)
-    counsel, remark = _advice(run, story, advice)
+    job_advice, remark = _advice(run, story, advice)
     if output is Output.JSON:
         record = story.record()
-        if counsel is not None:
-            record["advice"] = counsel.record()
+        if job_advice is not None:
+            record["advice"] = job_advice.record()
         print_json(record)
     else:
-        _print(story, None if full else MAX_PLACEMENT_SPANS, counsel, remark)
+        _print(story, None if full else MAX_PLACEMENT_SPANS, job_advice, remark)
 
 
 def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -> None:
@@ -126,7 +126,7 @@ def _with_log(text_with_log: str, why: str) -> list[str]:
     ]
 
 
-def _advice(run: Path, story: JobHistory, asked: bool | None) -> tuple[JobAdvice | None, str]:
+def _advice(run: Path, story: JobHistory, requested: bool | None) -> tuple[JobAdvice | None, str]:
     """Return advice on a refused job, else a note that says why there is none.
 
     The note is empty if the job needs no advice or the user declined it.
@@ -142,26 +142,26 @@ def _advice(run: Path, story: JobHistory, asked: bool | None) -> tuple[JobAdvice
     from shadowprice.core.errors import InputError
     from shadowprice.results.run_directory import read_advice
 
-    if asked is False or not wanted(story):
+    if requested is False or not wanted(story):
         return None, ""
     stored = read_advice(run).get(story.job["job"])
     if stored is not None:
         return stored, ""
     # A foreign run directory may name any file, so execute it only on the user's request.
-    if asked is None and executes_files(story.info):
+    if requested is None and executes_files(story.info):
         return None, "--advice works it out by running again, with the files that the run used"
     seconds = expected_seconds(story)
-    if asked is None and seconds > PATIENCE:
+    if requested is None and seconds > PATIENCE:
         return None, f"--advice works it out by running again, in about {format_seconds(seconds)}"
     try:
         return compute_advice(run, story), ""
     except InputError as error:
-        if asked:
+        if requested:
             raise
         return None, f"unknown: {error}"
 
 
-def _print(story: JobHistory, most: int | None, counsel: JobAdvice | None, remark: str) -> None:
+def _print(story: JobHistory, most: int | None, job_advice: JobAdvice | None, remark: str) -> None:
     from rich.panel import Panel
 
     from shadowprice.cli.console import SafeText
@@ -171,8 +171,8 @@ def _print(story: JobHistory, most: int | None, counsel: JobAdvice | None, remar
     colour, verdict = _verdict(story.job)
     title = SafeText.assemble((story.job["job"], "bold"), "  ", (verdict, f"bold {colour}"))
     lines = [*history_lines(story, most)]
-    if counsel is not None:
-        lines += [("", ""), *advice_lines(counsel)]
+    if job_advice is not None:
+        lines += [("", ""), *advice_lines(job_advice)]
     elif remark:
         lines += [("", ""), ("would do", remark)]
     if guarantee := guarantee_text(story.info):

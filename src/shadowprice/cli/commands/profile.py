@@ -206,7 +206,7 @@ def _library(family: str, path: Path) -> Families:
         parse_families({"families": {family: {"throughput": {1: 1.0}}}}, "--family")
     except InputError as error:
         raise InputError(
-            [Fault("--family", fault.message, fault.mend) for fault in error.faults]
+            [Fault("--family", fault.message, fault.hint) for fault in error.faults]
         ) from error
     return read_families(path) if path.exists() else {}
 
@@ -243,7 +243,7 @@ def _environment(pairs: list[str]) -> dict[str, str]:
         variables[name] = value
     _, faults = validate(RunSpec, {"command": ["x"], "env": variables}, "")
     if faults:
-        raise InputError([Fault("--env", fault.message, fault.mend) for fault in faults])
+        raise InputError([Fault("--env", fault.message, fault.hint) for fault in faults])
     return variables
 
 
@@ -255,7 +255,7 @@ def _check_command(words: tuple[str, ...]) -> None:
 
     _, faults = validate(RunSpec, {"command": list(words)}, "")
     if faults:
-        raise InputError([Fault("COMMAND", fault.message, fault.mend) for fault in faults])
+        raise InputError([Fault("COMMAND", fault.message, fault.hint) for fault in faults])
     if shutil.which(words[0]) is None:
         hint = "write what a shell would find, such as: -- python train.py"
         raise InputError(Fault("COMMAND", f"unknown program {quote_for_display(words[0])}", hint))

@@ -127,7 +127,7 @@ def simulate(
         elif not quiet:
             stderr().print("add --out DIR to keep decisions, tables and a report", soft_wrap=True)
     leave_if_partial([run], out, stop.status)
-    if stop.asked is not None and "advice" in run.info:
+    if stop.requested_at is not None and "advice" in run.info:
         _leave_without_advice(run, stop.status)
 
 

@@ -345,13 +345,13 @@ def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool)
     if single:
         suffix = fault.place.removeprefix("job").lstrip(":. ")
         if not entries[0].place:
-            return Fault(suffix, fault.message, fault.mend)
+            return Fault(suffix, fault.message, fault.hint)
         location = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
-        return Fault(location, fault.message, fault.mend)
+        return Fault(location, fault.message, fault.hint)
     head, bracket, tail = fault.place.partition("]")
     index = head.removeprefix("jobs[")
     if bracket and index.isdigit() and int(index) < len(entries):
-        return Fault(f"{entries[int(index)].place}{tail}", fault.message, fault.mend)
+        return Fault(f"{entries[int(index)].place}{tail}", fault.message, fault.hint)
     return fault
 
 

@@ -2,7 +2,7 @@
 
 A model holds what a file says; `ClusterSpec.resolve` and `JobSpec.resolve` turn it into what
 schedulers use. Unknown keys are errors (the nearest known key is named), quantities carry their
-unit, and a fault names its place and its mend.
+unit, and a diagnostic names its location and a hint.
 """
 
 from shadowprice.core.specs.cluster import ClusterSpec

@@ -58,7 +58,7 @@ def resolve_bag(
         except InputError as error:
             place = f"tasks[{position}].duration"
             faults += [
-                Fault(place, ": ".join(filter(None, (fault.place, fault.message))), fault.mend)
+                Fault(place, ": ".join(filter(None, (fault.place, fault.message))), fault.hint)
                 for fault in error.faults
             ]
     if faults:

@@ -151,8 +151,8 @@ class ClusterSpec(Spec):
         if self.restart is not None and self.slot.seconds:
             restart = self.restart.in_seconds(self.slot.seconds)
             if restart > self.slot.seconds:
-                mend = "lower it, or lengthen the slot"
-                faults.append(Fault(f"{place}: restart", "is longer than a slot", mend))
+                hint = "lower it, or lengthen the slot"
+                faults.append(Fault(f"{place}: restart", "is longer than a slot", hint))
         dimensions: dict[str, Dimension] = {}
         holders = [(f"servers[{at}].capacity", s.capacity) for at, s in enumerate(self.servers)]
         holders += [(f"tenants[{at}].share", t.share) for at, t in enumerate(self.tenants)]
@@ -170,9 +170,9 @@ class ClusterSpec(Spec):
         owned = {name for server in self.servers for name in server.capacity}
         for at, tenant in enumerate(self.tenants):
             for name in tenant.share.keys() - owned:
-                mend = f"shares are given in {', '.join(sorted(owned))}"
+                hint = f"shares are given in {', '.join(sorted(owned))}"
                 where = f"{place}: tenants[{at}].share.{name}"
-                faults.append(Fault(where, "no server has this resource", mend))
+                faults.append(Fault(where, "no server has this resource", hint))
         if faults:
             raise InputError(faults)
         return build_cluster(

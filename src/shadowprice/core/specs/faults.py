@@ -1,4 +1,4 @@
-"""Turning what a model refuses into faults with a place and a mend."""
+"""Conversion of validation errors into diagnostics with a location and a hint."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     if issue["type"] == "extra_forbidden":
         key = str(location[-1])
         close = closest_match(key, sorted(_known_keys(model)), cutoff=0.5)
-        mend = f"did you mean {close!r}?" if close else _known_there(model, location[:-1])
-        return Fault(where, "unknown key", mend)
+        hint = f"did you mean {close!r}?" if close else _known_there(model, location[:-1])
+        return Fault(where, "unknown key", hint)
     if issue["type"] == "missing":
         return Fault(where, "is missing")
     if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
@@ -103,8 +103,8 @@ def _kind_fault(where: str, issue: Any) -> Fault:
     kinds = [kind.strip("'") for kind in issue["ctx"]["expected_tags"].split(", ")]
     tag = issue["ctx"]["tag"]
     close = closest_match(tag, kinds, cutoff=0.5)
-    mend = f"did you mean {close!r}?" if close else f"write one of {', '.join(kinds)}"
-    return Fault(f"{where}.{key}", f"no {key} is called {quote_for_display(tag)}", mend)
+    hint = f"did you mean {close!r}?" if close else f"write one of {', '.join(kinds)}"
+    return Fault(f"{where}.{key}", f"no {key} is called {quote_for_display(tag)}", hint)
 
 
 def _key(part: object) -> str:

@@ -287,8 +287,8 @@ class JobSpec(Spec):
             self._check_dimensions(part, cluster)
         if self.tenant is not None and cluster.tenants and self.tenant not in cluster.tenant_index:
             known = closest_match(self.tenant, cluster.tenant_index)
-            mend = f"did you mean {known!r}?" if known else "add it to the cluster's tenants"
-            raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", mend))
+            hint = f"did you mean {known!r}?" if known else "add it to the cluster's tenants"
+            raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", hint))
         first_slot, before = arrival_slot(self.arrival.in_slots(cluster.slot_seconds))
         bounds.SLOT.check(first_slot, "arrival")
         if self.run is not None:
@@ -368,8 +368,8 @@ class JobSpec(Spec):
         span = self.by
         if isinstance(span, str):
             if submitted is None:
-                mend = "write the time from the submission, such as 6h"
-                raise InputError(Fault("by", "a simulation has no calendar", mend))
+                hint = "write the time from the submission, such as 6h"
+                raise InputError(Fault("by", "a simulation has no calendar", hint))
             moment = parse_moment_ahead(span, submitted, cluster.slot_seconds, "by")
             span = Duration(seconds=Fraction(moment - submitted, SECOND), on_clock=True)
         return deadline_in_slots(span, cluster.slot_seconds, before)
@@ -389,8 +389,8 @@ class JobSpec(Spec):
             return cluster.restart_seconds
         seconds = self.restart.in_seconds(cluster.slot_seconds)
         if seconds > cluster.slot_seconds:
-            mend = "lower it, or lengthen the cluster's slot"
-            raise InputError(Fault("restart", "is longer than a slot", mend))
+            hint = "lower it, or lengthen the cluster's slot"
+            raise InputError(Fault("restart", "is longer than a slot", hint))
         return seconds
 
     def _check_choices(self, cluster: Cluster) -> None:
@@ -401,9 +401,9 @@ class JobSpec(Spec):
             fewest = 1 if self.workers is None else self.workers.min
             most = self.chunks if self.workers is None else self.workers.max or self.chunks
             widths = most - fewest + 1
-        mend = "narrow `workers: {min, max}`"
-        bounds.WORKER_COUNTS.check(widths, "workers", mend)
-        bounds.CHOICES.check(widths * cluster.horizon, "workers", f"{mend}, or lower the horizon")
+        hint = "narrow `workers: {min, max}`"
+        bounds.WORKER_COUNTS.check(widths, "workers", hint)
+        bounds.CHOICES.check(widths * cluster.horizon, "workers", f"{hint}, or lower the horizon")
 
     @staticmethod
     def _check_dimensions(amounts: Mapping[str, Amount], cluster: Cluster) -> None:
@@ -448,7 +448,7 @@ def resolve_jobs(
             jobs.append((place, spec.resolve(cluster, measured)))
         except InputError as error:
             faults += [
-                Fault(f"{place}.{fault.place}" if fault.place else place, fault.message, fault.mend)
+                Fault(f"{place}.{fault.place}" if fault.place else place, fault.message, fault.hint)
                 for fault in error.faults
             ]
     return jobs, faults

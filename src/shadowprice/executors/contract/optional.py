@@ -72,7 +72,7 @@ class PollsProgress(Protocol):
     async def progress(self) -> Sequence[Progressed]:
         """Return file progress that is new since the last poll; it isn't repeated elsewhere."""
 
-    def unheard(self) -> frozenset[str]:
+    def stale_jobs(self) -> frozenset[str]:
         """Return the jobs whose progress files couldn't be read in the last poll.
 
         Their current progress is unknown, so it must not be used to judge their speed.

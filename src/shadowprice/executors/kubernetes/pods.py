@@ -249,10 +249,10 @@ def _on(node: str) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
 
 
-def _tolerations(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _tolerations(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     # Pods aren't evicted from unreachable nodes: the executor decides what is lost.
     away = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _AWAY]
-    own = [{k: v for k, v in toleration.items() if v} for toleration in asked["tolerations"]]
+    own = [{k: v for k, v in toleration.items() if v} for toleration in request["tolerations"]]
     return [*away, *own]
 
 
@@ -262,7 +262,7 @@ def _container(
     place: Place,
     node: NodeView,
     settings: Settings,
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     checkpoints, work = folders(settings, spec.job)
@@ -293,13 +293,13 @@ def _container(
         "securityContext": {"allowPrivilegeEscalation": False},
         "terminationMessagePolicy": "File",
     }
-    if asked.get("pull"):
-        container["imagePullPolicy"] = asked["pull"]
+    if request.get("pull"):
+        container["imagePullPolicy"] = request["pull"]
     return container
 
 
 def _volumes(
-    spec: GenerationSpec, settings: Settings, asked: Mapping[str, Any]
+    spec: GenerationSpec, settings: Settings, request: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a pod's volumes and its container's mounts."""
     volumes: list[dict[str, Any]] = []
@@ -318,10 +318,10 @@ def _volumes(
         else:
             sub_path = path.removeprefix(settings.shared).lstrip("/")
             add(_claim(settings.volume), path, subPath=sub_path)
-    if asked.get("shared_memory"):
-        size = str(asked["shared_memory"])
+    if request.get("shared_memory"):
+        size = str(request["shared_memory"])
         add({"emptyDir": {"medium": "Memory", "sizeLimit": size}}, "/dev/shm")
-    for volume in asked["volumes"]:
+    for volume in request["volumes"]:
         more = {"subPath": volume.get("part"), "readOnly": volume.get("read_only")}
         add(_source(volume), volume["path"], **more)
     return volumes, mounts

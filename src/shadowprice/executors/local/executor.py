@@ -334,7 +334,7 @@ class LocalExecutor:
             reports = await asyncio.to_thread(lambda: [entry.new_progress() for entry in entries])
         return [report for report in reports if report is not None]
 
-    def unheard(self) -> frozenset[str]:
+    def stale_jobs(self) -> frozenset[str]:
         """Return an empty set: progress files are local and always current."""
         return frozenset()
 

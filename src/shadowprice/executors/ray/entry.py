@@ -87,7 +87,7 @@ class RayGeneration(RemoteGeneration):
         return self.new_progress()
 
     @property
-    def unheard(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether it reports by file, and its last poll failed."""
         return any(
             part.reports and part.end is None and not (part.attached and part.heard)

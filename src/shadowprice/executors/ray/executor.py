@@ -341,9 +341,9 @@ class RayExecutor:
                 reports.append(report)
         return reports
 
-    def unheard(self) -> frozenset[str]:
-        """Return the jobs whose actors didn't respond to the last poll; see `Fresh.unheard`."""
-        return frozenset(entry.job for entry in self._desk.live if entry.unheard)
+    def stale_jobs(self) -> frozenset[str]:
+        """Return the jobs whose actors didn't respond to the last poll; see `Fresh.stale_jobs`."""
+        return frozenset(entry.job for entry in self._desk.live if entry.is_stale)
 
     async def _patrol(self) -> None:
         try:

@@ -264,8 +264,8 @@ class VirtualExecutor:
             and now - entry.trains >= 1.0 / entry.rate
         ]
 
-    def unheard(self) -> frozenset[str]:
-        """Return an empty set: every job can be queried at any time; see `Fresh.unheard`."""
+    def stale_jobs(self) -> frozenset[str]:
+        """Return an empty set: every job can be queried at any time; see `Fresh.stale_jobs`."""
         return frozenset()
 
     async def list(self) -> tuple[GenerationStatus, ...]:

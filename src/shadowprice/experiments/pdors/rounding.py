@@ -212,7 +212,7 @@ def draw_ratios(tables: Tables, figure: Figure) -> None:
         (right, "over_optimum", "Over the cheapest placement there is"),
     ):
         for name, label, marker, colour in (
-            (column, "all placements, mended ones included", "o", OURS),
+            (column, "all placements, repaired ones included", "o", OURS),
             (f"{column}_rounded", "those that rounding finds", "s", PALETTE[0]),
         ):
             axes.plot(gain, table[name].to_numpy(), marker=marker, color=colour, label=label)

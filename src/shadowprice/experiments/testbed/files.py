@@ -106,10 +106,10 @@ def scaled(
     return InputFiles(cluster, tuple(records), float(seconds), slots, pace)
 
 
-def _scaled(asked: Mapping[str, int]) -> dict[str, int | float | str]:
+def _scaled(request: Mapping[str, int]) -> dict[str, int | float | str]:
     """Return the resources of a process as in a job file."""
     amounts: dict[str, int | float | str] = {}
-    for name, amount in asked.items():
+    for name, amount in request.items():
         if name == "memory":
             amounts[name] = f"{int(amount * MEMORY) // 10**6}MB"
         elif name == BANDWIDTH:

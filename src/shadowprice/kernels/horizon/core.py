@@ -11,8 +11,8 @@ Operational Research 83, 1995), with additions for slots that are equal or nearl
 - *Equal slots.* m equal slots are built by doubling. Any 2h of them split into two halves whose
   deviations differ by at most the spread of one slot, so a window of about two spreads around the
   deviation still needed is enough at every level.
-- *Residues.* `horizon.residues` bounds what it costs to mend a deviation; states that the rest
-  cannot mend within the gap are dropped.
+- *Residues.* `horizon.residues` bounds the cost of compensating a deviation. States that the other
+  slots can't compensate within the gap are dropped.
 - *Windows.* A partial solution must be able to reach the requirement with the slots still to come.
   Beyond the upper end of a window the cheapest one is kept, as it may stand in for all others.
 

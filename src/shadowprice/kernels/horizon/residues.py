@@ -1,9 +1,9 @@
 """Lower bounds of the search over slots from residues (Gomory's group relaxation).
 
 At the break slope, taking or leaving a whole break edge costs nothing, so only the deviation modulo
-the length of that edge is hard to mend. If every deviation may be used any number of times, the
-cheapest way to each residue is a shortest path on a circle. The bound sees what convex hulls hide:
-parameter servers come whole, so a number of workers that fills none of them costs extra.
+the length of that edge is hard to compensate. If every deviation may be used any number of times,
+the cheapest way to each residue is a shortest path on a circle. Unlike convex hulls, the bound
+counts parameter servers as integers, so a number of workers that fills none of them costs extra.
 """
 
 import numpy as np

@@ -59,7 +59,7 @@ def fill_run_ends(free: Integers, ends: Ends) -> None:
 def reserve_places(
     free: Integers, ends: Ends, server: int, start: int, end: int, amount: int
 ) -> None:
-    """Take places of one server over slots ``[start, end)`` and mend its run ends.
+    """Take places of one server over slots ``[start, end)`` and correct its run ends.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ EXACT = 1e-12
 INTEGRAL = constant(True)
 
 
-class Asked(NamedTuple):
+class SlotRequest(NamedTuple):
     """The request to place, and the multipliers of the relaxation.
 
     Attributes
@@ -79,23 +79,31 @@ class Loose(NamedTuple):
 
 @kernel
 def _core_points(
-    slot: Slot, machine: int, asked: Asked, base: float, budget: float, core: Core, at: int
+    slot: Slot,
+    machine: int,
+    requested: SlotRequest,
+    base: float,
+    budget: float,
+    core: Core,
+    at: int,
 ) -> int:
     """Write a machine's points with a reduced cost within `budget` to the core; count them.
 
     The first call has an empty core, and only counts.
     """
     price_w, price_s = slot.price_worker[machine], slot.price_server[machine]
-    room, wanted = slot.free[machine], asked.servers
+    room, wanted = slot.free[machine], requested.servers
     points = 0
-    for w in range(asked.workers + 1):
+    for w in range(requested.workers + 1):
         top = most_servers(room, slot.worker, slot.server, w, wanted)
         if top < 0:
             break
         for s in range(top + 1):
-            if asked.spread and w == asked.workers and s == wanted:
+            if requested.spread and w == requested.workers and s == wanted:
                 continue
-            reduced = (price_w * w + price_s * s) - asked.dual_w * w - asked.dual_s * s - base
+            reduced = (
+                (price_w * w + price_s * s) - requested.dual_w * w - requested.dual_s * s - base
+            )
             if reduced <= budget:
                 if len(core.w) > 0:
                     core.w[at + points] = w
@@ -107,7 +115,7 @@ def _core_points(
 
 @inlined
 def _core(
-    slot: Slot, corners: Corners, asked: Asked, base: NDArray[np.float64], budget: float
+    slot: Slot, corners: Corners, requested: SlotRequest, base: NDArray[np.float64], budget: float
 ) -> Core:
     """List the points of all classes whose reduced cost is within `budget`."""
     classes = len(corners.first)
@@ -115,13 +123,13 @@ def _core(
     none = Core(begin, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     for c in range(classes):
         begin[c + 1] = begin[c] + _core_points(
-            slot, corners.first[c], asked, base[c], budget, none, begin[c]
+            slot, corners.first[c], requested, base[c], budget, none, begin[c]
         )
     size = begin[classes]
     core = Core(begin, np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size))
     for c in range(classes):
         if begin[c + 1] > begin[c]:
-            _core_points(slot, corners.first[c], asked, base[c], budget, core, begin[c])
+            _core_points(slot, corners.first[c], requested, base[c], budget, core, begin[c])
     return core
 
 
@@ -247,7 +255,7 @@ def place_exactly(
     begin, corner_w, corner_s, corner_cost, first, count, _ = corners
     bound = path_cost(corners, path)
     dual_w, dual_s = path.state[DUAL_W], path.state[DUAL_S]
-    asked = Asked(workers, servers, spread, dual_w, dual_s)
+    requested = SlotRequest(workers, servers, spread, dual_w, dual_s)
     # Upper bound: every unit on the most expensive class with capacity.
     dear_w, dear_s = 0.0, 0.0
     base = np.empty(len(first))
@@ -269,7 +277,7 @@ def place_exactly(
         budget = max(dual_w, dual_s)
     at_w, at_s = np.empty_like(out_w), np.empty_like(out_s)
     while True:
-        core = _core(slot, corners, asked, base, budget + slack)
+        core = _core(slot, corners, requested, base, budget + slack)
         rest_w, rest_s, settled = workers, servers, True
         for c in range(len(first)):
             points = core.begin[c + 1] - core.begin[c]

@@ -134,11 +134,11 @@ def group_machines(
     last = np.empty(machines, np.int64)
     count = np.zeros(machines, np.int64)
     following = np.full(machines, -1, np.int64)
-    asked = np.empty(resources, np.int64)
+    requested = np.empty(resources, np.int64)
     kinds = 0
     for r in range(resources):
         if worker[r] > 0 or server[r] > 0:
-            asked[kinds] = r
+            requested[kinds] = r
             kinds += 1
     size = 4
     while size < 2 * machines:
@@ -152,7 +152,7 @@ def group_machines(
         # that products stay within int64, compiled or interpreted.
         mixed = 0
         for k in range(kinds):
-            part = free[h, asked[k]]
+            part = free[h, requested[k]]
             mixed = ((mixed ^ (part & 0x7FFFFFFF) ^ (part >> 31)) * 1000003) & 0x3FFFFFFFFFF
             mixed ^= mixed >> 17
         at = mixed & (size - 1)
@@ -168,7 +168,7 @@ def group_machines(
             twin = first[c]
             same = price_worker[h] == price_worker[twin] and price_server[h] == price_server[twin]
             for k in range(kinds):
-                same = same and free[h, asked[k]] == free[twin, asked[k]]
+                same = same and free[h, requested[k]] == free[twin, requested[k]]
             if same:
                 following[last[c]] = h
                 last[c] = h

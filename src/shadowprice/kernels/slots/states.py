@@ -25,7 +25,7 @@ def slot_states(
     price: Floats,
     free: Ints,
     group_of: Ints,
-    asked: Ints,
+    requested: Ints,
     worker_share: Floats,
     server_share: Floats,
     hosts: NDArray[np.bool_],
@@ -44,7 +44,7 @@ def slot_states(
         Free capacity by group.
     group_of : ndarray of int64, shape (rows, machines)
         Group of each machine.
-    asked : ndarray of int64, shape (kinds,)
+    requested : ndarray of int64, shape (kinds,)
         Resources that a worker or a parameter server needs.
     worker_share, server_share : ndarray of float64, shape (resources,)
         Demands as shares, to which prices refer.
@@ -64,7 +64,7 @@ def slot_states(
         First slot of each state.
     """
     slots, machines = len(row_of), group_of.shape[1]
-    kinds = len(asked)
+    kinds = len(requested)
     wide = kinds
     if hosts.shape[1] > 0:
         wide = kinds + 2
@@ -105,7 +105,7 @@ def slot_states(
             for k in range(kinds):
                 # Any hash will do, because equality is tested below. The masks keep products below
                 # 2**63, so that compiled and interpreted code agree.
-                part = free[row, asked[k], g]
+                part = free[row, requested[k], g]
                 mixed = ((mixed ^ (part & 0x7FFFFFFF) ^ (part >> 31)) * 1000003) & 0x3FFFFFFFFFF
                 mixed ^= mixed >> 17
             group_print[g] = mixed
@@ -117,7 +117,7 @@ def slot_states(
             price_worker[states, h] = group_w[g]
             price_server[states, h] = group_s[g]
             for k in range(kinds):
-                room[states, h, k] = free[row, asked[k], g]
+                room[states, h, k] = free[row, requested[k], g]
         place = mixed & (size - 1)
         while True:
             twin = table[place]

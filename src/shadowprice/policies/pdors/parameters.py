@@ -28,7 +28,7 @@ class PdorsParameters(PriceParameters):
     placement: Literal["randomised", "exact", "greedy"] = Field(
         default="randomised",
         description="what spreads a job over machines in a slot: randomised: the relaxation "
-        "rounded at random (Algorithm 4), mended where no round succeeds; exact: the cheapest "
+        "rounded at random (Algorithm 4), repaired if no round succeeds; exact: the cheapest "
         "placement there is; greedy: machine by machine, cheapest first",
     )
     gain: float | Literal["theorem"] = Field(
@@ -40,7 +40,7 @@ class PdorsParameters(PriceParameters):
         default=0.5, description="probability of failure that G=theorem allows, in (0, 1]"
     )
     tries: PositiveInt = Field(
-        default=1000, description="most rounds of rounding of a placement before it is mended"
+        default=1000, description="most rounds of rounding of a placement before it is repaired"
     )
     bandwidth: Literal["internal", "literal"] = Field(
         default="internal",

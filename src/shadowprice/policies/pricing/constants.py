@@ -390,10 +390,10 @@ class ConstantsLearner:
         if demand is None:
             return True
         shares = self.pool.shares(demand)
-        asked = shares > 0
+        requested = shares > 0
         ln_best = float(job.utility.log_values(np.array([self._shortest(job) - 1]))[0])
-        needed = ln_best - np.log(shares[asked])
-        return bool((needed <= constants.ln_upper[asked] + _ROUNDING).all())
+        needed = ln_best - np.log(shares[requested])
+        return bool((needed <= constants.ln_upper[requested] + _ROUNDING).all())
 
     @property
     def _pools(self) -> int:

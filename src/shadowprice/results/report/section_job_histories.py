@@ -152,9 +152,9 @@ def _facts(run: RunData, row: Fields, decided: Sequence[Fields]) -> list[list[st
     job = row | {key: json.loads(row[key]) for key in ("worth", "shape")}
     ran = [] if job["start"] is None else [PlacementSpan(job["start"], job["start"], ())]
     lines = [*history_lines(JobHistory(run.info, job, list(decided), ran), 0)]
-    counsel = run.advice.get(job["job"])
-    if counsel is not None:
-        lines += [("", ""), *advice_lines(counsel)]
+    job_advice = run.advice.get(job["job"])
+    if job_advice is not None:
+        lines += [("", ""), *advice_lines(job_advice)]
     return [list(line) for line in lines]
 
 

@@ -69,28 +69,30 @@ class Totals:
     sums: dict[str, float]
 
 
-def entries(connection: Connection, asked: EntryFilter) -> list[AccountEntry]:
+def entries(connection: Connection, entry_filter: EntryFilter) -> list[AccountEntry]:
     """Return entries of an account, newest first."""
     table = tables.entries
-    query = _within(select(table), asked).order_by(table.c.id.desc()).limit(asked.limit)
-    if asked.kinds:
-        query = query.where(table.c.kind.in_(asked.kinds))
-    if asked.before is not None:
-        query = query.where(table.c.id < asked.before)
+    query = (
+        _within(select(table), entry_filter).order_by(table.c.id.desc()).limit(entry_filter.limit)
+    )
+    if entry_filter.kinds:
+        query = query.where(table.c.kind.in_(entry_filter.kinds))
+    if entry_filter.before is not None:
+        query = query.where(table.c.id < entry_filter.before)
     return [_entry(row) for row in connection.execute(query)]
 
 
-def totals(connection: Connection, asked: EntryFilter) -> Totals:
+def totals(connection: Connection, entry_filter: EntryFilter) -> Totals:
     """Return the balances and sums of a time span."""
     table = tables.entries
     kind, points = table.c.kind, func.sum(table.c.points)
-    rows = connection.execute(_within(select(kind, points), asked).group_by(kind))
+    rows = connection.execute(_within(select(kind, points), entry_filter).group_by(kind))
     sums = {row[0]: int(row[1]) for row in rows}
-    query = _within(select(table.c.balance, table.c.points), asked)
+    query = _within(select(table.c.balance, table.c.points), entry_filter)
     first = connection.execute(query.order_by(table.c.id).limit(1)).first()
     last = connection.execute(query.order_by(table.c.id.desc()).limit(1)).first()
     if first is None or last is None:
-        balance = _held_before(connection, asked)
+        balance = _held_before(connection, entry_filter)
         return Totals(balance, balance, _sums(sums))
     opening = in_points(first.balance - first.points)
     return Totals(opening, in_points(last.balance), _sums(sums))
@@ -100,11 +102,11 @@ def _sums(sums: dict[str, int]) -> dict[str, float]:
     return {kind.value: in_points(abs(sums.get(kind.value, 0))) for kind in EntryKind}
 
 
-def _held_before(connection: Connection, asked: EntryFilter) -> float:
+def _held_before(connection: Connection, entry_filter: EntryFilter) -> float:
     """Return the balance of a time span without entries."""
     table = tables.entries
-    query = select(table.c.balance).where(table.c.tenant == asked.tenant)
-    before = asked.until if asked.since is None else asked.since
+    query = select(table.c.balance).where(table.c.tenant == entry_filter.tenant)
+    before = entry_filter.until if entry_filter.since is None else entry_filter.since
     if before is not None:
         query = query.where(table.c.at < before)
     return in_points(connection.execute(query.order_by(table.c.id.desc()).limit(1)).scalar() or 0)
@@ -118,13 +120,13 @@ def tenant_exists(connection: Connection, tenant: str) -> bool:
     )
 
 
-def _within(query: Select[Any], asked: EntryFilter) -> Select[Any]:
+def _within(query: Select[Any], entry_filter: EntryFilter) -> Select[Any]:
     table = tables.entries
-    query = query.where(table.c.tenant == asked.tenant)
-    if asked.since is not None:
-        query = query.where(table.c.at >= asked.since)
-    if asked.until is not None:
-        query = query.where(table.c.at < asked.until)
+    query = query.where(table.c.tenant == entry_filter.tenant)
+    if entry_filter.since is not None:
+        query = query.where(table.c.at >= entry_filter.since)
+    if entry_filter.until is not None:
+        query = query.where(table.c.at < entry_filter.until)
     return query
 
 

@@ -123,7 +123,7 @@ class ExecutionController:
         driver.listeners.append(self._published)
         driver.discard = self.discard
         driver.fresh = self.fresh
-        driver.unheard = self.unheard
+        driver.stale_jobs = self.stale_jobs
         driver.foreign = self._outbox.is_orphan
 
     @property
@@ -240,9 +240,11 @@ class ExecutionController:
             for report in await self.executor.progress():
                 self._driver.report(report)
 
-    def unheard(self) -> frozenset[str]:
+    def stale_jobs(self) -> frozenset[str]:
         """Return the jobs whose current progress is unknown (stale jobs)."""
-        return self.executor.unheard() if isinstance(self.executor, PollsProgress) else frozenset()
+        return (
+            self.executor.stale_jobs() if isinstance(self.executor, PollsProgress) else frozenset()
+        )
 
     async def settle(self) -> None:
         """Record pending reports; a report that fails stays pending and is retried.

@@ -68,7 +68,7 @@ _START: Final = "from shadowprice.cli.main import run; run()"
 
 @dataclass(frozen=True, slots=True)
 class WhatIfRequest:
-    """What is asked.
+    """Request of a what-if run.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class WhatIfRun:
         Its number, since the service was started.
     question : Question
         What was asked.
-    asked : int
+    requested_at : int
         When.
     state : str
         ``waiting``, ``running``, ``done``, ``failed`` or ``cancelled``.
@@ -111,7 +111,7 @@ class WhatIfRun:
 
     id: int
     question: WhatIfRequest
-    asked: int
+    requested_at: int
     state: WhatIfState = "waiting"
     done: int = 0
     jobs: int = 0
@@ -127,7 +127,7 @@ class WhatIfRun:
             gain = after - before
         return WhatIf(
             id=self.id,
-            asked=to_datetime(self.asked),
+            requested_at=to_datetime(self.requested_at),
             state=self.state,
             progress=WhatIfProgress(done=self.done, of=2),
             jobs=self.jobs,

@@ -60,7 +60,7 @@ class AdvanceSlots:
     ----------
     virtual : bool
         Whether jobs are simulated: they progress at the declared rate and complete with their work.
-    unheard : frozenset of str
+    stale_jobs : frozenset of str
         Jobs with stale progress: they may have done more than was reported.
     reports : sequence of Started, Refused, Ended or Misreported
         Pending reports of the executor. Each is applied in the slot in which it happened.
@@ -72,7 +72,7 @@ class AdvanceSlots:
     """
 
     virtual: bool = False
-    unheard: frozenset[str] = frozenset()
+    stale_jobs: frozenset[str] = frozenset()
     reports: Sequence[DurableReport] = ()
     since: int = 0
     heard: Mapping[str, int] = field(default_factory=dict)
@@ -222,7 +222,7 @@ class AdvanceSlots:
                 continue
             if view.running_since is None or view.running_since > slot_start:
                 continue
-            if name in self.unheard:
+            if name in self.stale_jobs:
                 batch.truth.speeds.unknown(name)
                 continue
             revised = batch.truth.speeds.revised(engine, record)

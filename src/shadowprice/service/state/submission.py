@@ -143,7 +143,7 @@ def read_submissions(
 
 
 def _rest(fault: Fault) -> tuple[str, str]:
-    return fault.message, fault.mend
+    return fault.message, fault.hint
 
 
 def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault]:

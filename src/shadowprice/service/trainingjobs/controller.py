@@ -574,7 +574,7 @@ def _limit_text(error: ProblemError) -> str:
 
     A constant text makes equal events and statuses, which are written once.
     """
-    hints = "; ".join(fault.mend for fault in error.faults)
+    hints = "; ".join(fault.hint for fault in error.faults)
     return f"the tenant has reached a limit: {hints}"
 
 

@@ -79,10 +79,12 @@ def advise(
     InputError
         If the job isn't refused again, because the scenario is another one.
     """
-    (counsel,) = advise_together(scenario, choice, {position: entry}, most_arrivals=most_arrivals)
-    if isinstance(counsel, InputError):
-        raise counsel
-    return counsel
+    (job_advice,) = advise_together(
+        scenario, choice, {position: entry}, most_arrivals=most_arrivals
+    )
+    if isinstance(job_advice, InputError):
+        raise job_advice
+    return job_advice
 
 
 def advise_together(
@@ -116,7 +118,9 @@ def advise_together(
     else:
         for advisor in advisors:
             _ask(scenario, [advisor], known, foresees=capabilities.foresees)
-    return [advisor.counsel() if advisor.error is None else advisor.error for advisor in advisors]
+    return [
+        advisor.job_advice() if advisor.error is None else advisor.error for advisor in advisors
+    ]
 
 
 def one_replay_suffices(policy: Policy) -> bool:
@@ -367,25 +371,25 @@ class _Advisor:
     def _keep(
         self,
         way: JobChange,
-        asked: StepFound[AdmissionOutcome] | NoStepFound,
+        quoted: StepFound[AdmissionOutcome] | NoStepFound,
         fate: Callable[[int], AdmissionOutcome | None] | None,
         aim: Callable[[], int] | None = None,
     ) -> None:
         """Record the result of the queries; verify it with ``fate`` if it may differ."""
         if fate is None:
-            self._outcomes.append(_Outcome(way, asked, "asked"))
+            self._outcomes.append(_Outcome(way, quoted, "quoted"))
             return
-        start = asked.step if isinstance(asked, StepFound) else 0
+        start = quoted.step if isinstance(quoted, StepFound) else 0
         try:
             result = find_smallest_step(fate, len(way.values), start, evenly=0, aim=aim)
         except _TooDearError:
             self._left_out.append(way.label)
             return
         at_those_prices = None
-        if isinstance(asked, NoStepFound) and isinstance(result, StepFound):
+        if isinstance(quoted, NoStepFound) and isinstance(result, StepFound):
             at_those_prices = "nothing"
-        elif isinstance(asked, StepFound) and result != asked:
-            at_those_prices = format_value(way.values[asked.step - 1])
+        elif isinstance(quoted, StepFound) and result != quoted:
+            at_those_prices = format_value(way.values[quoted.step - 1])
         self._outcomes.append(_Outcome(way, result, "run", at_those_prices))
 
     # ------------------------------------------------------------ running again
@@ -453,7 +457,7 @@ class _Advisor:
         if not self._affordable:
             raise _TooDearError
 
-    def counsel(self) -> JobAdvice:
+    def job_advice(self) -> JobAdvice:
         """Return all results; of several keys that reduce the work, only the smallest change."""
         advice, hopeless = [], []
         for outcome in self._outcomes:

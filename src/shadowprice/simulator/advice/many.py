@@ -51,7 +51,9 @@ def add_advice(
     in_groups = one_replay_suffices(choice.build(scenario.context()))
     group_seconds = _MOMENT
     while scenario.entry is not None and done < len(names):
-        if time.monotonic() - start >= seconds or (stop is not None and stop.asked is not None):
+        if time.monotonic() - start >= seconds or (
+            stop is not None and stop.requested_at is not None
+        ):
             break
         if progress is not None:
             progress(done, len(names))
@@ -64,7 +66,7 @@ def add_advice(
             break
         # A policy with a time limit may admit a job when it is queried again.
         results = zip(group, counsels, strict=True)
-        advice |= {job: counsel for job, counsel in results if isinstance(counsel, JobAdvice)}
+        advice |= {job: item for job, item in results if isinstance(item, JobAdvice)}
         done += len(group)
         # A group of jobs repeats the run once, which may take long.
         group_took = time.monotonic() - group_start

@@ -67,7 +67,7 @@ def read_acme(path: Path, reading: ImportContext) -> Trace:
     run = pl.col("end_time") - pl.col("start_time")
     table.check(run >= 0, "end_time", "is before start_time")
     table.drop(run == 0, "run time 0: never ran")
-    table.mend(
+    table.count_repairs(
         (pl.col("duration") - run).abs() > 0.5,
         "duration is not end - start (it includes queueing); the difference is used",
     )

@@ -312,7 +312,7 @@ class _Log:
         self._check("nodes", "is not a number", "write a number")
         self._check("cpus", "is not a number", "write a number")
         without = pl.col("_gpus") == 0 if source in self._names else pl.lit(False)
-        self._table.mend(without, "no number of GPUs: a CPU job", "kept")
+        self._table.count_repairs(without, "no number of GPUs: a CPU job", "kept")
         self._check("memory", "is no amount of memory", "write 64G, or a number of bytes")
 
     def states(self, reading: ImportContext) -> None:

@@ -83,12 +83,14 @@ def read_gavel(path: Path, reading: ImportContext) -> Trace:
     table.check(pl.col("scale_factor") > 0, "scale_factor", "is not above 0")
     table.check(pl.col("arrival") >= 0, "arrival", "is negative or missing")
     if "slo" in _LAYOUTS[width]:
-        table.mend(pl.col("slo") != -1, "SLO is not used")
-        table.mend(pl.col("priority_weight") != 1, "priority_weight is not used")
+        table.count_repairs(pl.col("slo") != -1, "SLO is not used")
+        table.count_repairs(pl.col("priority_weight") != 1, "priority_weight is not used")
     if "duration" in _LAYOUTS[width]:
         table.check(pl.col("duration") > 0, "duration", "is not above 0")
     if "mode" in _LAYOUTS[width]:
-        table.mend(pl.col("mode") != "static", "batch size changes during the run (mode)", "kept")
+        table.count_repairs(
+            pl.col("mode") != "static", "batch size changes during the run (mode)", "kept"
+        )
     duration = pl.col("duration") if "duration" in _LAYOUTS[width] else pl.lit(None)
     jobs = table.jobs(
         job=pl.format("job-{}", "line"),

@@ -67,7 +67,9 @@ def read_helios(path: Path, reading: ImportContext) -> Trace:
     run = pl.col("end_time") - pl.col("start_time")
     table.check(run >= 0, "end_time", "is before start_time")
     table.drop(run == 0, "run time 0: never ran")
-    table.mend(pl.col("duration") != run, "duration is not end - start; the difference is used")
+    table.count_repairs(
+        pl.col("duration") != run, "duration is not end - start; the difference is used"
+    )
     jobs = table.jobs(
         job="job_id",
         submit="submit_time",

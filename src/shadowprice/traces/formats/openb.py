@@ -71,11 +71,11 @@ def read_openb(path: Path, reading: ImportContext) -> Trace:
     created, scheduled = pl.col("creation_time"), pl.col("scheduled_time")
     table.check(scheduled >= created, "scheduled_time", "is before creation_time")
     table.check(pl.col("deletion_time") > scheduled, "deletion_time", "is not after scheduled_time")
-    table.mend(
+    table.count_repairs(
         pl.col("pod_phase") == "Running", "pod_phase Running with a deletion_time", action="kept"
     )
     types = pl.col("gpu_spec").str.split("|")
-    table.mend(types.list.n_unique() < types.list.len(), "gpu_spec names a type twice")
+    table.count_repairs(types.list.n_unique() < types.list.len(), "gpu_spec names a type twice")
     jobs = table.jobs(
         job="name",
         submit="creation_time",

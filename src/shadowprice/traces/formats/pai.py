@@ -119,7 +119,7 @@ def read_pai(path: Path, reading: ImportContext) -> Trace:
     tally.add("dropped", "no run time between first start and end", late.height)
     joined = joined.filter(started < pl.col("end_time"))
     early = joined.filter(started < pl.col("start_time")).height
-    tally.add("mended", "a task starts before its job's submission; queueing is 0", early)
+    tally.add("repaired", "a task starts before its job's submission; queueing is 0", early)
     table.frame = joined
     frame = table.jobs(
         job="job_name",

@@ -98,16 +98,16 @@ def _read_flat(path: Path, reading: ImportContext) -> Trace:
     if duplicates == "drop":
         table.drop(repeated, "exact duplicate of an earlier row")
     else:
-        table.mend(repeated, "exact duplicate of an earlier row", action="kept")
+        table.count_repairs(repeated, "exact duplicate of an earlier row", action="kept")
     table.parse_times("timestamp", TIME)
     table.check(pl.col("duration") > 0, "duration", "is not above 0")
     table.check(pl.col("num_gpus") > 0, "num_gpus", "is not above 0")
     expected = pl.col("duration") * pl.col("num_gpus")
-    table.mend(
+    table.count_repairs(
         (pl.col("gpu_time") - expected).abs() > 1e-6 * expected,
         "gpu_time is not duration x num_gpus; the product is used",
     )
-    table.mend(
+    table.count_repairs(
         (pl.col("timestamp") >= _AMBIGUOUS[0]) & (pl.col("timestamp") < _AMBIGUOUS[1]),
         "local time that happened twice (2017-11-05 01:00-02:00)",
         action="kept",
@@ -203,7 +203,7 @@ def _job(entry: Mapping[str, Any], reading: ImportContext) -> dict[str, object] 
         begin, end = _seconds(attempt["start_time"]), _seconds(attempt["end_time"])
         gpus = sum(len(machine["gpus"]) for machine in attempt["detail"])
         if begin is None or end is None or end <= begin or not gpus:
-            tally.add("mended", "attempt without start, end, run time or GPUs is not counted", 1)
+            tally.add("repaired", "attempt without start, end, run time or GPUs is not counted", 1)
         else:
             runs.append((begin, end - begin, gpus))
     if not runs:
@@ -211,7 +211,9 @@ def _job(entry: Mapping[str, Any], reading: ImportContext) -> dict[str, object] 
         return None
     _, _, gpus = max(runs, key=lambda run: run[1])
     if any(run[2] != gpus for run in runs):
-        tally.add("mended", "attempts differ in GPUs; GPU-time is kept at those of the longest", 1)
+        tally.add(
+            "repaired", "attempts differ in GPUs; GPU-time is kept at those of the longest", 1
+        )
     return {
         "job": str(entry["jobid"]),
         "submit": submit,

@@ -356,6 +356,6 @@ def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame
         _attempts=pl.len(),
     )
     earlier = int(attempts["_attempts"].sum()) - attempts.height
-    reading.tally.add("mended", "earlier attempt of a requeued job: lost time", earlier)
+    reading.tally.add("repaired", "earlier attempt of a requeued job: lost time", earlier)
     lost = pl.when(pl.col("_lost") > 0).then("_lost").alias("_lost")
     return attempts.with_columns(lost).sort("line")

@@ -61,9 +61,11 @@ def read_swf(path: Path, reading: ImportContext) -> Trace:
     table.check(pl.col("job") >= 0, "job", "is not a job number")
     table.check(pl.col("submit") >= 0, "submit", "is negative")
     processor_count = pl.when(pl.col("allocated") > 0).then("allocated").otherwise("requested")
-    table.mend(pl.col("allocated") <= 0, "processors allocated unknown; those requested are used")
+    table.count_repairs(
+        pl.col("allocated") <= 0, "processors allocated unknown; those requested are used"
+    )
     table.check(processor_count > 0, "requested", "and allocated processors are unknown")
-    table.mend(pl.col("run") < 0, "run time unknown", "kept")
+    table.count_repairs(pl.col("run") < 0, "run time unknown", "kept")
     as_gpus = processors == "gpus"
     memory = pl.when(pl.col("used_memory") > 0).then("used_memory") * processor_count * 1024
     jobs = table.jobs(

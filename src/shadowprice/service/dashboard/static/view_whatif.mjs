@@ -78,11 +78,11 @@ export class WhatifView {
   list(runs) {
     const columns = [
       { head: "Asked", cell: (run) => element("a", { href: to("whatif", String(run.id)), class: "jobname", "data-focus": `run ${run.id}` }, words(run.question, this.app.service.policy)) },
-      { head: "When", class: "minor", cell: (run) => when(run.asked) },
+      { head: "When", class: "minor", cell: (run) => when(run.requested_at) },
       { head: "State", cell: (run) => element("span", { class: `badge ${STATES[run.state]}` }, run.state) },
       { head: "Gain", class: "num", cell: (run) => (run.gain === null ? element("span", { class: "soft" }, "–") : signed(run.gain)) },
     ];
-    swap(this.result, runs.length ? table("What was asked, the newest first", columns, runs, { key: (run) => String(run.id) }) : empty("Nothing was asked yet", "What was asked is forgotten when the service ends."));
+    swap(this.result, runs.length ? table("What-if runs, newest first", columns, runs, { key: (run) => String(run.id) }) : empty("No what-if runs yet", "They are deleted when the service stops."));
   }
 
   show(run) {
@@ -101,7 +101,7 @@ export class WhatifView {
       run.state === "failed" ? note("bad", element("p", {}, run.reason)) : null,
       run.gain === null ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}`)),
       rows.length ? table("Both simulations", columns, rows, { key: ([key]) => key }) : null,
-      element("p", { class: "remark" }, "Both are simulations of the same submissions from an empty cluster, so that they differ by what was asked alone; gains are of whole runs, and a policy that decides otherwise can earn less with more."));
+      element("p", { class: "remark" }, "Both are simulations of the same submissions from an empty cluster, so only the requested change differs; gains are of whole runs, and a policy that decides otherwise can earn less with more."));
   }
 
   async cancel() {
@@ -117,7 +117,7 @@ export class WhatifView {
 const going = (run) => run.state === "waiting" || run.state === "running";
 const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${number(Math.abs(value))}`;
 
-/** Return what was asked, in words. */
+/** Return the requested change as text. */
 function words(question, policy) {
   const parts = Object.entries(question.servers).map(([name, count]) => `${count > 0 ? "+" : "−"}${Math.abs(count)} ${shown(name)}`);
   if (question.policy !== policy) parts.push(`policy ${question.policy}`);
