@@ -140,7 +140,7 @@ def actors() -> list[int]:
         with suppress(OSError):
             stat = (folder / "stat").read_text()
             parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
-            if (folder / "cmdline").read_bytes().startswith(b"ray::Agent"):
+            if (folder / "cmdline").read_bytes().startswith(b"ray::ProcessActor"):
                 found.append(int(folder.name))
 
     def own(process: int) -> bool:
