@@ -415,8 +415,8 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningSe
 def test_a_quote_is_asked_for(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/quote")
-        page.get_by_label("Chunks").fill("2")
-        page.get_by_label("Mini-batches of a chunk").fill("10")
+        page.get_by_label("Steps").fill("20")
+        page.get_by_label("Maximum workers").fill("2")
         before = live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"]
         page.get_by_role("button", name="Ask").click()
         page.get_by_role("heading", name="It would be admitted").wait_for()

@@ -119,14 +119,14 @@ class PlainJob:
         return {key: value for key, value in record.items() if value is not None}
 
     def _work(self) -> dict[str, Any]:
-        """Return the work: the planned time as one mini-batch, or as the given number of steps."""
+        """Return the work: the planned time as one step, or as the given number of steps."""
         from shadowprice.core.amounts import parse_positive_duration
 
         text = self.time or DEFAULT_TIME
         seconds = parse_positive_duration(text, "--time", "3h")
         if self.steps is None:
-            return {"minibatches": 1, "minibatch_time": text}
-        return {"minibatches": self.steps, "minibatch_time": f"{float(seconds / self.steps):.9g}s"}
+            return {"steps": 1, "minibatch_time": text}
+        return {"steps": self.steps, "minibatch_time": f"{float(seconds / self.steps):.9g}s"}
 
     def _worker(self) -> dict[str, Any]:
         worker: dict[str, Any] = {}

@@ -87,6 +87,28 @@ class Duration:
         return self.slots + self.seconds / slot_seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A change per time: per slot, or per unit of time.
+
+    Parameters
+    ----------
+    number : Fraction
+        The change, of any sign.
+    unit : str
+        Unit of time, such as ``h``; empty for slots.
+    """
+
+    number: Fraction
+    unit: str = ""
+
+    def per_slot(self, slot_seconds: Fraction) -> float:
+        """Convert the rate to slots of ``slot_seconds`` each."""
+        if not self.unit:
+            return float(self.number)
+        return float(self.number * slot_seconds / _TIME_UNITS[self.unit])
+
+
 _TIME_UNITS: Final[Mapping[str, Fraction]] = {
     "us": Fraction(1, 1_000_000),
     "ms": Fraction(1, 1000),
@@ -125,6 +147,7 @@ _QUANTITY: Final = re.compile(
 )
 LEADING_ZERO: Final = re.compile(r"\s*[-+]?0[0-9_]+\s*")
 """An integer with a leading zero: octal for YAML 1.1, decimal for YAML 1.2, so ambiguous."""
+_RATE_HELP = "write 0.5 for a change per slot, or 0.5/h for one per hour"
 _DURATION_HELP = "write it with a unit: 90s, 20min, 6h, 2d, 250ms or '3 slots'"
 _AMOUNT_HELP = "write a plain number for a count, bytes as 16GiB or 241MB, a rate as 10Gbps"
 
@@ -211,6 +234,30 @@ def parse_positive_duration(value: object, place: str, example: str) -> Fraction
     if duration.slots or not duration.seconds:
         raise InputError(Fault(place, f"{value!r} is no length of time", f"write {example}"))
     return duration.seconds
+
+
+def parse_rate(value: object) -> Rate:
+    """Parse a change per time: ``0.5`` per slot, or ``0.5/h`` per hour.
+
+    Raises
+    ------
+    InputError
+        If it is neither, is too large, or its unit is unknown.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InputError(f"{quote_for_display(value)} is not a rate; {_RATE_HELP}")
+    text = value if isinstance(value, str) else _written(value)
+    written, slash, unit = (part.strip() for part in text.partition("/"))
+    match = _QUANTITY.fullmatch(written) if len(text) <= bounds.QUANTITY.most else None
+    if match is None or match[2]:
+        raise InputError(f"{quote_for_display(value)} is not a rate; {_RATE_HELP}")
+    number = Fraction(match[1])
+    bounds.NUMBER.checked(float(abs(number)))
+    if not slash or unit == "slot":
+        return Rate(number)
+    if unit not in _TIME_UNITS:
+        raise InputError(f"{value!r} has the unknown unit of time {unit!r}; {_RATE_HELP}")
+    return Rate(number, unit)
 
 
 def parse_amount(value: object) -> Amount:

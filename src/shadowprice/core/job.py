@@ -71,7 +71,8 @@ class Job:
     tenant : str or None
         The tenant that owns the job.
     epochs, chunks, minibatches : int
-        Size of the work: ``epochs * chunks * minibatches`` mini-batches in total.
+        Size of the work: ``epochs * chunks * minibatches`` mini-batches in total. A job file's
+        ``steps`` are as many chunks of one mini-batch.
     step_seconds : float
         Seconds per mini-batch on one worker, including communication (external rate); for a
         measured curve, at the minimum worker count.
@@ -368,7 +369,6 @@ def build_job(
             "lower restart, or lengthen the slot: a job that moves must get somewhere within a slot"
         )
     min_workers, max_workers = worker_range or (1, chunks)
-    max_workers = min(max_workers, chunks)
     work = epochs * chunks * minibatches
     if isinstance(speed, StepModel):
         counts = _every_count(min_workers, max_workers)
@@ -410,7 +410,7 @@ def build_job(
     fastest = int(internal.max())
     _countable(required)
     if fastest:  # planning refuses a job that makes no progress within a slot
-        hint = "lower epochs, chunks or minibatches, or lengthen the slot"
+        hint = "lower steps (or epochs, chunks, minibatches), or lengthen the slot"
         bounds.JOB_SLOTS.check(-(-required // fastest), "", hint)
     return Job(
         name=name,

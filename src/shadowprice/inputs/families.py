@@ -83,9 +83,9 @@ def with_family(
 ) -> Any:
     """Return a job's record with the curve of its family, unless it states its own speed.
 
-    Worker counts above the job's ``chunks`` are left out, because the job can't run with them. A
-    record that isn't a mapping is returned unchanged. ``place`` is the location of the job in
-    errors, and ``without`` the hint if there is no library.
+    Worker counts above the job's ``chunks`` are left out, because the job can't run with them; a
+    job with ``steps`` takes the whole curve. A record that isn't a mapping is returned unchanged.
+    ``place`` is the location of the job in errors, and ``without`` the hint if there is no library.
 
     Raises
     ------
@@ -106,6 +106,8 @@ def with_family(
         )
     chunks = record.get("chunks", 1)
     max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
+    if record.get("steps") is not None:
+        max_workers = max(family["throughput"])
     curve = {str(n): speed for n, speed in family["throughput"].items() if n <= max_workers}
     if not curve:
         min_workers = min(family["throughput"])
@@ -113,7 +115,7 @@ def with_family(
             Fault(
                 f"{place}.family",
                 f"was measured with {min_workers} workers or more",
-                "raise chunks",
+                "state the work as `steps`, or raise chunks",
             )
         )
     restart = {"restart": family["restart"]} if "restart" in family else {}

@@ -53,17 +53,26 @@ CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
     },
     {
         "rule": (
+            "!has(self.steps) || !(has(self.epochs) || has(self.chunks) || has(self.minibatches))"
+        ),
+        "message": "steps takes the place of epochs, chunks and minibatches; remove those",
+    },
+    {
+        # With steps and a measured curve, the curve has the maximum.
+        "rule": (
             "!has(self.workers) || (has(self.workers.min) ? self.workers.min : 1) <= "
-            "(has(self.workers.max) ? self.workers.max : (has(self.chunks) ? self.chunks : 1))"
+            "(has(self.workers.max) ? self.workers.max : (has(self.chunks) ? self.chunks : 1)) "
+            "|| (has(self.steps) && !has(self.workers.max) "
+            "&& (has(self.throughput) || has(self.family)))"
         ),
         "message": "workers.min is above workers.max, or above chunks",
     },
     {
         "rule": (
-            "!has(self.workers) || !has(self.workers.max) "
+            "!has(self.workers) || !has(self.workers.max) || has(self.steps) "
             "|| self.workers.max <= (has(self.chunks) ? self.chunks : 1)"
         ),
-        "message": "workers.max is above chunks; raise chunks",
+        "message": "workers.max is above chunks; state the work as steps, or raise chunks",
     },
     *(
         {

@@ -12,9 +12,13 @@ RESOURCE: Final = (
 FIELDS: Final[Mapping[str, str]] = {
     "": "A job as in a job file, without name and tenant. Quantities have units: 20min, 241MB, "
     "10Gbps.",
-    "epochs": "Passes over the data; default: 1.",
-    "chunks": "Number of data chunks, also the maximum number of workers; default: 1.",
-    "minibatches": "Mini-batches per chunk; default: 1.",
+    "steps": "All mini-batches of the job, over all workers. Takes the place of epochs, chunks and "
+    "minibatches; the maximum number of workers is then workers.max, or that of throughput, or 1.",
+    "epochs": "Passes over the data; default: 1. Prefer steps.",
+    "chunks": "Number of data chunks, also the maximum number of workers; default: 1. Prefer "
+    "steps.",
+    "minibatches": "Mini-batches of one chunk in one epoch, not of the whole job; default: 1. "
+    "Prefer steps.",
     "minibatch_time": "Time of one mini-batch on one worker, such as 1.2s.",
     "update_time": "Time of a synchronous update on the parameter servers.",
     "gradient": "Gradient size that a worker exchanges per mini-batch, such as 241MB.",
@@ -23,6 +27,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "internal_bandwidth": "Bandwidth between a worker and a parameter server on the same node.",
     "utility": "Utility by completion time; it never increases. Default: 1 per GPU-hour of work.",
     "utility.kind": "Function of the time from submission to completion.",
+    "utility.decay": "Steepness around the target: a number per slot, or with a unit: 0.5/h.",
+    "utility.slope": "Change over time, at most 0: a number per slot, or with a unit: -2/h.",
     "workers": "Minimum and maximum number of workers while the job runs.",
     "throughput": "Measured mini-batches per second of the whole job by number of workers; "
     "replaces minibatch_time, update_time and gradient.",

@@ -176,6 +176,8 @@ class _Translation:
 def _union(choices: list[Mapping[str, Any]], path: str) -> Document:
     """Return the schema of a value that may have several types."""
     types = {choice.get("type") for choice in choices}
+    if any(choice.get("format") == "double" for choice in choices):
+        return {"x-kubernetes-preserve-unknown-fields": True}  # int-or-string excludes fractions
     if types <= {"integer", "number", "string"}:
         return {"x-kubernetes-int-or-string": True}
     if types == {"string", "array"}:

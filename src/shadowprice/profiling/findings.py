@@ -245,22 +245,16 @@ def _quality_record(fit: LinearFit | SerialFit) -> dict[str, object]:
 # ------------------------------------------------------------------ the job file
 
 
-def job_record(findings: Findings, name: str, minibatches: int) -> dict[str, Any]:
-    """Return the job as a job file states it.
-
-    ``minibatches`` is for the whole training. It is divided into as many chunks as the largest
-    number of measured workers.
-    """
+def job_record(findings: Findings, name: str, steps: int) -> dict[str, Any]:
+    """Return the job as a job file states it; ``steps`` are those of the whole training."""
     curve = findings.curve
-    chunks = max(curve)
     command = findings.command
     worker: dict[str, Any] = {"cpu": command.cores or 1}
     if command.gpus:
         worker = {"gpu": command.gpus, **worker}
     job: dict[str, Any] = {
         "name": name,
-        "chunks": chunks,
-        "minibatches": math.ceil(minibatches / chunks),
+        "steps": steps,
         "throughput": {n: rounded(point.step.per_second) for n, point in curve.items()},
     }
     _add_memory(worker, findings.memory("worker"))
@@ -290,7 +284,7 @@ def _add_memory(demand: dict[str, Any], size: int | None) -> None:
         demand["memory"] = f"{size // _MEBIBYTE}MiB"
 
 
-def job_file(findings: Findings, name: str, minibatches: int, when: str, stated: bool) -> str:
+def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool) -> str:
     """Return the content of the job file, with the measurements as comments.
 
     ``when`` is the date. ``stated`` is False if nobody stated the length of the training; the file
@@ -310,10 +304,10 @@ def job_file(findings: Findings, name: str, minibatches: int, when: str, stated:
     ]
     lines += [f"# {remark}" for remark in findings.remarks()]
     if not stated:
-        lines.append("# How long the whole training is was not stated: correct `minibatches`.")
+        lines.append("# How long the whole training is was not stated: correct `steps`.")
     lines.append("# What finishing is worth, and by when, is yours to say: `utility`.")
     content = yaml.safe_dump(
-        {"jobs": [job_record(findings, name, minibatches)]},
+        {"jobs": [job_record(findings, name, steps)]},
         sort_keys=False,
         default_flow_style=None,
         allow_unicode=True,

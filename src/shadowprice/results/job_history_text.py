@@ -129,12 +129,14 @@ def _asked(story: JobHistory) -> Iterator[tuple[str, str]]:
         yield "", f"parameter servers of {job['ps_demand']}"
     work = shape["epochs"] * shape["chunks"] * shape["minibatches"]
     shortest = shape["shortest_slots"]
-    parts = (
-        f"{pluralize(shape['epochs'], 'epoch')} of {pluralize(shape['chunks'], 'chunk')} of "
-        f"{shape['minibatches']:,}"
-    )
+    factors = ""
+    if max(shape["epochs"], shape["minibatches"]) > 1:
+        factors = (
+            f" ({pluralize(shape['epochs'], 'epoch')} of {pluralize(shape['chunks'], 'chunk')} of "
+            f"{shape['minibatches']:,})"
+        )
     step = format_seconds(shape["step_seconds"])
-    yield "work", f"{pluralize(work, 'mini-batch')} ({parts}), {step} each on one worker"
+    yield "work", f"{pluralize(work, 'mini-batch')}{factors}, {step} each on one worker"
     yield (
         "at best",
         f"{pluralize(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width",

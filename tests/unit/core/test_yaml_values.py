@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.job import MICRO
 from shadowprice.core.yaml_values import keep_written_words, parse_yaml
 from shadowprice.inputs.files import read_cluster, read_jobs, read_records
 
@@ -61,6 +62,7 @@ def test_text_fields_keep_dates_and_numbers_of_other_bases(tmp_path: Path) -> No
     assert job.name == "2024-01-01"
     assert job.labels == {"day": "2024-01-01", "id": "007", "at": "18:00", "to": "no"}
     assert read(tmp_path, "name: a, epochs: 80_000").epochs == 80_000
+    assert read(tmp_path, "name: a, throughput: {1: 1_000}").gains.tolist() == [600_000 * MICRO]
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def test_what_cannot_be_revised_is_what_lasts() -> None:
 
 COUNT = st.integers(1, 6)
 OPTIONAL = {
+    "steps": COUNT,
     "chunks": COUNT,
     "minibatch_time": st.just("1s"),
     "update_time": st.just("1s"),
@@ -176,6 +177,8 @@ def test_the_speed_of_a_family_may_be_left_to_the_services_library(rules: Progra
         ({"workers": {"min": 3, "max": 2}, "chunks": 4}, "workers.min is above"),
         ({"workers": {"min": 5}, "chunks": 4}, "workers.min is above"),
         ({"workers": {"max": 5}, "chunks": 4}, "raise chunks"),
+        ({"steps": 9, "minibatches": 3}, "remove those"),
+        ({"steps": 9, "workers": {"min": 2}}, "workers.min is above"),
     ],
 )
 def test_every_rule_refuses_something_that_the_models_refuse(

@@ -95,7 +95,11 @@ def profile(
     ] = "profiled",
     minibatches: Annotated[
         int | None,
-        typer.Option(min=1, help="Mini-batches of the whole training.", rich_help_panel=o.OUTPUT),
+        typer.Option(
+            min=1,
+            help="Mini-batches of the whole training: `steps` of the job file.",
+            rich_help_panel=o.OUTPUT,
+        ),
     ] = None,
     out: Annotated[
         Path | None,

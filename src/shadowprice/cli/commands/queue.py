@@ -346,7 +346,7 @@ def revise(
         list[str],
         typer.Option(
             "--set",
-            help="New value of a key of the job file, such as deadline=6h, epochs=20 or "
+            help="New value of a key of the job file, such as deadline=6h, steps=20000 or "
             "utility.value=80; repeatable.",
             metavar="KEY=VALUE",
         ),
@@ -366,7 +366,7 @@ def revise(
 
     shadowprice revise resnet50-a --set deadline=6h
 
-    shadowprice revise resnet50-a --set epochs=20 --set utility.value=80
+    shadowprice revise resnet50-a --set steps=20000 --set utility.value=80
     """
     from shadowprice.cli.commands.submit import print_job
 

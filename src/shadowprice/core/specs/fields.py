@@ -27,8 +27,10 @@ from shadowprice.core.amounts import (
     Amount,
     Dimension,
     Duration,
+    Rate,
     parse_amount,
     parse_duration,
+    parse_rate,
 )
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
@@ -113,6 +115,12 @@ DurationField = Annotated[
 ]
 AmountField = Annotated[
     Amount, BeforeValidator(as_validator(parse_amount)), WithJsonSchema(_QUANTITY)
+]
+# The format distinguishes it from quantities, which custom resources take as integers or strings.
+RateField = Annotated[
+    Rate,
+    BeforeValidator(as_validator(parse_rate)),
+    WithJsonSchema({"anyOf": [{"type": "number", "format": "double"}, _LENGTH]}),
 ]
 Name = Annotated[str, Field(min_length=1), max_length(bounds.NAME)]
 AmountsField = dict[Name, AmountField]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import (
     Field,
@@ -56,10 +56,12 @@ from shadowprice.core.specs.utilities import (
 from shadowprice.core.utility import Constant
 from shadowprice.core.wording import closest_match, quote_for_display
 
+_FACTORS: Final = ("epochs", "chunks", "minibatches")
+"""The papers' keys for the work of a job, which is their product."""
+
 _TRAINING = (
-    "epochs",
-    "chunks",
-    "minibatches",
+    "steps",
+    *_FACTORS,
     "minibatch_time",
     "update_time",
     "gradient",
@@ -127,9 +129,18 @@ class JobSpec(Spec):
     name: Name
     tenant: Name | None = None
     arrival: DurationField = Duration()
+    steps: PositiveInt | None = Field(
+        None,
+        description="mini-batches of the whole job, over all workers; takes the place of epochs, "
+        "chunks and minibatches",
+    )
     epochs: PositiveInt = 1
-    chunks: Annotated[PositiveInt, max_value(bounds.CHUNKS)] = 1
-    minibatches: PositiveInt = 1
+    chunks: Annotated[PositiveInt, max_value(bounds.CHUNKS)] = Field(
+        1, description="chunks of the data; also the maximum number of workers"
+    )
+    minibatches: PositiveInt = Field(
+        1, description="mini-batches of one chunk in one epoch; the total is `steps`"
+    )
     minibatch_time: DurationField | None = None
     update_time: DurationField | None = None
     gradient: AmountField | None = None
@@ -186,6 +197,25 @@ class JobSpec(Spec):
         positive(self.deadline)
         return self
 
+    @property
+    def max_workers(self) -> int:
+        """Maximum number of workers: as stated, else of ``chunks`` or ``throughput``, else 1."""
+        if self.workers is not None and self.workers.max is not None:
+            return self.workers.max
+        if self.steps is None:
+            return self.chunks
+        return max(self.throughput or (), default=1)
+
+    @model_validator(mode="after")
+    def _one_amount_of_work(self) -> JobSpec:
+        given = [f"`{name}`" for name in _FACTORS if name in self.model_fields_set]
+        if self.steps is not None and given:
+            raise ValueError(
+                f"`steps` takes the place of {', '.join(given)}, and counts all mini-batches of "
+                f"the job; remove {', '.join(given)}"
+            )
+        return self
+
     @model_validator(mode="after")
     def _one_utility(self) -> JobSpec:
         if self.utility is None:
@@ -221,21 +251,34 @@ class JobSpec(Spec):
         for duration in (self.minibatch_time, self.walltime):
             if duration is not None:
                 positive(duration)
-        if self.throughput is not None and max(self.throughput, default=0) > self.chunks:
+        curve = self.throughput or ()
+        if self.steps is None and max(curve, default=0) > self.chunks:
             raise ValueError(
-                f"`throughput` lists {max(self.throughput)} workers, but no more than `chunks` = "
-                f"{self.chunks} can run; raise chunks (and lower minibatches)"
+                f"`throughput` lists {max(curve)} workers, but no more than `chunks` = "
+                f"{self.chunks} can run; state the work as `steps`, or raise chunks (and lower "
+                "minibatches, which are those of one chunk)"
             )
         return self
 
     @model_validator(mode="after")
     def _sensible_workers(self) -> JobSpec:
-        if self.workers is not None:
-            most = self.workers.max or self.chunks
-            if self.workers.min > most:
-                raise ValueError(f"workers.min {self.workers.min} is above workers.max {most}")
-            if most > self.chunks:
-                raise ValueError(f"workers.max {most} is above chunks {self.chunks}; raise chunks")
+        if self.workers is None:
+            return self
+        maximum = self.max_workers
+        if self.workers.min > maximum:
+            limit = f"workers.max {maximum}"
+            if self.workers.max is None:
+                limit = (
+                    f"chunks {maximum}; state the work as `steps`, or raise chunks"
+                    if self.steps is None
+                    else f"the default maximum of {maximum}; give workers.max"
+                )
+            raise ValueError(f"workers.min {self.workers.min} is above {limit}")
+        if self.steps is None and maximum > self.chunks:
+            raise ValueError(
+                f"workers.max {maximum} is above chunks {self.chunks}; state the work as `steps`, "
+                "or raise chunks"
+            )
         return self
 
     @model_validator(mode="after")
@@ -330,15 +373,21 @@ class JobSpec(Spec):
                 Fraction(update),
                 self.gradient.value if self.gradient else 0,
             )
-        workers = self.workers
+        # Without chunks, a worker may compute any number of mini-batches: each is its own chunk.
+        factors = (
+            (self.epochs, self.chunks, self.minibatches)
+            if self.steps is None
+            else (1, self.steps, 1)
+        )
+        min_workers = 1 if self.workers is None else self.workers.min
         self._check_choices(cluster)
         walltime = None if self.walltime is None else self.walltime.in_slots(cluster.slot_seconds)
         job = build_job(
             name=self.name,
             arrival=first_slot,
-            epochs=self.epochs,
-            chunks=self.chunks,
-            minibatches=self.minibatches,
+            epochs=factors[0],
+            chunks=factors[1],
+            minibatches=factors[2],
             speed=speed,
             worker=cluster.demand(to_integer_amounts(self.worker)),
             ps=None if self.ps is None else cluster.demand(to_integer_amounts(self.ps)),
@@ -348,7 +397,7 @@ class JobSpec(Spec):
             worker_bandwidth=self.worker[BANDWIDTH].value if BANDWIDTH in self.worker else 0,
             ps_bandwidth=self.ps[BANDWIDTH].value if self.ps and BANDWIDTH in self.ps else 0,
             internal_bandwidth=self.internal_bandwidth.value if self.internal_bandwidth else 0,
-            worker_range=None if workers is None else (workers.min, workers.max or self.chunks),
+            worker_range=(min_workers, self.max_workers),
             tenant=self.tenant,
             labels=self.labels,
             restart_seconds=self._restart(cluster),
@@ -398,9 +447,8 @@ class JobSpec(Spec):
         if self.throughput is not None:
             widths = len(self.throughput)
         else:
-            fewest = 1 if self.workers is None else self.workers.min
-            most = self.chunks if self.workers is None else self.workers.max or self.chunks
-            widths = most - fewest + 1
+            min_workers = 1 if self.workers is None else self.workers.min
+            widths = self.max_workers - min_workers + 1
         hint = "narrow `workers: {min, max}`"
         bounds.WORKER_COUNTS.check(widths, "workers", hint)
         bounds.CHOICES.check(widths * cluster.horizon, "workers", f"{hint}, or lower the horizon")

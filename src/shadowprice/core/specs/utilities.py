@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
 from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
@@ -18,15 +15,29 @@ from shadowprice.core.amounts import (
     MILLI,
     Amount,
     Duration,
+    Rate,
 )
 from shadowprice.core.clock import deadline_in_slots
 from shadowprice.core.job import Job
 from shadowprice.core.specs.fields import (
     DurationField,
     NonNegative,
+    RateField,
     Spec,
     max_value,
 )
+
+
+def _never_negative(rate: Rate) -> Rate:
+    if rate.number < 0:
+        raise ValueError("is below 0, so the utility would increase; write 0 or more")
+    return rate
+
+
+def _never_positive(rate: Rate) -> Rate:
+    if rate.number > 0:
+        raise ValueError("is above 0, so the utility would increase; write 0 or less")
+    return rate
 
 
 class ConstantSpec(Spec):
@@ -41,7 +52,7 @@ class SigmoidSpec(Spec):
 
     kind: Literal["sigmoid"]
     value: NonNegative
-    decay: Annotated[float, Field(ge=0, allow_inf_nan=False, description="utilities never rise")]
+    decay: Annotated[RateField, AfterValidator(_never_negative)]
     target: DurationField
 
 
@@ -57,7 +68,7 @@ class LinearSpec(Spec):
 
     kind: Literal["linear"]
     value: NonNegative
-    slope: Annotated[float, Field(le=0, allow_inf_nan=False)]
+    slope: Annotated[RateField, AfterValidator(_never_positive)]
 
 
 class PowerSpec(Spec):
@@ -105,13 +116,13 @@ def resolve_utility(
     before : Fraction
         Slots from the submission to the beginning of the arrival slot.
     """
-    values = {
-        name: deadline_in_slots(value, slot_seconds, before)
-        if isinstance(value, Duration)
-        else value
-        for name, value in spec
-        if name != "kind"
-    }
+
+    def in_slots(value: Any) -> Any:
+        if isinstance(value, Duration):
+            return deadline_in_slots(value, slot_seconds, before)
+        return value.per_slot(slot_seconds) if isinstance(value, Rate) else value
+
+    values = {name: in_slots(value) for name, value in spec if name != "kind"}
     resolved: utilities.Utility = utilities.FAMILIES[spec.kind](**values)
     return resolved
 

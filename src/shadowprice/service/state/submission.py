@@ -24,6 +24,7 @@ from shadowprice.service.problems import ProblemError
 REVISABLE: Final = (
     "utility",
     "by",
+    "steps",
     "epochs",
     "chunks",
     "minibatches",

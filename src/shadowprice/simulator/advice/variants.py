@@ -63,7 +63,7 @@ class JobVariants:
             utility = self._utility(with_value(self.entry, key, value))
             return None if utility is None else replace(self._job, utility=utility)
         spec: JobSpec | None
-        if key in (("epochs",), ("minibatches",)):
+        if key in (("steps",), ("epochs",), ("minibatches",)):
             spec = self._spec.model_copy(update={str(key[0]): value})
         elif key == ("arrival",):  # queried in every remaining slot
             spec = self._spec.model_copy(update={"arrival": parse_duration(value)})

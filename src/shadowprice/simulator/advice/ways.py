@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.core.amounts import Dimension, parse_amount, parse_duration
+from shadowprice.core import bounds
+from shadowprice.core.amounts import Dimension, parse_amount, parse_duration, parse_rate
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 
@@ -81,9 +82,9 @@ def candidate_changes(
     yield from _worth(entry)
     yield from _patience(entry, job, cluster, end)
     if job.bag is None:
-        for name in ("epochs", "minibatches"):
+        for name in ("epochs", "minibatches") if entry.get("steps") is None else ("steps",):
             yield from _fewer("work", (name,), int(entry.get(name, 1)))
-        yield from _workers(entry, job)
+        yield from _workers(entry, job, cluster)
     else:
         for index, group in enumerate(entry["tasks"]):
             yield from _fewer("work", ("tasks", index, "count"), int(group.get("count", 1)))
@@ -136,7 +137,7 @@ def _patience(entry: JobFileRecord, job: Job, cluster: Cluster, end: int) -> Ite
         now = job.bag.deadline if len(key) == 1 and job.bag else getattr(job.utility, str(key[-1]))
         if key[-1] == "target":
             # The utility falls within some slots around the target, so a later one has no effect.
-            spread = 40.0 / max(float(utility.get("decay", 1.0)), 40.0 / max_slots)
+            spread = 40.0 / max(float(getattr(job.utility, "decay", 1.0)), 40.0 / max_slots)
             steps = [
                 f"{value!r} slots" for value in _grid(max(float(now), 0.1), max_slots + spread)
             ]
@@ -149,13 +150,17 @@ def _patience(entry: JobFileRecord, job: Job, cluster: Cluster, end: int) -> Ite
             return f"{_digits(more)} slots later" if more != 1 else "1 slot later"
 
         yield JobChange("deadline", key, str(text), steps, describe)
-    slope = float(utility.get("slope", 0.0))
+    rate = parse_rate(utility.get("slope", 0.0))
+    slope = float(rate.number)
     if slope < 0:
         slopes = [slope * (100 - percent) / 100 for percent in range(1, 100)]
-        values = [float(f"{value:.4g}") for value in slopes] + [0.0]
+        numbers = [float(f"{value:.4g}") for value in slopes] + [0.0]
+        values: Sequence[Any] = (
+            [f"{format_value(number)}/{rate.unit}" for number in numbers] if rate.unit else numbers
+        )
 
-        def gentler(value: float) -> str:
-            return f"{_digits(100 * (1 - value / slope))} % less steep"
+        def gentler(value: object) -> str:
+            return f"{_digits(100 * (1 - float(parse_rate(value).number) / slope))} % less steep"
 
         yield JobChange(
             "deadline", ("utility", "slope"), format_value(utility["slope"]), values, gentler
@@ -173,12 +178,12 @@ def _fewer(name: str, key: Key, now: int) -> Iterator[JobChange]:
         yield JobChange(name, key, str(now), values, describe)
 
 
-def _workers(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
+def _workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterator[JobChange]:
     min_workers, max_workers = int(job.worker_counts[0]), job.most_workers
     declared = entry.get("workers") or {}
     for bound, now, values in (
         ("min", min_workers, _down(min_workers, 1)),
-        ("max", max_workers, _up(max_workers, job.chunks)),
+        ("max", max_workers, _up(max_workers, _max_possible_workers(entry, job, cluster))),
         ("max", max_workers, _down(max_workers, min_workers)),
     ):
         if values:
@@ -190,6 +195,18 @@ def _workers(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
                 return f"{noun} {'more' if value > now else 'fewer'} {most_or_least}"
 
             yield JobChange("workers", ("workers", bound), before, values, describe)
+
+
+def _max_possible_workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> int:
+    """Return the largest ``workers.max`` that can have an effect, given the rest of the record."""
+    if entry.get("steps") is None:
+        return job.chunks
+    if entry.get("throughput"):
+        return max(map(int, entry["throughput"]))
+    needed = job.worker > 0
+    capacity = cluster.capacity[cluster.hosts_workers]
+    fit_counts = (capacity[:, needed] // job.worker[needed]).min(axis=1)
+    return min(int(fit_counts.sum()), int(bounds.WORKER_COUNTS.most))
 
 
 def _chances(entry: JobFileRecord) -> Iterator[JobChange]:

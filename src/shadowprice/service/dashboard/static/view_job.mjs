@@ -181,11 +181,11 @@ export class JobView {
   async revise() {
     const { app, job } = this;
     const { spec } = job, utility = spec.utility ?? {};
+    const work = spec.steps ? [["steps", "Steps"]] : [["minibatches", "Mini-batches of a chunk"], ["epochs", "Epochs"]];
     const fields = [
       utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Since it was submitted, like 4h" } : null,
       { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "What finishing is worth, as JSON" },
-      { name: "minibatches", label: "Mini-batches of a chunk", type: "number", value: String(spec.minibatches ?? 1) },
-      { name: "epochs", label: "Epochs", type: "number", value: String(spec.epochs ?? 1) },
+      ...work.map(([name, label]) => ({ name, label, type: "number", value: String(spec[name] ?? 1) })),
     ].filter(Boolean);
     const done = await app.form({
       title: `Revise ${shown(this.name)}`, action: "Revise it", fields,
@@ -195,7 +195,7 @@ export class JobView {
         if (values.deadline !== undefined && values.deadline !== String(utility.by ?? "")) changes.deadline = values.deadline;
         const wanted = json(values.utility);
         if (JSON.stringify(wanted) !== JSON.stringify(utility)) changes.utility = wanted;
-        for (const key of ["minibatches", "epochs"]) {
+        for (const [key] of work) {
           if (values[key] !== "" && Number(values[key]) !== (spec[key] ?? 1)) changes[key] = Number(values[key]);
         }
         if (!Object.keys(changes).length) throw Object.assign(new Error("nothing was changed"), { errors: [] });

@@ -4,10 +4,13 @@ import { ask } from "./api.mjs";
 import { row } from "./dialogs.mjs";
 import { badge, element, note, number, shown, swap, tile, to, trouble, when } from "./parts.mjs";
 
+// A rate with a unit, such as 0.5/h, stays text.
+const rate = (text) => text.includes("/") ? text : Number(text);
+
 const KINDS = {
   deadline: { says: "all of it until a deadline, then nothing", fields: [["by", "Deadline", "4h", "from now, like 4h or 20min"]] },
-  sigmoid: { says: "much until about a target, little after", fields: [["target", "Target", "4h", "from now, like 4h"], ["decay", "Decay", "0.5", "how sharply it falls; 0 not at all", Number]] },
-  linear: { says: "less with every slot", fields: [["slope", "Slope", "-1", "change a slot, not above 0", Number]] },
+  sigmoid: { says: "much until about a target, little after", fields: [["target", "Target", "4h", "from now, like 4h"], ["decay", "Decay", "0.5", "how sharply it falls, a slot, or like 0.5/h; 0 not at all", rate]] },
+  linear: { says: "less with every slot", fields: [["slope", "Slope", "-1", "change a slot, or like -1/h; not above 0", rate]] },
   constant: { says: "the same whenever", fields: [] },
   reciprocal: { says: "value / (1 + slots)", fields: [] },
 };
@@ -39,8 +42,8 @@ export class QuoteView {
     this.parameters = element("div", { class: "pairs inner" });
     const form = element("form", { class: "fields quote" },
       group("One worker takes", ...[...sizes].slice(0, 6).map(([name, size], at) => field({ name: `worker ${name}`, label: shown(name), value: at === 0 ? "1" : "", placeholder: "0", hint: `servers have ${size}` }))),
-      group("Work", field({ name: "chunks", label: "Chunks", type: "number", value: "4", hint: "the most workers at once" }), field({ name: "minibatches", label: "Mini-batches of a chunk", type: "number", value: "100" }),
-        field({ name: "epochs", label: "Epochs", type: "number", value: "1" }), field({ name: "minibatch_time", label: "A mini-batch takes", value: "1s", hint: "on one worker" })),
+      group("Work", field({ name: "steps", label: "Steps", type: "number", value: "400", hint: "mini-batches of the whole job" }), field({ name: "minibatch_time", label: "A mini-batch takes", value: "1s", hint: "on one worker" }),
+        field({ name: "max", label: "Maximum workers", type: "number", value: "4" })),
       group("What finishing is worth", kind, field({ name: "value", label: "Value", type: "number", value: "50" }), this.parameters),
       tenants.length ? group("Whose", field({ name: "tenant", label: "Tenant", options: [["", "no tenant"], ...tenants.map((name) => [name, name])], value: tenants[0] })) : "",
       element("details", {}, element("summary", {}, "More, as JSON"), field({ name: "more", label: "Other keys of a job file", type: "area", rows: 4, wide: true, placeholder: '{"workers": {"min": 2}}' })),
@@ -72,7 +75,7 @@ export class QuoteView {
     }
     const kind = value("kind"), utility = { kind, value: Number(value("value")) };
     for (const [name, , , , read] of KINDS[kind].fields) utility[name] = (read ?? String)(value(`utility ${name}`));
-    const job = { worker, chunks: Number(value("chunks")), minibatches: Number(value("minibatches")), epochs: Number(value("epochs")), minibatch_time: value("minibatch_time"), utility };
+    const job = { worker, steps: Number(value("steps")), minibatch_time: value("minibatch_time"), workers: { max: Number(value("max")) }, utility };
     if (value("tenant")) job.tenant = value("tenant");
     const more = value("more");
     if (more) {

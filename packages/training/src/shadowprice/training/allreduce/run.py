@@ -435,7 +435,7 @@ def join(
             "leave ps out of its file"
         )
     if generation.rank == 0 and generation.world > order.parts:
-        say(f"{generation.world} workers share {order.parts} parts: raise parts, or lower chunks")
+        say(f"{generation.world} workers share {order.parts} parts: raise parts, or lower workers")
     timeout = timedelta(seconds=patience)
     join_group(generation, backend=backend, patience=timeout)
     group = None

@@ -130,7 +130,7 @@ def divided(batch: int, largest: int, workers: int) -> tuple[int, int]:
     if remainder or not own:
         raise TrainingError(
             f"{workers} workers cannot share a mini-batch of {batch} evenly: choose one that every "
-            "number of workers divides, up to the job's chunks"
+            "number of workers divides, up to the job's maximum"
         )
     times = next(n for n in range(1, own + 1) if own % n == 0 and own // n <= largest)
     return own // times, times
