@@ -84,7 +84,7 @@ def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "error: FILE: nothing to submit; write a job file, or a command"),
+        ((), "error: FILE: nothing to submit; write a job file, a script, or a command"),
         (("--",), "COMMAND: is missing after --"),
         (("--gpus", "two", "--", "true"), "--gpus: expected a number, got 'two'"),
         (("--time", "3", "--", "true"), "--time: '3' is a duration without a unit"),
@@ -103,6 +103,96 @@ def test_wrong_calls_say_what_to_write(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+BATCH = """\
+#!/usr/bin/env bash
+#SBATCH --job-name=Nightly --cpus-per-task=3 --partition=gpu
+#SBATCH --time=2:00:00 --nodes=1
+#SHADOWPRICE --cpus 2 --env LR=3
+#SHADOWPRICE --priority high
+
+: "${2:?}"
+printf '%s|' first "$PWD" "$LR" "$@"
+"""
+
+
+def test_a_script_runs_as_it_was_at_its_submission(
+    live: RunningService, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # No server has a core left until the blocker ends, so the script runs after its change.
+    go = tmp_path / "go"
+    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)"
+    blocker = (sys.executable, "-c", wait)
+    _submit(capsys, "--name", "blocker", "--cpus", "4", "--time", "1min", "--", *blocker)
+    wait_until(lambda: live.client.get("/v1/jobs/blocker").json()["state"] == "running")
+    script = tmp_path / "train.sh"
+    script.write_text(BATCH + "# " + "é" * 5000 + "\necho last\n")
+    assert main(["submit", "-o", "json", "train.sh", "--", "--lr", "0.1 $x"]) == 0
+    printed = capsys.readouterr()
+    [job] = json.loads(printed.out)
+    assert printed.err == "train.sh: ignored #SBATCH options: --partition, --nodes\n"
+    name = job["name"]
+    assert name.startswith("nightly-")
+    assert job["state"] != "running"
+    script.write_text("#!/bin/sh\necho changed\n")
+    go.touch()
+    wait_until(lambda: live.client.get(f"/v1/jobs/{name}").json()["state"] == "finished")
+    log = live.client.get(f"/v1/jobs/{name}/logs").json()["text"]
+    assert log == f"first|{tmp_path}|3|--lr|0.1 $x|last\n"
+    spec = live.client.get(f"/v1/jobs/{name}").json()["spec"]
+    assert (spec["worker"], spec["priority"], spec["minibatch_time"]) == (
+        {"cpu": 2},
+        "high",
+        "7200s",
+    )
+
+
+def test_options_of_the_command_line_override_the_header(
+    live: RunningService, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "run").write_text(
+        f"#!{sys.executable}\n#SHADOWPRICE --cpus 9 --name header -t me --env LR=1 --env STATUS=0\n"
+        "import os, sys\nprint(sys.argv[1:], os.environ['LR'], os.environ['STATUS'])\n"
+        "os.kill(os.getpid(), 9) if sys.argv[1] == 'die' else sys.exit(0)\n"
+    )
+    words = ("--cpus", "1", "--name", "line", "--tenant", "vision", "--env", "LR=2")
+    [job] = _submit(capsys, "run", *words, "--time", "2s", "--wait", "--", "x")
+    assert (job["name"], job["tenant"], job["state"]) == ("line", "vision", "finished")
+    assert live.client.get("/v1/jobs/line/logs").json()["text"] == "['x'] 2 0\n"
+    [job] = _submit(capsys, "run", *words, "--name", "dies", "--wait", "--", "die", status=1)
+    assert job["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        (
+            "\n#SHADOWPRICE --gpu 2",
+            (),
+            "train.sh:2: unknown option '--gpu'; did you mean '--gpus'?",
+        ),
+        ("#SHADOWPRICE --wait 1", (), "train.sh:1: unknown option '--wait'; "),
+        ("#SHADOWPRICE --steps ten", (), "train.sh:1: --steps: "),
+        ("#SHADOWPRICE -g two", (), "train.sh:1: --gpus: expected a number, got 'two'"),
+        ("#SBATCH --gpus=two", (), "train.sh:1: --gpus: expected a number, got 'two'"),
+        ("#SHADOWPRICE -g two", ("--gpus", "x"), "error: --gpus: expected a number, got 'x'"),
+        ("#SBATCH --time=x", (), "train.sh:1: --time: unexpected value 'x'"),
+        ("#!/no/such/shell", (), "'/no/such/shell' is not an executable program"),
+        ("true", ("0.1",), "0.1: not valid with a script; write arguments of the script after --"),
+        ("true", ("--only", "a"), "--only: has no effect on a command"),
+    ],
+)
+def test_errors_of_scripts_name_the_line(
+    text: str,
+    words: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.sh").write_text(f"{text}\n")
+    assert main(["submit", "train.sh", *words]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -65,9 +65,14 @@ class CommandAfterDashes(TyperCommand):
 
 @dataclass(frozen=True, slots=True)
 class PlainJob:
-    """A command and the options that describe its job."""
+    """A command and the options that describe its job.
+
+    ``program`` must be executable where the command runs, and ``title`` is in generated names.
+    """
 
     words: Sequence[str]
+    program: str = ""
+    title: str = ""
     name: str | None = None
     gpus: str | None = None
     cpus: float | None = None
@@ -84,7 +89,7 @@ class PlainJob:
 
     def given(self) -> list[str]:
         """Return the options that were given, as written on the command line."""
-        options = [name for name in self.__slots__ if name != "words"]
+        options = [name for name in self.__slots__ if name not in ("words", "program", "title")]
         return [f"--{name}" for name in options if getattr(self, name) not in (None, ())]
 
     def record(self, client: Client) -> dict[str, Any]:
@@ -106,9 +111,9 @@ class PlainJob:
             "user": self.user,
         }
         if here:
-            _check_program(self.words[0], run["workdir"], run["env"].get("PATH"))
+            _check_program(self.program, run["workdir"], run["env"].get("PATH"))
         record = {
-            "name": self.name or generate_name(self.words),
+            "name": self.name or generate_name(self.title),
             "tenant": self.tenant,
             **self._work(),
             "worker": self._worker(),
@@ -180,10 +185,14 @@ class PlainJob:
         return variables
 
 
-def generate_name(words: Sequence[str]) -> str:
-    """Return a name such as ``train-x7k2mf``: the script or program, and random characters."""
-    script = next((word for word in words if word.endswith((".py", ".sh"))), words[0])
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")[:_MAX_STEM]
+def command_title(words: Sequence[str]) -> str:
+    """Return the script of a command, such as ``train.py``, or its program."""
+    return next((word for word in words if word.endswith((".py", ".sh"))), "".join(words[:1]))
+
+
+def generate_name(title: str) -> str:
+    """Return a name such as ``train-x7k2mf``: the title of a command, and random characters."""
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(title).stem.lower()).strip("-")[:_MAX_STEM]
     return f"{stem.rstrip('-') or 'job'}-{_suffix()}"
 
 

@@ -122,6 +122,7 @@ PROGRESS = _bound(
 TASKS = _bound("tasks", 100_000, "tasks of a job")
 LABELS = _bound("labels", 100, "labels of a job")
 ARGUMENTS = _bound("arguments", 1_000, "words of a command")
+SCRIPT = _bound("script", 65_536, "bytes of a batch script")
 VARIABLES = _bound("variables", 200, "environment variables of a job")
 POD_PARTS = _bound("pod_parts", 100, "tolerations, volumes, labels or annotations of a pod")
 USER_ID = _bound("user_id", 2**31 - 1, "as the number of a user or a group")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shadowprice.cli.batch_script import JOB_OPTIONS, SCRIPT, BatchScript, ScriptCommand
 from shadowprice.cli.console import Output, print_json, stderr
 from shadowprice.cli.live import (
     FAILOVER,
@@ -27,8 +28,8 @@ from shadowprice.cli.options import OutputOption, QuietOption
 from shadowprice.cli.plain_job import (
     COMMAND,
     DEFAULT_TIME,
-    CommandAfterDashes,
     PlainJob,
+    command_title,
     with_absolute_deadline,
 )
 from shadowprice.core.errors import Fault, InputError
@@ -91,18 +92,17 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-PLAIN = "Command"
-"""Heading of the options that describe the job of a command."""
 
 
-@app.command("submit", cls=CommandAfterDashes)
+@app.command("submit", cls=ScriptCommand)
 def submit(
     ctx: typer.Context,
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Job files (YAML with `jobs:`, or JSON Lines), or a command after --.",
-            metavar="FILE | -- COMMAND",
+            help="Job files (YAML with `jobs:`, or JSON Lines), a script with its arguments after "
+            "--, or a command after --.",
+            metavar="FILE | SCRIPT [-- ARGUMENT] | -- COMMAND",
             show_default=False,
         ),
     ] = None,
@@ -113,7 +113,7 @@ def submit(
             "-g",
             help="GPUs: 2, or a100:2 for a kind.",
             metavar="N",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     cpus: Annotated[
@@ -123,12 +123,12 @@ def submit(
             help="CPU cores.",
             min=0.001,
             show_default="1 without GPUs",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", help="Memory, such as 16GiB.", rich_help_panel=PLAIN),
+        typer.Option("--memory", help="Memory, such as 16GiB.", rich_help_panel=JOB_OPTIONS),
     ] = None,
     time: Annotated[
         str | None,
@@ -136,7 +136,7 @@ def submit(
             "--time",
             help="Expected run time, such as 3h. A job that takes longer runs on.",
             show_default=DEFAULT_TIME,
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     steps: Annotated[
@@ -145,7 +145,7 @@ def submit(
             "--steps",
             help="Mini-batches of the job, if the command reports its progress.",
             min=1,
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     by: Annotated[
@@ -154,7 +154,7 @@ def submit(
             "--by",
             help="Deadline: 18:00, 2026-12-01T18:00 or 6h.",
             metavar="TIME",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     priority: Annotated[
@@ -164,7 +164,7 @@ def submit(
             help="low, normal, high or urgent.",
             metavar="PRIORITY",
             show_default="normal",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     name: Annotated[
@@ -173,7 +173,7 @@ def submit(
             "--name",
             help="Name of the job.",
             show_default="generated",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     tenant: Annotated[
@@ -182,7 +182,7 @@ def submit(
             "--tenant",
             "-t",
             help="Tenant, for tokens of operators.",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     workdir: Annotated[
@@ -192,7 +192,7 @@ def submit(
             help="Working directory.",
             metavar="DIR",
             show_default="the current directory",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     env: Annotated[
@@ -201,19 +201,19 @@ def submit(
             "--env",
             help="Environment variable, or the name of one to copy; repeatable.",
             metavar="NAME[=VALUE]",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     retries: Annotated[
         int | None,
-        typer.Option("--retries", help="Allowed failures.", min=0, rich_help_panel=PLAIN),
+        typer.Option("--retries", help="Allowed failures.", min=0, rich_help_panel=JOB_OPTIONS),
     ] = None,
     user: Annotated[
         str | None,
         typer.Option(
             "--user",
             help="User that runs the command, if the service allows it.",
-            rich_help_panel=PLAIN,
+            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
     only: OnlyOption = None,
@@ -227,15 +227,19 @@ def submit(
     output: OutputOption = Output.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Submit a command, or the jobs of files, to the live service, and show its promises.
+    """Submit a command, a script, or the jobs of files to the live service; show its promises.
 
     A command runs in the current directory, with the variables of the environment that select its
-    programs. Files can be submitted again: the same name and content is the same job. A refused job
-    isn't an error.
+    programs. A script (its name ends in .sh, or it begins with #!) runs as it is now, even if the
+    file changes later. Its lines #SHADOWPRICE --gpus 2 --time 3h give options, and common #SBATCH
+    lines are understood; options of the command line take precedence. Files can be submitted
+    again: the same name and content is the same job. A refused job isn't an error.
 
     [bold]Examples[/bold]
 
     shadowprice submit --gpus 2 --time 3h -- python train.py --lr 0.1
+
+    shadowprice submit train.sh -- --lr 0.1
 
     shadowprice submit jobs.yaml
 
@@ -243,15 +247,28 @@ def submit(
     """
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
+    script: BatchScript | None = ctx.meta.get(SCRIPT)
+    words, program, title = ctx.meta.get(COMMAND, ()), "", ""
+    if script is not None:
+        files = None
+        words = script.command(words)
+        program, title = script.interpreter[0], script.path.name
+        if script.ignored and not quiet:
+            ignored = ", ".join(script.ignored)
+            stderr().print(
+                f"{script.path}: ignored #SBATCH options: {ignored}", soft_wrap=True, markup=False
+            )
+    elif words:
+        program, title = words[0], command_title(words)
     plain = PlainJob(
-        ctx.meta.get(COMMAND, ()), name, gpus, cpus, memory, time, steps, by, priority, tenant,
+        words, program, title, name, gpus, cpus, memory, time, steps, by, priority, tenant,
         workdir, tuple(env or ()), retries, user,
     )  # fmt: skip
     _check_call(files or [], only, plain, command=COMMAND in ctx.meta)
     submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
     with connected(server) as client:
-        entries = _entries(files, only) if files else [Entry("", plain.record(client))]
+        entries = _entries(files, only) if files else [Entry("", _record(plain, client, script))]
         began = client.service().now
         for first in range(0, len(entries), MAX_BATCH_JOBS):
             batch = entries[first : first + MAX_BATCH_JOBS]
@@ -306,6 +323,23 @@ def submit(
         raise typer.Exit(1)
 
 
+def _record(plain: PlainJob, client: Client, script: BatchScript | None) -> Mapping[str, Any]:
+    """Return the record of a command; errors of options have their location in the script."""
+    try:
+        return plain.record(client)
+    except InputError as error:
+        # The last line of an option is the one in force.
+        lines = {} if script is None else {entry.name: entry.location for entry in script.options}
+        raise InputError(
+            [
+                Fault(f"{lines[fault.place]}: {fault.place}", fault.message, fault.mend)
+                if fault.place in lines
+                else fault
+                for fault in error.faults
+            ]
+        ) from error
+
+
 def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, command: bool) -> None:
     """Refuse options that don't belong to what is submitted.
 
@@ -315,7 +349,7 @@ def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, comma
         If there is nothing to submit, or an option has no effect.
     """
     if not files and not command:
-        hint = "write a job file, or a command: -- python train.py"
+        hint = "write a job file, a script, or a command: -- python train.py"
         raise InputError(Fault("FILE", "nothing to submit", hint))
     if files and command:
         raise InputError(Fault(str(files[0]), "not valid with a command", "remove one of them"))

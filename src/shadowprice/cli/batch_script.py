@@ -1,0 +1,303 @@
+"""Batch scripts: ``shadowprice submit train.sh`` runs the script as it is at its submission.
+
+Header lines give options of ``submit``: ``#SHADOWPRICE --gpus 2 --time 3h``. Common ``#SBATCH``
+lines are understood, so that scripts for Slurm can be submitted unchanged. As with ``sbatch``, the
+header ends at the first command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from shadowprice.cli.plain_job import COMMAND, CommandAfterDashes, generate_name
+from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest_match, quote_for_display, text_problem
+
+SCRIPT: Final = "shadowprice.script"
+"""Key of the `BatchScript` in a context's ``meta``."""
+
+JOB_OPTIONS: Final = "Command"
+"""Heading of the options that describe a job, which headers may contain."""
+
+_OWN: Final = "#SHADOWPRICE"
+_SLURM: Final = "#SBATCH"
+_DEFAULT_INTERPRETER: Final = ("bash",)
+
+# The kernel splits the line of an interpreter into at most one argument.
+_SHEBANG: Final = re.compile(r"#!\s*(\S+)(?:[ \t]+(.*\S))?\s*")
+
+# The script is a file while its interpreter starts, because interpreters other than shells take no
+# script as an argument. It is removed first, so that nothing is left behind.
+_RUN_FROM_WORDS: Final = """\
+file=$(mktemp "${{TMPDIR:-/tmp}}/shadowprice-XXXXXX") || exit 126
+pieces=$1; shift
+while [ "$pieces" -gt 0 ]; do
+  printf %s "$1" || exit 126; shift; pieces=$((pieces - 1))
+done >"$file"
+exec 9<"$file" && rm -f "$file" && exec {interpreter} /dev/fd/9 "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderOption:
+    """An option of ``submit`` in a script's header, and its location."""
+
+    name: str
+    value: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScript:
+    """A script to submit.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    text : str
+        Its content at the submission.
+    options : sequence of HeaderOption
+        Options of the header; later ones take precedence.
+    ignored : sequence of str
+        ``#SBATCH`` options that have no counterpart.
+    """
+
+    path: Path
+    text: str
+    options: Sequence[HeaderOption] = ()
+    ignored: Sequence[str] = ()
+
+    @property
+    def interpreter(self) -> Sequence[str]:
+        """Words of the interpreter: those of the first line, or ``bash``."""
+        match = _SHEBANG.fullmatch(self.text.partition("\n")[0])
+        if match is None:
+            return _DEFAULT_INTERPRETER
+        return tuple(word for word in match.groups() if word is not None)
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """Return the words that run the script, and pass it arguments."""
+        size = int(bounds.TEXT.most)
+        pieces = [self.text[start : start + size] for start in range(0, len(self.text), size)]
+        program = _RUN_FROM_WORDS.format(interpreter=shlex.join(self.interpreter))
+        return ["/bin/sh", "-c", program, self.path.name, str(len(pieces)), *pieces, *arguments]
+
+
+def is_script(path: Path) -> bool:
+    """Return whether a file is a script: its name ends in ``.sh``, or it begins with ``#!``."""
+    if path.suffix == ".sh":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
+
+
+def read_script(path: Path) -> BatchScript:
+    """Read a script and its header.
+
+    Raises
+    ------
+    InputError
+        If the file can't be read or run, or a line of its header is invalid.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(int(bounds.SCRIPT.most) + 1)
+    except OSError as error:
+        raise InputError(Fault(str(path), f"can't be read: {error.strerror}")) from error
+    if len(content) > bounds.SCRIPT.most:
+        hint = "move its code into files that the script runs"
+        raise InputError(Fault(str(path), bounds.SCRIPT.broken, hint))
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(Fault(str(path), "is not UTF-8 text")) from error
+    problem = text_problem(text)
+    if problem is not None:
+        raise InputError(Fault(str(path), *problem))
+    if "\r\n" in text:
+        hint = f"convert it: sed -i 's/\\r$//' {shlex.quote(str(path))}"
+        raise InputError(Fault(str(path), "has line endings of Windows", hint))
+    if not text.strip():
+        raise InputError(Fault(str(path), "is empty", "write the commands to run"))
+    header = [*_header(path, text)]
+    ignored: list[str] = []
+    slurm = [*_slurm_options((entry for key, entry in header if key == _SLURM), ignored)]
+    own = [entry for key, entry in header if key == _OWN]
+    return BatchScript(path, text, (*slurm, *own), tuple(dict.fromkeys(ignored)))
+
+
+class ScriptCommand(CommandAfterDashes):
+    """A command that takes options from the header of a script among its arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a script's header before the arguments, which take precedence."""
+        before_dashes = args[: args.index("--")] if "--" in args else args
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(before_dashes))
+        files = [Path(file) for file in given.get("files") or () if isinstance(file, str)]
+        scripts = [] if ctx.resilient_parsing else [file for file in files if is_script(file)]
+        if not scripts:
+            return super().parse_args(ctx, args)
+        if len(files) > 1:
+            other = next(file for file in files if file != scripts[0])
+            hint = f"write arguments of the script after --: {scripts[0]} -- {other}"
+            raise InputError(Fault(str(other), "not valid with a script", hint))
+        script = read_script(scripts[0])
+        params = self._job_params(ctx)
+        options = [self._checked(entry, params, ctx) for entry in script.options]
+        # An option in force on the command line has no location in the script.
+        in_force = [entry for entry in options if params[entry.name].name not in given]
+        ctx.meta[SCRIPT] = replace(script, options=in_force)
+        ctx.meta.setdefault(COMMAND, [])
+        header = [word for entry in options for word in (entry.name, entry.value)]
+        return super().parse_args(ctx, [*header, *args])
+
+    def _job_params(self, ctx: Any) -> dict[str, Any]:
+        return {
+            name: param
+            for param in self.get_params(ctx)
+            if getattr(param, "rich_help_panel", None) == JOB_OPTIONS
+            for name in param.opts
+        }
+
+    def _checked(self, entry: HeaderOption, params: Mapping[str, Any], ctx: Any) -> HeaderOption:
+        """Return an option of a header with its long name.
+
+        Raises
+        ------
+        InputError
+            If the command line would refuse it.
+        """
+        if entry.name not in params:
+            similar = closest_match(entry.name, params)
+            known = ", ".join(name for name in params if name.startswith("--"))
+            hint = f"did you mean {similar!r}?" if similar else f"known: {known}"
+            message = f"unknown option {quote_for_display(entry.name)}"
+            raise InputError(Fault(entry.location, message, hint))
+        param = params[entry.name]
+        try:
+            given, _, _ = self.make_parser(ctx).parse_args(args=[entry.name, entry.value])
+            param.process_value(ctx, given[param.name])
+        except typer.BadParameter as error:
+            location = f"{entry.location}: {param.opts[0]}"
+            raise InputError(Fault(location, error.message)) from error
+        return replace(entry, name=param.opts[0])
+
+
+def _header(path: Path, text: str) -> Iterator[tuple[str, HeaderOption]]:
+    """Yield the options of the header, which ends at the first command, with the line's key."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        for key in (_OWN, _SLURM):
+            rest = line.removeprefix(key)
+            if rest != line and (not rest or rest[0].isspace()):
+                yield from ((key, entry) for entry in _options(rest, f"{path}:{number}", key))
+
+
+def _options(text: str, location: str, key: str) -> Iterator[HeaderOption]:
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise InputError(Fault(location, f"can't be split into words: {error}")) from error
+    while words:
+        word = words.pop(0)
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word.partition("=")
+        elif word.startswith("-") and len(word) > 1 and word[1] != "-":
+            name, value = word[:2], word[2:]
+            equals = value
+        else:
+            message = f"expected an option, got {quote_for_display(word)}"
+            raise InputError(Fault(location, message, f"write for example {key} --time=3h"))
+        if not equals and words and not words[0].startswith("-"):
+            value, equals = words.pop(0), " "
+        if not equals and key == _OWN:
+            raise InputError(Fault(f"{location}: {name}", "expected a value", f"write {name}=..."))
+        yield HeaderOption(name, value, location)
+
+
+# ---------------------------------------------------------------- Slurm
+
+_LONG: Final[Mapping[str, str]] = {
+    "G": "gpus",
+    "t": "time",
+    "c": "cpus-per-task",
+    "J": "job-name",
+    "D": "chdir",
+}
+"""Short options of ``sbatch`` that are understood."""
+
+_UNDERSTOOD: Final = frozenset(
+    {"gpus", "gres", "time", "cpus-per-task", "mem", "job-name", "chdir"}
+)
+_TIME: Final = re.compile(
+    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
+    r"|(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)|(?P<only>\d+))"
+)
+_MEMORY: Final = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
+_GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
+
+
+def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
+    """Yield the options of ``submit`` that ``#SBATCH`` options stand for; collect the others."""
+    for entry in entries:
+        option = _LONG.get(entry.name[1:]) if len(entry.name) == 2 else entry.name[2:]
+        translated = None
+        if option in _UNDERSTOOD:
+            translated = _translated(option, entry.value, entry.location)
+        if translated is None:
+            ignored.append(entry.name)
+        else:
+            yield HeaderOption(*translated, entry.location)
+
+
+def _translated(option: str, value: str, location: str) -> tuple[str, str] | None:
+    """Return the option of ``submit`` and its value; None if the value asks for nothing here.
+
+    Raises
+    ------
+    InputError
+        If the value is invalid.
+    """
+    if option == "gres":
+        matches = [_GPU.fullmatch(part) for part in value.split(",")]
+        match = next((match for match in matches if match is not None), None)
+        if match is None:
+            return None
+        kind = "" if match["kind"] is None else f"{match['kind']}:"
+        return "--gpus", f"{kind}{match['count'] or 1}"
+    if option == "time":
+        match = _TIME.fullmatch(value)
+        if match is None:
+            raise _invalid(option, value, location, "3:00:00, or minutes")
+        days, h, m, s, hours, minutes, seconds, only = (int(part or 0) for part in match.groups())
+        total = ((days * 24 + h + hours) * 60 + m + minutes + only) * 60 + s + seconds
+        return ("--time", f"{total}s") if total else None  # 0: no limit
+    if option == "mem":
+        match = _MEMORY.fullmatch(value)
+        if match is None:
+            raise _invalid(option, value, location, "16G")
+        unit = (match[2] or "M").upper()
+        return ("--memory", f"{match[1]}{unit}iB") if int(match[1]) else None  # 0: the whole node
+    if not value:
+        raise _invalid(option, value, location, "a value")
+    if option == "job-name":  # names are used once here
+        return "--name", generate_name(value)
+    return {"gpus": "--gpus", "cpus-per-task": "--cpus", "chdir": "--workdir"}[option], value
+
+
+def _invalid(option: str, value: str, location: str, example: str) -> InputError:
+    message = f"--{option}: unexpected value {quote_for_display(value)}"
+    return InputError(Fault(location, message, f"write {example}"))
