@@ -332,7 +332,7 @@ def _record(plain: PlainJob, client: Client, script: BatchScript | None) -> Mapp
         lines = {} if script is None else {entry.name: entry.location for entry in script.options}
         raise InputError(
             [
-                Fault(f"{lines[fault.place]}: {fault.place}", fault.message, fault.mend)
+                Fault(f"{lines[fault.place]}: {fault.place}", fault.message, fault.hint)
                 if fault.place in lines
                 else fault
                 for fault in error.faults
