@@ -8,6 +8,7 @@ Without this, 0.6 + 0.6 + 0.6 would seem to fit on two devices.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from shadowprice.core.amounts import MILLI
@@ -19,6 +20,14 @@ PARTS: Final = (1, 5, 25, 125, 250, 500, MILLI)
 def is_device(resource: str) -> bool:
     """Return whether a resource counts devices: ``gpu`` or ``gpu/KIND``."""
     return resource == "gpu" or resource.startswith("gpu/")
+
+
+def gpus_per_worker(amounts: Iterable[tuple[str, int]]) -> float:
+    """Return the GPUs for which a worker counts in GPU-hours: 1 if it uses none.
+
+    ``amounts`` are (resource, thousandths).
+    """
+    return sum(amount for name, amount in amounts if is_device(name)) / MILLI or 1.0
 
 
 def whole_parts(amount: int) -> int:

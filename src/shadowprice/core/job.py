@@ -96,6 +96,8 @@ class Job:
     points : float or None
         Points that the tenant had when the job arrived; None without a budget. Prices are learnt
         from at most this value.
+    has_default_utility : bool
+        Whether the job states no utility, and ``utility`` is the default.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Job:
     walltime: int | None = None
     resumable: bool | None = True
     points: float | None = None
+    has_default_utility: bool = False
 
     @property
     def payable(self) -> float:
@@ -253,6 +256,7 @@ class Job:
             "walltime": self.walltime,
             **({} if self.resumable is True else {"resumable": self.resumable}),
             **({} if self.points is None else {"points": self.points}),
+            **({"has_default_utility": True} if self.has_default_utility else {}),
         }
 
     @classmethod

@@ -88,6 +88,7 @@ def comparison_to_record(runs: Sequence[RunData], trials: Fields | None = None) 
         "partial": any(run.info["partial"] for run in runs),
         "seed": runs[0].info["seed"],
         "inputs": runs[0].info["inputs"],
+        "default_utility": runs[0].info["default_utility"],
         "policies": {
             run.policy: {
                 "parameters": run.info["parameters"],

@@ -18,6 +18,7 @@ from shadowprice.core.amounts import format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.policy import Policy, as_guaranteed_policy
+from shadowprice.core.specs.utilities import DEFAULT_UTILITY
 from shadowprice.results.costs import cost_summary, job_costs
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.recorder import Recorder
@@ -141,6 +142,10 @@ def build_run(
         "capabilities": asdict(policy.capabilities),
         "seed": circumstances.seed,
         "until": circumstances.until,
+        "default_utility": {
+            **DEFAULT_UTILITY,
+            "jobs": sum(job.has_default_utility for job in recorder.jobs),
+        },
         "inputs": [asdict(item) for item in circumstances.inputs],
         "options": dict(circumstances.options),
         "versions": _versions(),

@@ -430,7 +430,7 @@ class JobSpec(Spec):
         named = self.priority if isinstance(self.priority, str) else "normal"
         multiple = PRIORITY_LEVELS[named].multiple
         utility = default_utility(job, self.worker, cluster.slot_seconds, multiple, by)
-        return replace(job, utility=utility)
+        return replace(job, utility=utility, has_default_utility=True)
 
     def _restart(self, cluster: Cluster) -> Fraction:
         """Return the time lost when the placement changes: the job's own, or the cluster's."""

@@ -12,12 +12,12 @@ from pydantic import AfterValidator, Field, model_validator
 from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.amounts import (
-    MILLI,
     Amount,
     Duration,
     Rate,
 )
 from shadowprice.core.clock import deadline_in_slots
+from shadowprice.core.devices import gpus_per_worker
 from shadowprice.core.job import Job
 from shadowprice.core.specs.fields import (
     DurationField,
@@ -146,6 +146,17 @@ VALUE_PER_GPU_HOUR: Final = 1.0
 """Default utility of an hour of one GPU at normal priority."""
 
 
+DEFAULT_UTILITY: Final[Mapping[str, object]] = {
+    "rule": (
+        "value_per_gpu_hour for each GPU-hour of the work at the minimum number of workers, times "
+        "the multiple of the priority: constant, or until the job's deadline `by`"
+    ),
+    "value_per_gpu_hour": VALUE_PER_GPU_HOUR,
+    "priorities": {name: level.multiple for name, level in PRIORITY_LEVELS.items()},
+}
+"""The rule of `default_utility`, for the records of runs."""
+
+
 def default_utility(
     job: Job,
     worker: Mapping[str, Amount],
@@ -171,13 +182,11 @@ def default_utility(
     by : float or None
         Deadline in slots after the arrival slot.
     """
-    gpus = sum(
-        amount.value for name, amount in worker.items() if name == "gpu" or name.startswith("gpu/")
-    )
+    gpus = gpus_per_worker((name, amount.value) for name, amount in worker.items())
     if job.bag is not None:
         worker_slots = job.bag.worker_slots
     else:
         worker_slots = int(job.worker_counts[0]) * job.required / int(job.gains[0])
-    gpu_hours = worker_slots * float(slot_seconds) / 3600 * (gpus / MILLI or 1.0)
+    gpu_hours = worker_slots * float(slot_seconds) / 3600 * gpus
     value = VALUE_PER_GPU_HOUR * multiple * gpu_hours
     return utilities.Constant(value) if by is None else utilities.Deadline(value, by)
