@@ -136,13 +136,34 @@ _TIMES: Final = (
         over_seeds=True,
     ),
     MetricDefinition("makespan", "makespan, slots", _summary("makespan"), over_seeds=True),
-    MetricDefinition("resizes", "resizes", _summary("resizes"), -1, over_seeds=True),
+)
+_FAIRNESS: Final = tuple(
     MetricDefinition(
-        "resize_seconds",
-        "lost to resizes",
-        _summary("resize_seconds"),
+        f"finish_time_fairness_{which}",
+        f"finish-time fairness, {which}",
+        _summary("finish_time_fairness", which),
         -1,
-        _SECONDS,
+        over_seeds=True,
+    )
+    for which in ("mean", "worst")
+)
+_LOST: Final = (
+    MetricDefinition("restarts", "restarts", _summary("restarts"), -1, over_seeds=True),
+    MetricDefinition(
+        "lost_gpu_hours",
+        "lost GPU-hours",
+        _summary("lost_gpu_hours"),
+        -1,
+        over_seeds=True,
+        unless_zero=True,
+    ),
+    MetricDefinition(
+        "abandoned_work",
+        "abandoned work",
+        _summary("abandoned_work"),
+        -1,
+        _SHARE,
+        over_seeds=True,
         unless_zero=True,
     ),
 )
@@ -175,7 +196,9 @@ _COMPUTING: Final = (
 )
 
 OVER_SEEDS: Final = tuple(
-    one for one in (*_EARNED, *_OUTCOMES, *_TIMES, *_MONEY, *_COMPUTING) if one.over_seeds
+    one
+    for one in (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST, *_MONEY, *_COMPUTING)
+    if one.over_seeds
 )
 """Measures with means over several seeds, in display order."""
 
@@ -189,7 +212,8 @@ def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
         for name in infos[0]["summary"]["utilisation"]
     ]  # fmt: skip
     shown = []
-    for measure in (*_EARNED, *_OUTCOMES, *_TIMES, *use, *_MONEY, *_COMPUTING):
+    every = (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST, *use, *_MONEY, *_COMPUTING)
+    for measure in every:
         values = [value for info in infos if (value := measure.read(info)) is not None]
         if any(values) if measure.unless_zero else values:
             shown.append(measure)

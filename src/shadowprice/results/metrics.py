@@ -40,8 +40,11 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
         of the run, see `end_of`. ``makespan`` in slots from the first arrival to the end of the
         last completion. ``met_target``: jobs that finished in time, all that arrived with a target,
         and the share. ``utilisation`` of each resource from the first arrival to ``end``.
-        ``resizes`` of all jobs (moves, resizes and resumptions) and the ``resize_seconds`` they
-        took. ``late`` by class. ``refusals`` by reason.
+        ``finish_time_fairness`` of finished jobs (see `fairness`): mean, p99 and worst.
+        ``restarts`` of all jobs (moves, resizes and resumptions), and the ``lost_gpu_hours`` that
+        they and repeated work took; None if unknown. ``abandoned_work``: the share of all
+        worker-slots that jobs took that didn't finish; None if nothing ran. ``late`` by class.
+        ``refusals`` by reason.
     """
     counts = {str(name): int(number) for name, number in jobs["outcome"].value_counts().iter_rows()}
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
@@ -64,9 +67,11 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
         "end": end,
         "makespan": _makespan(arrived),
         "met_target": met_target(jobs),
+        "finish_time_fairness": _fairness(finished["finish_time_fairness"].drop_nulls().to_numpy()),
         "worker_slots": int(jobs["worker_slots"].sum()),
-        "resizes": int(jobs["resizes"].sum()),
-        "resize_seconds": float(jobs["resize_seconds"].sum()),
+        "restarts": None if (restarts := _sum(jobs["restarts"])) is None else int(restarts),
+        "lost_gpu_hours": _sum(jobs["lost_gpu_hours"]),
+        "abandoned_work": _abandoned_work(jobs),
         "utilisation": _utilisation(arrived, slots, end),
         "late": _late(arrived),
         "refusals": _refusals(jobs),
@@ -184,6 +189,28 @@ def _spread(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Summary:
         "p90": float(p90),
         "p99": float(p99),
     }
+
+
+def _fairness(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Summary:
+    if not len(values):
+        return {"mean": None, "p99": None, "worst": None}
+    return {
+        "mean": float(values.mean()),
+        "p99": float(np.percentile(values, 99)),
+        "worst": float(values.max()),
+    }
+
+
+def _sum(values: pl.Series) -> float | None:
+    """Return the sum of a column; None if it has rows, but no values."""
+    is_unknown = len(values) and values.null_count() == len(values)
+    return None if is_unknown else float(values.sum())
+
+
+def _abandoned_work(jobs: pl.DataFrame) -> float | None:
+    total = int(jobs["worker_slots"].sum())
+    unfinished = jobs["worker_slots"].filter(jobs["outcome"] != "finished")
+    return int(unfinished.sum()) / total if total else None
 
 
 def _makespan(jobs: pl.DataFrame) -> int | None:

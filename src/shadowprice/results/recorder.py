@@ -146,6 +146,39 @@ class JobOutcome(NamedTuple):
     refusal: Refusal | None
 
 
+class BagAttempts:
+    """The attempts at a bag of tasks: each plan starts new copies of the unfinished tasks.
+
+    Attributes
+    ----------
+    restarts : int
+        Number of attempts after the first.
+    repeated : int
+        Slots, summed over tasks, that earlier attempts ran for tasks that started over.
+    """
+
+    def __init__(self) -> None:
+        self.restarts = self.repeated = 0
+        self._plan: int | None = None
+        self._unfinished = 0
+        self._slots = 0
+
+    def follow(self, command: Start | Resize) -> None:
+        """Record a command; it starts an attempt if its plan is a new one."""
+        if command.plan == self._plan:
+            return  # copies run on and only end
+        if self._plan is not None:
+            self.restarts += 1
+            self.repeated += self._unfinished * self._slots
+        self._plan, self._slots = command.plan, 0
+        self._unfinished = sum(entry.tasks for entry in command.copies)
+
+    def end_slot(self, finished: Sequence[int]) -> None:
+        """Record the tasks that finished in a slot."""
+        self._slots += 1
+        self._unfinished -= sum(finished)
+
+
 _ANSWERS: Final = frozenset((Commit, Promise, Reject, Queue, Drop))
 _STATUSES: Final = tuple(Status)
 _INSIDE: Final = -1
@@ -177,8 +210,8 @@ class Recorder(Observer):
         External events.
     latencies : array of float
         Seconds that the policy took for each decision.
-    restarted : dict of str to int
-        Number of restarts by job: moves, resizes and resumptions after a pause.
+    attempts : dict of str to BagAttempts
+        Attempts at bags of tasks, by job.
     arrived : set of str
         Jobs that arrived.
     earned, completions : dict of str to float, dict of str to int
@@ -199,7 +232,7 @@ class Recorder(Observer):
         self.charges: list[Charge] = []
         self.incidents: list[ServerLost | ServerBack | JobCancelled] = []
         self.latencies = array("d")
-        self.restarted: dict[str, int] = {}
+        self.attempts: dict[str, BagAttempts] = {}
         self.arrived: set[str] = set()
         self.earned: dict[str, float] = {}
         self.completions: dict[str, int] = {}
@@ -237,6 +270,8 @@ class Recorder(Observer):
         match event:
             case SlotEnded(slot):
                 self._next_slot = slot + 1
+                for name, finished in event.finished.items():
+                    self.attempts[name].end_slot(finished)
                 # Tables have a row for each allocation, so refuse too many during the run.
                 self._rows += self._standing
                 if self._rows > bounds.ROWS.most:
@@ -259,8 +294,8 @@ class Recorder(Observer):
                     self.charges.append(decision)
             elif kind is Start or kind is Resize:
                 job = command.job
-                if command.generation > 1:
-                    self.restarted[job] = self.restarted.get(job, 0) + 1
+                if command.copies:
+                    self.attempts.setdefault(job, BagAttempts()).follow(command)
                 self._close(job, command.slot)
                 self._begin(job, command.slot, command.placement)
             elif kind is Stop:

@@ -6,14 +6,15 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from shadowprice.core.amounts import Dimension, format_amount
 from shadowprice.core.cluster import BANDWIDTH, Cluster
-from shadowprice.core.events import Charge, Commit, Drop, Promise, Queue, Reject
+from shadowprice.core.devices import gpus_per_worker
+from shadowprice.core.events import Charge, Commit, Drop, JobCancelled, Promise, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.utility import (
@@ -22,7 +23,8 @@ from shadowprice.core.utility import (
     utility_record,
     utility_value,
 )
-from shadowprice.results.recorder import Integers, PlacementSegments, Recorder
+from shadowprice.results.fairness import finish_time_fairness
+from shadowprice.results.recorder import Floats, Integers, PlacementSegments, Recorder
 from shadowprice.results.server_names import plan_with_server_names
 
 # ---------------------------------------------------------------- jobs
@@ -74,6 +76,9 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         Why the job was refused, dropped or cancelled.
     start, completion
         First slot in which the job ran, and completion slot.
+    ended
+        First slot after the completion slot, or the slot in which the job was refused, dropped or
+        cancelled; null if the run ended before the job did.
     jct
         Slots from the submission to the end of the completion slot.
     utility, value
@@ -89,8 +94,14 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         First slot in which the policy committed to the job or promised it, else null.
     plans
         Number of commitments and promises; more than one if the job was replanned.
-    resizes, resize_seconds
-        Number of moves, resizes and resumptions after a pause, and the time lost to them.
+    restarts
+        Number of moves, resizes and resumptions after a pause; of a bag of tasks, the number of
+        times that unfinished tasks started over.
+    lost_gpu_hours
+        GPU-hours that restarts took, and that tasks ran which started over. A worker without GPUs
+        counts as one GPU.
+    finish_time_fairness
+        See `fairness`; null unless the job finished.
     demand, ps_demand, worth, shape
         Requested amounts in the notation of job files, and JSON of utility and size.
     """
@@ -99,12 +110,14 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     spans = segments.ends - segments.starts
     worker_slots = _sum_by(segments.jobs, segments.workers * spans, count)
     ps_slots = _sum_by(segments.jobs, segments.ps * spans, count)
+    placements = _placements(segments)
+    restarts, lost_gpu_hours = _restarts(recorder, placements)
     committed: dict[str, list[int]] = {}
+    ended = _ended(recorder)
     for slot, decision in recorder.decisions:
         if isinstance(decision, Commit | Promise):
             committed.setdefault(decision.job, []).append(slot)
     describe = _Descriptions(recorder.cluster)
-    slot_seconds = recorder.cluster.slot_seconds
     rows: list[tuple[object, ...]] = []
     for index, job in enumerate(recorder.jobs):
         fate = recorder.fate(index)
@@ -116,7 +129,6 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         due = None if target is None else job.arrival + target + 1
         late = None if completion is None or target is None else completion - job.arrival - target
         plans = committed.get(job.name, ())
-        restarts = recorder.restarted.get(job.name, 0)
         rows.append(
             (
                 job.name,
@@ -129,6 +141,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 refusal.message if refusal else None,
                 fate.started if fate else None,
                 completion,
+                None if fate is None or fate.status.open else ended[job.name],
                 jct,
                 recorder.earned.get(job.name, 0.0),
                 describe.value(job),
@@ -139,8 +152,6 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 job.required,
                 plans[0] if plans else None,
                 len(plans),
-                restarts,
-                float(restarts * job.restart * slot_seconds) if restarts else 0.0,
                 *describe.demand(job),
             )
         )
@@ -155,6 +166,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         "message": pl.String(),
         "start": pl.Int64(),
         "completion": pl.Int64(),
+        "ended": pl.Int64(),
         "jct": pl.Float64(),
         "utility": pl.Float64(),
         "value": pl.Float64(),
@@ -165,8 +177,6 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         "required": pl.Int64(),
         "admitted": pl.Int64(),
         "plans": pl.Int32(),
-        "resizes": pl.Int32(),
-        "resize_seconds": pl.Float64(),
         "demand": pl.String(),
         "ps_demand": pl.String(),
         "worth": pl.String(),
@@ -180,10 +190,28 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         ]
     )
     return frame.with_columns(
+        pl.Series("restarts", restarts, dtype=pl.Int32()),
+        pl.Series("lost_gpu_hours", lost_gpu_hours),
+        finish_time_fairness(recorder.cluster, recorder.jobs, frame),
         pl.Series("worker_slots", worker_slots),
         pl.Series("ps_slots", ps_slots),
-        pl.Series("workers_peak", _peak_workers(segments, count)),
+        pl.Series("workers_peak", _peak_workers(placements, count)),
     )
+
+
+def _ended(recorder: Recorder) -> dict[str, int]:
+    """Return the first slot in which each closed job was no longer present."""
+    ended = {
+        incident.job: incident.slot
+        for incident in recorder.incidents
+        if isinstance(incident, JobCancelled)
+    }
+    for slot, decision in recorder.decisions:
+        if isinstance(decision, Reject | Drop):
+            ended[decision.job] = slot
+    for name, completion in recorder.completions.items():
+        ended[name] = completion + 1  # a later cancellation has no effect
+    return ended
 
 
 def _outcome(status: Status, started: int | None) -> str:
@@ -198,15 +226,52 @@ def _sum_by(keys: Integers, values: Integers, count: int) -> Integers:
     return total
 
 
-def _peak_workers(segments: PlacementSegments, count: int) -> Integers:
-    """Return each job's maximum number of workers; rows of a placement share (job, start)."""
+class _Placements(NamedTuple):
+    """Placements by job, then by start: their jobs and total numbers of workers."""
+
+    jobs: Integers
+    workers: Integers
+
+
+def _placements(segments: PlacementSegments) -> _Placements:
+    """Return the placements of all jobs; their rows share (job, start)."""
+    if not len(segments.jobs):
+        return _Placements(segments.jobs, segments.workers)
+    order = np.lexsort((segments.starts, segments.jobs))
+    jobs, starts = segments.jobs[order], segments.starts[order]
+    first = np.flatnonzero(np.r_[True, (np.diff(jobs) != 0) | (np.diff(starts) != 0)])
+    return _Placements(jobs[first], np.add.reduceat(segments.workers[order], first))
+
+
+def _peak_workers(placements: _Placements, count: int) -> Integers:
+    """Return each job's maximum number of workers."""
     peak = np.zeros(count, dtype=np.int64)
-    if len(segments.jobs):
-        order = np.lexsort((segments.starts, segments.jobs))
-        jobs, starts = segments.jobs[order], segments.starts[order]
-        first = np.flatnonzero(np.r_[True, (np.diff(jobs) != 0) | (np.diff(starts) != 0)])
-        np.maximum.at(peak, jobs[first], np.add.reduceat(segments.workers[order], first))
+    np.maximum.at(peak, placements.jobs, placements.workers)
     return peak
+
+
+def _restarts(recorder: Recorder, placements: _Placements) -> tuple[Integers, Floats]:
+    """Return each job's number of restarts, and the GPU-hours lost to starts and repeated work.
+
+    Every placement after a job's first is a restart, and takes the restart time of all its workers.
+    The first takes it only if `Cluster.restart_first` is set. The copies of a bag of tasks run on
+    in a smaller placement; a new plan starts its unfinished tasks over.
+    """
+    cluster, jobs = recorder.cluster, recorder.jobs
+    is_restart = np.r_[False, np.diff(placements.jobs) == 0][: len(placements.jobs)]
+    restarts = np.bincount(placements.jobs[is_restart], minlength=len(jobs)).astype(np.int64)
+    costs = is_restart | cluster.restart_first
+    lost = np.zeros(len(jobs))
+    np.add.at(lost, placements.jobs[costs], placements.workers[costs].astype(np.float64))
+    lost *= np.array([float(job.restart) for job in jobs])
+    for name, attempts in recorder.attempts.items():
+        row = recorder.order[name]
+        restarts[row], lost[row] = attempts.restarts, attempts.repeated
+    hours = float(cluster.slot_seconds) / 3600
+    for row in np.flatnonzero(lost).tolist():
+        demand = zip(cluster.resources, jobs[row].worker.tolist(), strict=True)
+        lost[row] *= hours * gpus_per_worker(demand)
+    return restarts, lost
 
 
 _JSON: Final = json.JSONEncoder().encode

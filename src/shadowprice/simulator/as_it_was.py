@@ -10,8 +10,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
+from shadowprice.results.fairness import finish_time_fairness
 from shadowprice.results.metrics import summarise
 from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.traces.records import Trace
@@ -33,21 +35,23 @@ def _no_decisions(_plans: bool) -> Iterator[Fields]:
     return iter(())
 
 
-def as_it_was(trace: Trace, jobs: Sequence[Job], run: RunData) -> RunData | None:
+def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData) -> RunData | None:
     """Return the log as a run, or None if it doesn't say how long every job waited.
 
     A run that ends early (``--until``, an interruption) has no such counterpart either.
 
     A job completes in the slot in which it ended in the log, whatever its final state, and earns
-    its utility there. It holds its GPUs from its last start to its end. Completion times, waits and
-    utilisation have the definitions of every other run. ``run`` is one of the same jobs; the log
-    is measured on its cluster.
+    its utility there. It holds its GPUs from its last start to its end. Completion times, waits,
+    fairness and utilisation have the definitions of every other run. What earlier attempts ran is
+    lost, if the log says so; the number of restarts is unknown. ``run`` is one of the same jobs on
+    ``cluster``, on which the log is measured.
     """
     if run.info["partial"] or run.info["until"] is not None:
         return None
     slot_seconds = float(run.info["cluster"]["slot_seconds"])
     log = trace.jobs.filter(pl.col("job").is_in(run.jobs["job"].to_list()))
-    timed = log.select("job", "submit", "duration", "queue", "gpus", pl.col("lost").fill_null(0.0))
+    known_losses = pl.col("lost").fill_null(0.0)
+    timed = log.select("job", "submit", "duration", "queue", "gpus", known_losses)
     timed = run.jobs.select("job").join(timed, on="job", how="left", maintain_order="left")
     if timed.null_count().select(pl.sum_horizontal(pl.all())).item() or not len(timed):
         return None
@@ -71,6 +75,7 @@ def as_it_was(trace: Trace, jobs: Sequence[Job], run: RunData) -> RunData | None
         message=pl.lit(None, dtype=pl.String()),
         start=pl.Series(np.floor(start / slot_seconds).astype(np.int64)),
         completion=pl.Series(completion),
+        ended=pl.Series(completion + 1),
         jct=pl.Series(completion + 1 - submitted),
         utility=pl.Series(utility, dtype=pl.Float64()),
         late=pl.Series(completion - arrivals, dtype=pl.Float64()) - pl.col("target"),
@@ -79,9 +84,11 @@ def as_it_was(trace: Trace, jobs: Sequence[Job], run: RunData) -> RunData | None
         ps_slots=pl.lit(0, dtype=pl.Int64()),
         admitted=pl.lit(None, dtype=pl.Int64()),
         plans=pl.lit(0, dtype=pl.Int32()),
-        resizes=pl.lit(0, dtype=pl.Int32()),
-        resize_seconds=pl.lit(0.0),
-    ).select(run.jobs.columns)
+        restarts=pl.lit(None, dtype=pl.Int32()),
+        lost_gpu_hours=pl.Series(_lost_gpu_hours(log, timed), dtype=pl.Float64()),
+    )
+    fairness = finish_time_fairness(cluster, jobs, table)
+    table = table.with_columns(fairness).select(run.jobs.columns)
     slots = _slots(run, table, start / slot_seconds, end / slot_seconds, timed["gpus"].to_numpy())
     summary = summarise(table, slots)
     # The log may say nothing of other resources: neither 0 % nor what the jobs were given here.
@@ -109,6 +116,17 @@ def as_it_was(trace: Trace, jobs: Sequence[Job], run: RunData) -> RunData | None
         payments=None,
         advice={},
     )
+
+
+def _lost_gpu_hours(log: pl.DataFrame, timed: pl.DataFrame) -> Floats | list[None]:
+    """Return the GPU-hours of each job's earlier attempts; None if the log has none of any job.
+
+    A job without GPUs counts as one GPU, as everywhere.
+    """
+    if log["lost"].null_count() == len(log):
+        return [None] * len(timed)
+    gpus = timed["gpus"].to_numpy()
+    return timed["lost"].to_numpy() / 3600 * np.where(gpus > 0, gpus, 1.0)
 
 
 def _slots(

@@ -234,8 +234,9 @@ def test_summary_of_made_up_tables() -> None:
             "late": [1.0, -1.0, None, None, None],
             "reason": [None, None, "price", None, None],
             "worker_slots": [10, 4, 0, 0, 0],
-            "resizes": [3, 0, 0, 1, 0],
-            "resize_seconds": [90.0, 0.0, 0.0, 20.0, 0.0],
+            "restarts": [3, 0, 0, 1, 0],
+            "lost_gpu_hours": [1.5, 0.0, 0.0, 0.5, 0.0],
+            "finish_time_fairness": [0.5, 1.5, None, None, None],
         }
     )
     # Two GPUs of four in slots 0 to 4, then a wait for an incident in slot 7.
@@ -259,7 +260,9 @@ def test_summary_of_made_up_tables() -> None:
     assert summary["refusals"] == {"price": 1}
     assert summary["admitted"] == 3
     assert summary["unfinished"] == 1
-    assert (summary["resizes"], summary["resize_seconds"]) == (4, 110.0)
+    assert (summary["restarts"], summary["lost_gpu_hours"]) == (4, 2.0)
+    assert summary["abandoned_work"] == 0.0
+    assert summary["finish_time_fairness"] == {"mean": 1.0, "p99": 1.49, "worst": 1.5}
     assert (summary["jobs"], summary["arrived"], summary["not_arrived"]) == (5, 4, 1)
     assert summary["value"] == 12.0
     assert summary["late"]["a"]["median"] == 0.0  # type: ignore[index]

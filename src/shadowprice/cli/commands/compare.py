@@ -187,7 +187,9 @@ def _beside_log(runs: list[RunData], scenario: Scenario, source: ScenarioSource)
     from shadowprice.simulator.as_it_was import as_it_was
 
     log = source.log()
-    recorded = None if log is None or not runs else as_it_was(log, scenario.jobs, runs[0])
+    if log is None or not runs:
+        return runs
+    recorded = as_it_was(log, scenario.cluster, scenario.jobs, runs[0])
     return runs if recorded is None else [*runs, recorded]
 
 

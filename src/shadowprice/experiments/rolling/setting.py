@@ -174,7 +174,7 @@ def run(scenario: Scenario, scheme: PolicyChoice) -> dict[str, Any]:
         "in time": met["share"],
         "JCT": summary["jct"]["mean"],
         "restricted JCT": summary["jct"]["restricted_mean"],
-        "resizes": summary["resizes"],
+        "restarts": summary["restarts"],
         "decision p99 ms": 1e3 * latency["p99"] if latency["p99"] is not None else None,
     }
 

@@ -146,6 +146,19 @@ def run_tiles(run: RunData) -> list[Tile]:
             f"of all, up to the end of the run: {format_number(jct['restricted_mean'])} slots"
         )
         tiles.append(("mean completion", f"{format_number(jct['mean'])} slots", remark))
+    fairness = summary["finish_time_fairness"]
+    if fairness["mean"] is not None:
+        remark = (
+            f"completion time over that on an equal share; 99 %: "
+            f"{format_number(fairness['p99'])}, worst: {format_number(fairness['worst'])}"
+        )
+        tiles.append(("finish-time fairness", format_number(fairness["mean"]), remark))
+    if summary["restarts"]:
+        remark = f"{format_number(summary['lost_gpu_hours'])} GPU-hours lost"
+        tiles.append(("restarts", f"{summary['restarts']:,}", remark))
+    if summary["abandoned_work"]:
+        share = f"{summary['abandoned_work']:.1%}"
+        tiles.append(("abandoned work", share, "of worker-slots, on jobs that didn't finish"))
     money = summary.get("money")
     if money is not None:
         per = money["utility_per_used"]
