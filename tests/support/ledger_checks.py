@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 
 from sqlalchemy import select
 
@@ -11,10 +10,11 @@ from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import Store, tables
 
 
-def check_ledger(store: Store, forfeited: Collection[str] = ()) -> None:
+def check_ledger(store: Store) -> None:
     """Sum all entries again, and compare accounts and jobs with the sums.
 
-    `forfeited` names jobs whose tenant lost its budget while they were open.
+    Points are conserved: those held, in open jobs and used by jobs are those granted, paid to the
+    tenant and expired.
     """
     with store.reading() as connection:
         rows = connection.execute(select(tables.entries).order_by(tables.entries.c.id)).all()
@@ -27,7 +27,8 @@ def check_ledger(store: Store, forfeited: Collection[str] = ()) -> None:
     times: Counter[tuple[str | None, str]] = Counter()
     for row in rows:
         sums[row.tenant] += row.points
-        assert sums[row.tenant] == row.balance >= 0, row
+        assert sums[row.tenant] == row.balance, row
+        assert row.balance >= 0 or row.kind != "debit", row
         assert (row.points < 0) == (row.kind in {"debit", "expiry"}), row
         if row.kind == "debit":
             paid[row.job] -= row.points
@@ -37,6 +38,12 @@ def check_ledger(store: Store, forfeited: Collection[str] = ()) -> None:
             times[row.job, row.kind] += 1
     assert all(count == 1 for count in times.values()), times
     known = {row.tenant: row.balance for row in accounts}
+    in_jobs: Counter[str] = Counter()
+    for view in views.values():
+        if view.state.open and view.price and view.refund is None:
+            in_jobs[view.tenant or ""] += view.price - view.used
+    assert {row.tenant: row.reserved for row in accounts} == {name: in_jobs[name] for name in known}
+    assert all(row.spent >= 0 for row in accounts), accounts
     assert known == {name: sums[name] for name in known}
     assert not any(points for name, points in sums.items() if name not in known)
     assert paid == Counter({name: view.price for name, view in views.items() if view.price})
@@ -44,5 +51,14 @@ def check_ledger(store: Store, forfeited: Collection[str] = ()) -> None:
     for name, view in views.items():
         price = view.price or 0
         assert 0 <= view.used <= price, view
-        if not view.state.open and price and view.tenant in known and name not in forfeited:
+        if price and not (view.state.open and view.refund is None):
             assert price - given[name] == view.used, view
+    used = Counter[str]()
+    for view in views.values():
+        used[view.tenant or ""] += view.used
+    granted = Counter[str]()
+    for row in rows:
+        if row.kind not in {"debit", "refund"}:
+            granted[row.tenant] += row.points
+    for name in granted:
+        assert known.get(name, 0) + in_jobs[name] + used[name] == granted[name], name

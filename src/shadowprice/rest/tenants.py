@@ -20,11 +20,18 @@ class Budget(ApiRecord):
 
 
 class Account(ApiRecord):
-    """The points of a tenant in the current period."""
+    """The points of a tenant in the current period.
 
-    held: float = Field(description="points that can be spent")
+    Held, reserved and spent points add up to those at the start of the period, plus those granted
+    or paid to the tenant since then, less those that expired.
+    """
+
+    held: float = Field(
+        description="points that can be spent; negative if the budget was lowered below what was "
+        "debited, and then only jobs that cost nothing are admitted"
+    )
     reserved_points: float = Field(description="points paid for open jobs and not used yet")
-    spent: float
+    spent: float = Field(description="points that jobs used in this period")
     begins: datetime
     ends: datetime
     sums: dict[str, float] = Field(description="points by kind of entry")

@@ -116,7 +116,7 @@ class Metrics:
         )
         self.points_spent = Gauge(
             f"{name}_points_spent",
-            "Points debited in the running period, less what came back in it.",
+            "Points that jobs used in the current period.",
             ("tenant",),
             registry=registry,
         )

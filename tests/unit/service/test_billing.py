@@ -108,10 +108,8 @@ class Till(Bench):
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, order.generation, at, ending, code, "")]))
 
-    forfeited: tuple[str, ...] = ()
-
     def check(self) -> None:
-        check_ledger(self.store, self.forfeited)
+        check_ledger(self.store)
         known = {name: one.balance for name, one in self.truth.accounts.shown().items()}
         with self.store.reading() as connection:
             rows = connection.execute(select(tables.budgets)).all()
@@ -487,9 +485,12 @@ def test_budgets_are_set_changed_and_removed(till: Till) -> None:
     assert till.truth.accounts.get("vision") is None
     with pytest.raises(ProblemError, match="no budget"):
         till.do(Grant("vision", POINT, ""))
+    assert till.view(view.name).state.open
+    assert till.view(view.name).refund == view.price  # it expired with the budget
+    till.give("vision", 30)
     till.do(CancelJob(view.name))
-    assert till.view(view.name).refund == 0  # nobody is there to take it
-    till.forfeited = (view.name,)
+    assert till.held("vision") == 30  # no second refund, to an account that didn't pay
+    till.do(PutTenant("vision", None, None, budgeted=True))
     till.submit("free", tenant="vision")
     assert till.view("free").price == 0
     till.give("vision", 1)
@@ -497,9 +498,31 @@ def test_budgets_are_set_changed_and_removed(till: Till) -> None:
     assert till.held("vision") == 1
     kinds = [(row.kind, row.points // POINT) for row in till.entries("vision")]
     assert kinds[:4] == [("grant", 100), ("grant", 50), ("expiry", -30), ("grant", 5)]
-    # The ledger says that the job was paid for; what it did not use went with the budget.
     told = [row for row in till.entries("vision") if row.job == view.name]
-    assert [row.kind for row in told] == ["debit"]
+    assert [row.kind for row in told] == ["debit", "refund"]
+
+
+def test_a_budget_below_what_was_debited_admits_nothing_that_costs(till: Till) -> None:
+    till.give("vision", 1_000)
+    view = priced(till, "job")
+    paid = 1_000 - till.held("vision")
+    till.give("vision", 0)
+    assert till.held("vision") == pytest.approx(-paid)
+    till.submit("poor", tenant="vision")
+    reason = till.view("poor").reason
+    assert reason is not None
+    assert reason["code"] == "budget"
+    assert "vision holds -" in reason["message"]
+    till.read()
+    till.give("vision", 1_000)  # there and back changes nothing
+    assert till.held("vision") == 1_000 - paid
+    till.give("vision", 0)
+    till.do(CancelJob(view.name))
+    till.check()
+    till.do(PutTenant("vision", None, None, budgeted=True))
+    assert sum(row.points for row in till.entries("vision")) == 0
+    till.submit("free", tenant="vision")
+    assert till.view("free").state.open
 
 
 def test_the_cluster_file_sets_budgets_and_leaves_what_operators_set(till: Till) -> None:

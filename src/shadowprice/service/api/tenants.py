@@ -58,11 +58,9 @@ def _tenants(service: Service, only: str | None) -> list[Tenant]:
     published = service.writing.published
     cluster, accounts = published.servers.cluster, published.accounts
     states: dict[str | None, dict[str, int]] = {}
-    reserved: dict[str | None, int] = {}
     for view in published.jobs.values():
         counts = states.setdefault(view.tenant, {})
         counts[view.state.value] = counts.get(view.state.value, 0) + 1
-        reserved[view.tenant] = reserved.get(view.tenant, 0) + (view.price or 0) - view.used
     shares = {tenant.name: dict(tenant.share) for tenant in cluster.tenants}
     names = dict.fromkeys([*shares, *accounts, *(name for name in states if name is not None)])
     tenants = []
@@ -71,7 +69,7 @@ def _tenants(service: Service, only: str | None) -> list[Tenant]:
         budget = resource = None
         if account is not None:
             budget = statements.budget_resource(account.budget)
-            resource = statements.account_resource(account, reserved.get(name, 0))
+            resource = statements.account_resource(account)
         share = {
             resource_name: format_amount(amount, cluster.dimensions[cluster.column[resource_name]])
             for resource_name, amount in shares.get(name, {}).items()
@@ -171,12 +169,10 @@ async def statement(
             statements.totals(connection, query),
         )
     )
-    jobs = published.jobs.values()
-    reserved = sum((view.price or 0) - view.used for view in jobs if view.tenant == name)
     return Statement(
         tenant=name,
         budget=None if account is None else statements.budget_resource(account.budget),
-        account=None if account is None else statements.account_resource(account, reserved),
+        account=None if account is None else statements.account_resource(account),
         opening=totals.opening,
         closing=totals.closing,
         sums=totals.sums,

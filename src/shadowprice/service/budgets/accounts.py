@@ -2,7 +2,9 @@
 
 Amounts are integers, in millionths of a point. An account is immutable: each operation returns a
 new account and its entries, each with the resulting balance. A balance is the sum of the entries up
-to it, and never negative. This module does no I/O.
+to it. Points are conserved: the balance, the points reserved for open jobs and the spent points add
+up to the granted points. Only a lower budget makes a balance negative: debits never do. This module
+does no I/O.
 """
 
 from __future__ import annotations
@@ -59,11 +61,16 @@ class Account:
     budget : Budget
         Amount and times of the grants.
     balance : int
-        Points that the tenant can spend.
+        Points that the tenant can spend. Negative if the budget was lowered below what was debited.
+    reserved : int
+        Points debited for open jobs, and not used yet.
+    spent : int
+        Points that jobs used in this period.
     period : int
         Number of the current period, the last one that was granted.
     room : int
-        Remaining points of earlier periods that this period can still carry over.
+        Remaining points of earlier periods that this period can still carry over. Negative if more
+        were carried over before the limit was lowered.
     sums : mapping of EntryKind to int
         Sums of this period's entries by kind, all positive.
     """
@@ -71,6 +78,8 @@ class Account:
     tenant: str
     budget: Budget
     balance: int = 0
+    reserved: int = 0
+    spent: int = 0
     period: int = 0
     room: int = 0
     sums: Mapping[EntryKind, int] = field(default_factory=dict)
@@ -85,10 +94,9 @@ class Account:
         """Start of the next period, in nanoseconds since 1970."""
         return self.budget.begins(self.period + 1) * SECOND
 
-    @property
-    def spent(self) -> int:
-        """Debits less refunds of this period."""
-        return max(0, self.sums.get(EntryKind.DEBIT, 0) - self.sums.get(EntryKind.REFUND, 0))
+    def can_pay(self, price: int) -> bool:
+        """Return whether the balance covers a price; it always covers a price of 0."""
+        return price <= max(0, self.balance)
 
 
 MAX_AHEAD_NS: Final = 86_400 * SECOND
@@ -174,7 +182,7 @@ FAR_FUTURE_NS: Final = 2**63 - 1
 """A moment after all others, in nanoseconds since 1970."""
 
 MAX_BALANCE: Final = 10**12 * POINT
-"""Maximum balance of an account; credits above it are dropped."""
+"""Maximum balance of an account: grants are reduced to it, and other credits above it expire."""
 
 AccountUpdate = tuple[Account, Sequence[AccountEntry]]
 """A changed account, and the entries of the change."""
@@ -182,43 +190,57 @@ AccountUpdate = tuple[Account, Sequence[AccountEntry]]
 
 def _with(account: Account, kind: EntryKind, points: int, **about: str | None) -> AccountUpdate:
     """Return an account after one entry; 0 points make no entry."""
-    points = min(points, MAX_BALANCE - account.balance)
     if not points:
         return account, ()
     balance = account.balance + points
-    if balance < 0:
-        raise ValueError(f"{account.tenant} holds {account.balance}: {kind} of {points}")
     sums = {**account.sums, kind: account.sums.get(kind, 0) + abs(points)}
     entry = AccountEntry(account.tenant, kind, points, balance, **about)  # type: ignore[arg-type]  # texts
     return replace(account, balance=balance, sums=sums), (entry,)
 
 
+def _granted(account: Account, points: int, note: str) -> AccountUpdate:
+    """Grant points, as far as the maximum balance allows."""
+    return _with(account, EntryKind.GRANT, min(points, MAX_BALANCE - account.balance), note=note)
+
+
+def _credited(account: Account, kind: EntryKind, points: int, **about: str | None) -> AccountUpdate:
+    """Credit points; those above the maximum balance expire at once."""
+    after, entries = _with(account, kind, points, **about)
+    surplus = max(0, after.balance - MAX_BALANCE)
+    note = "above the maximum balance"
+    after, expiry = _with(after, EntryKind.EXPIRY, -surplus, job=about.get("job"), note=note)
+    return after, (*entries, *expiry)
+
+
 def open_account(tenant: str, budget: Budget, now: int) -> AccountUpdate:
     """Open an account with the grant of the current period, at nanoseconds since 1970."""
     account = Account(tenant, budget, period=budget.index(now // SECOND))
-    return _with(account, EntryKind.GRANT, budget.points, note="budget")
+    return _granted(account, budget.points, "budget")
 
 
 def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
     """Change the budget of an account, and its balance by the difference of the grants.
 
-    A lower budget takes at most the present balance.
+    A budget below what was debited makes the balance negative. Refunds, grants and the next period
+    raise it again.
     """
     difference = budget.points - account.budget.points
     # An earlier period would be granted again once a wrong clock is corrected.
     period = budget.index(max(now, account.begins) // SECOND)
-    room = min(account.room, budget.carry_limit)
+    room = account.room + budget.carry_limit - account.budget.carry_limit
     changed = replace(account, budget=budget, period=period, room=room)
     if difference >= 0:
-        return _with(changed, EntryKind.GRANT, difference, note="budget changed")
-    return _with(
-        changed, EntryKind.EXPIRY, -min(-difference, account.balance), note="budget changed"
-    )
+        return _granted(changed, difference, "budget changed")
+    return _with(changed, EntryKind.EXPIRY, difference, note="budget changed")
 
 
 def close_account(account: Account) -> AccountUpdate:
-    """Close an account, because its tenant has no budget any more: its balance expires."""
-    return _with(account, EntryKind.EXPIRY, -account.balance, note="budget removed")
+    """Close an account, because its tenant has no budget any more.
+
+    A positive balance expires, and a negative one is forgiven. Open jobs must be refunded before.
+    """
+    kind = EntryKind.EXPIRY if account.balance > 0 else EntryKind.GRANT
+    return _with(account, kind, -account.balance, note="budget removed")
 
 
 def start_period(account: Account, now: int) -> AccountUpdate:
@@ -226,7 +248,7 @@ def start_period(account: Account, now: int) -> AccountUpdate:
 
     Missed periods are granted as if each had started in time. A clock that went back doesn't
     restart a period. If the clock was wrong by more than `MAX_AHEAD_NS`, the account returns to the
-    present period, without a grant and with its balance.
+    present period, without a grant and with its balance. The grant pays off a negative balance.
     """
     budget = account.budget
     missed = budget.index(now // SECOND) - account.period
@@ -235,35 +257,41 @@ def start_period(account: Account, now: int) -> AccountUpdate:
     if missed <= 0:
         return account, ()
     period = account.period + missed
-    fresh = replace(account, period=period, sums={})
+    fresh = replace(account, period=period, spent=0, sums={})
     carried = budget.kept(account.balance)
     after, entries = _with(
         fresh, EntryKind.EXPIRY, carried - account.balance, note="end of the period"
     )
     # Grants of missed periods, as far as they could be carried over.
     between = budget.kept(carried + (missed - 1) * budget.points) - carried
-    after, missed_grant = _with(
-        after, EntryKind.GRANT, between, note=f"of {missed - 1} periods missed"
-    )
+    after, missed_grant = _granted(after, between, f"of {missed - 1} periods missed")
     after = replace(after, room=budget.carry_limit - after.balance)
-    after, period_grant = _with(after, EntryKind.GRANT, budget.points, note="period")
+    after, period_grant = _granted(after, budget.points, "period")
     return after, (*entries, *missed_grant, *period_grant)
 
 
 def grant(account: Account, points: int, note: str) -> AccountUpdate:
     """Credit points that an operator grants."""
-    return _with(account, EntryKind.GRANT, points, note=note)
+    return _granted(account, points, note)
 
 
 def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpdate:
-    """Debit the price of a job.
+    """Debit the price of a job, and reserve it for the job.
 
     Raises
     ------
     ValueError
         If it exceeds the balance.
     """
-    return _with(account, EntryKind.DEBIT, -points, job=job, note=note)
+    if not account.can_pay(points):
+        raise ValueError(f"{account.tenant} holds {account.balance}: debit of {points}")
+    reserving = replace(account, reserved=account.reserved + points)
+    return _with(reserving, EntryKind.DEBIT, -points, job=job, note=note)
+
+
+def use(account: Account, points: int) -> Account:
+    """Spend points that are reserved for a job; the balance stays."""
+    return replace(account, reserved=account.reserved - points, spent=account.spent + points)
 
 
 def refund(account: Account, points: int, job: str, paid: int) -> AccountUpdate:
@@ -272,16 +300,20 @@ def refund(account: Account, points: int, job: str, paid: int) -> AccountUpdate:
     Points from an earlier period count as unspent in it: those that could have been carried over
     are kept, and the rest expires at once.
     """
-    after, entries = _with(account, EntryKind.REFUND, points, job=job)
+    released = replace(account, reserved=account.reserved - points)
+    after, entries = _credited(released, EntryKind.REFUND, points, job=job)
     if paid >= account.begins:
         return after, entries
-    kept = min(points, account.room)
+    kept = max(0, min(points, account.room))
     after = replace(after, room=account.room - kept)
     late = "paid in an earlier period"
-    after, expiry = _with(after, EntryKind.EXPIRY, kept - points, job=job, note=late)
+    # Points above the maximum balance have expired already.
+    expired = min(points - kept, after.balance - account.balance)
+    after, expiry = _with(after, EntryKind.EXPIRY, -expired, job=job, note=late)
     return after, (*entries, *expiry)
 
 
 def credit(account: Account, points: int, job: str, payer: str) -> AccountUpdate:
     """Credit a payment for a job's use of the tenant's share."""
-    return _with(account, EntryKind.PAYMENT, points, job=job, other=payer)
+    points = min(points, MAX_BALANCE)
+    return _credited(account, EntryKind.PAYMENT, points, job=job, other=payer)

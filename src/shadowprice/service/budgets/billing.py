@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, delete, func, select
@@ -176,10 +176,16 @@ class Billing:
         all_accounts.refresh_next_renewal()
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
-        """Set or change a tenant's budget, or remove it if None."""
+        """Set or change a tenant's budget, or remove it if None.
+
+        A removed budget takes the unused points of open jobs with it. They run on for free.
+        """
         now, account = self._batch.now, self.accounts.get(tenant)
         if budget is None:
             if account is not None:
+                views = self._batch.truth.views.values()
+                for name in [view.name for view in views if view.tenant == tenant]:
+                    account = self._refund_unused(account, name)
                 closed = self.put(accounts.close_account(account))
                 self._to_be_given_back(tenant)
                 self.accounts.remove(tenant)
@@ -219,7 +225,7 @@ class Billing:
         """
         if not self.accounts:
             return
-        remaining: dict[str, int] = {}
+        remaining: dict[str, Account] = {}
         seen: set[str] = set()
         reasons: dict[str, Mapping[str, Any]] = {}
         for command in commands:
@@ -233,11 +239,11 @@ class Billing:
             if account is None:
                 continue
             price = to_price_units(cost)
-            balance = remaining.get(account.tenant, account.balance)
-            if price > balance:
-                reasons[view.name] = insufficient_points_reason(account, price)
+            account = remaining.get(account.tenant, account)
+            if account.can_pay(price):
+                remaining[account.tenant] = replace(account, balance=account.balance - price)
             else:
-                remaining[account.tenant] = balance - price
+                reasons[view.name] = insufficient_points_reason(account, price)
         if reasons:
             raise InsufficientPointsError(reasons)
 
@@ -292,11 +298,12 @@ class Billing:
         """
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
-        if account is None or view.price is None or not (view.planned or view.price):
+        if account is None or not _pays(view) or not (view.planned or view.price):
             return
         before, after = work.remaining_process_slots()
         before = max(before, view.planned - view.held)  # the price already covers these
-        unused = view.price - view.used
+        price = view.price or 0
+        unused = price - view.used
         if cost is None and view.planned and self._batch.engine.capabilities.prices:
             raise ProblemError(
                 "refused",
@@ -312,7 +319,7 @@ class Billing:
         if extra > account.balance:
             reason = insufficient_points_reason(account, extra)
             raise ProblemError(REFUSAL_CODE, f"job {name!r} stays as it was: {reason['message']}")
-        changes: dict[str, Any] = {"price": view.price + extra}
+        changes: dict[str, Any] = {"price": price + extra}
         if view.planned:  # otherwise the job pays for each slot from its price
             remaining = max(1, after, view.planned - view.held)
             changes["planned"] = view.held + remaining
@@ -330,9 +337,9 @@ class Billing:
         """Pay a lender for the job's use of its share in a slot, out of the job's price."""
         view = self._batch.truth.views[charge.job]
         amount = sum(charge.amounts.values())
-        if view.price:  # a job never pays more than its price
+        if view.price and _pays(view):  # a job never pays more than its price
             amount = min(amount, view.price - view.used)
-            self._batch.change(view.name, used=view.used + amount)
+            self._use(view, view.used + amount)
         account = self.accounts.get(charge.payee)
         if account is not None:
             self.put(accounts.credit(account, amount, charge.job, charge.payer))
@@ -356,7 +363,7 @@ class Billing:
         processes = {}
         for name in names:
             view = views.get(name)
-            if view is not None and view.planned:
+            if view is not None and view.planned and _pays(view):
                 placement = engine.running[name]
                 processes[name] = placement.total_workers + placement.total_ps
         return SlotUsage(engine.slot_running, processes)
@@ -368,24 +375,38 @@ class Billing:
             price, held = view.price or 0, view.held + count
             if view.unused is None:
                 used = -(-price * min(held, view.planned) // view.planned)
-                self._batch.change(name, held=held, used=used)
+                self._use(view, used, held=held)
             else:
                 unused = consume_slot(view.unused, standing.slot, count)
                 used = price - price_of_unused(unused)
-                self._batch.change(name, held=held, used=used, unused=unused)
+                self._use(view, used, held=held, unused=unused)
+
+    def _use(self, view: JobView, used: int, **changes: Any) -> None:
+        """Set the used part of a job's price, and spend the difference."""
+        self._batch.change(view.name, used=used, **changes)
+        account = self.accounts.get(view.tenant)
+        if account is not None and used != view.used:
+            self.put((accounts.use(account, used - view.used), ()))
 
     def settle(self, name: str) -> None:
         """Refund the unused part of a closed job's price."""
+        account = self.accounts.get(self._batch.truth.views[name].tenant)
+        if account is not None:
+            self._refund_unused(account, name)
+
+    def _refund_unused(self, account: Account, name: str) -> Account:
+        """Refund the unused part of a job's price, once, and return the account."""
         view = self._batch.truth.views[name]
-        account = self.accounts.get(view.tenant)
-        if not view.price or view.refund is not None or view.paid_at is None:
-            return
-        unused = view.price - view.used if account is not None else 0
+        if not view.price or not _pays(view) or view.paid_at is None:
+            return account
+        unused = view.price - view.used
         self._batch.change(name, refund=unused)
-        if account is not None and unused:
-            after = self.put(accounts.refund(account, unused, name, view.paid_at))
-            held = in_points(after.balance)
-            self._batch.tell("refunded", name, points=in_points(unused), held=held)
+        if not unused:
+            return account
+        after = self.put(accounts.refund(account, unused, name, view.paid_at))
+        held = in_points(after.balance)
+        self._batch.tell("refunded", name, points=in_points(unused), held=held)
+        return after
 
     # ---------------------------------------------------------------- writing
 
@@ -432,6 +453,11 @@ def _cost(decision: Decision) -> float | None:
     return decision.cost if isinstance(decision, Promise) else None
 
 
+def _pays(view: JobView) -> bool:
+    """Return whether a job has a price, and its unused part was not refunded yet."""
+    return view.price is not None and view.refund is None
+
+
 def _unpaid(view: JobView) -> bool:
     """Return whether a job has no price yet; a job that already has a promise is free."""
     return view.price is None and view.first_promise is None
@@ -442,6 +468,8 @@ def _row(account: Account) -> dict[str, Any]:
         "tenant": account.tenant,
         "budget": json.dumps(account.budget.record()),
         "balance": account.balance,
+        "reserved": account.reserved,
+        "spent": account.spent,
         "period": account.period,
         "room": account.room,
         "sums": json.dumps(account.sums),
@@ -455,6 +483,8 @@ def read_accounts(connection: Connection) -> Accounts:
             row.tenant,
             Budget.from_record(json.loads(row.budget)),
             row.balance,
+            row.reserved,
+            row.spent,
             row.period,
             row.room,
             {EntryKind(kind): points for kind, points in json.loads(row.sums).items()},

@@ -29,14 +29,11 @@ def budget_resource(budget: Budget) -> BudgetResource:
     )
 
 
-def account_resource(account: Account, reserved: int) -> AccountResource:
-    """Return an account as a REST resource.
-
-    ``reserved`` is the debited but unused amount of open jobs, in millionths of a point.
-    """
+def account_resource(account: Account) -> AccountResource:
+    """Return an account as a REST resource."""
     return AccountResource(
         held=in_points(account.balance),
-        reserved_points=in_points(reserved),
+        reserved_points=in_points(account.reserved),
         spent=in_points(account.spent),
         begins=to_datetime(account.begins),
         ends=to_datetime(account.ends),

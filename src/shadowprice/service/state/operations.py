@@ -171,7 +171,7 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
     job = resolve_job(spec, cluster, batch.calendar, moment)
     account = batch.truth.accounts.get(job.tenant)
     if account is not None:
-        job = replace(job, points=account.balance / POINT)
+        job = replace(job, points=max(0, account.balance) / POINT)
     if spec.tasks is not None:
         return job
     if not batch.truth.virtual:
@@ -488,7 +488,7 @@ class QuoteJob:
         account = truth.accounts.get(job.tenant)
         if account is None:
             return QuoteResult(quote, price, timespan=effect, margin=margin)
-        is_unaffordable = quote.admitted and price is not None and price > account.balance
+        is_unaffordable = quote.admitted and price is not None and not account.can_pay(price)
         reason = (
             insufficient_points_reason(account, price)
             if is_unaffordable and price is not None

@@ -52,7 +52,7 @@ export class StatementView {
   draw(told, page) {
     const { account, budget } = told;
     swap(this.tiles, account ? element("div", { class: "tiles" },
-      tile("Holds", number(account.held), `of ${number(budget.points)} every ${budget.period}`),
+      tile("Holds", number(account.held), account.held < 0 ? "below 0: only jobs that cost nothing are admitted" : `of ${number(budget.points)} every ${budget.period}`),
       tile("In open jobs", number(account.reserved_points), "paid, and not used yet"),
       tile("Spent", number(account.spent), `${percent(budget.points ? account.spent / budget.points : 0)} of a period's points`),
       tile("Next period", when(account.ends, { brief: true }), [element("span", { "data-moment": account.ends }, ""), element("span", {}, budget.carry === "all" ? "all is kept" : budget.carry ? `${number(budget.carry)} are kept at most` : "what is left expires")]))

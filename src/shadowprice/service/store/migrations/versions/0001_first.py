@@ -152,6 +152,8 @@ def upgrade() -> None:
         sa.Column("tenant", sa.Text, primary_key=True),
         sa.Column("budget", sa.Text, nullable=False),
         sa.Column("balance", sa.BigInteger, nullable=False),
+        sa.Column("reserved", sa.BigInteger, nullable=False),
+        sa.Column("spent", sa.BigInteger, nullable=False),
         sa.Column("period", sa.BigInteger, nullable=False),
         sa.Column("room", sa.BigInteger, nullable=False),
         sa.Column("sums", sa.Text, nullable=False),

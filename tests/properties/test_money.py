@@ -1,0 +1,79 @@
+"""Points under any order of submissions, slots, revisions, cancellations and budget changes."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
+
+from shadowprice.core.budget import POINT
+from shadowprice.service.budgets.operations import Grant, PutTenant, StartDuePeriods
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.operations import CancelJob, ReviseJob
+from tests.support.examples import example_count
+from tests.unit.service.test_billing import Till
+
+TENANT = st.sampled_from(["vision", "speech"])
+JOB = st.integers(0, 10**6)
+POINTS = st.sampled_from([0.0, 0.05, 0.3, 2.0, 10.0, 500.0])
+STEP = st.one_of(
+    st.tuples(st.just("submit"), TENANT, st.integers(1, 6), st.integers(20, 200)),
+    st.tuples(st.just("slot"), st.integers(1, 4)),
+    st.tuples(st.just("cancel"), JOB),
+    st.tuples(st.just("revise"), JOB, st.integers(10, 400)),
+    st.tuples(st.just("budget"), TENANT, POINTS, st.sampled_from([0, POINT, None])),
+    st.tuples(st.just("grant"), TENANT, POINTS),
+    st.tuples(st.just("remove"), TENANT),
+    st.tuples(
+        st.just("period"),
+    ),
+)
+
+
+def _take(till: Till, number: int, step: tuple) -> None:  # type: ignore[type-arg]  # of any step
+    open_jobs = sorted(name for name, view in till.truth.views.items() if view.state.open)
+    match step:
+        case ("submit", tenant, chunks, minibatches):
+            utility = {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "12 slots"}
+            stated = {"chunks": chunks, "minibatches": minibatches, "utility": utility}
+            till.submit(f"job-{number}", tenant=tenant, **stated)
+        case ("slot", slots):
+            till.slot(slots)
+        case ("cancel", job) if open_jobs:
+            till.do(CancelJob(open_jobs[job % len(open_jobs)]))
+        case ("revise", job, minibatches) if open_jobs:
+            till.do(ReviseJob(open_jobs[job % len(open_jobs)], {"minibatches": minibatches}))
+        case ("budget", tenant, points, carry):
+            till.give(tenant, points, carry=carry)
+        case ("grant", tenant, points) if points:
+            till.do(Grant(tenant, round(points * POINT), ""))
+        case ("remove", tenant):
+            till.do(PutTenant(tenant, None, None, budgeted=True))
+        case ("period",):
+            till.clock.advance(86_400)
+            till.do(StartDuePeriods())
+
+
+@given(policy=st.sampled_from(["oasis", "rolling"]), steps=st.lists(STEP, min_size=4, max_size=24))
+@settings(
+    max_examples=example_count(10),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_points_are_conserved_in_any_order(policy: str, steps: list[tuple]) -> None:  # type: ignore[type-arg]  # of any step
+    with tempfile.TemporaryDirectory() as folder:
+        till = Till(Path(folder), policy)
+        for tenant in ("vision", "speech"):
+            till.give(tenant, 2.0)
+        for number in range(6):  # until processes cost something
+            _take(till, 1000 + number, ("submit", "speech", 6, 200))
+        for number, step in enumerate(steps):
+            with suppress(ProblemError):  # it was refused, and changed nothing
+                _take(till, number, step)
+            till.check()
+        till.read()
+        till.check()
+        till.store.close()
