@@ -1,59 +1,159 @@
-"""Bytes of files, decompressed if they are gzip, and limited before they are in memory."""
+"""Bytes of files, decompressed if they are packed, and limited before they are in memory."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final, cast
 
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
 
 EXPANSION_CHECK_BYTES: Final = 64 << 20
-"""Bytes that any gzip file may decompress to, whatever its size."""
+"""Bytes that any packed file may decompress to, whatever its size."""
 
 BLOCK: Final = 1 << 16
 """Default size of a block, in bytes."""
 
-GZIP_MAGIC: Final = b"\x1f\x8b"
-"""First bytes of every gzip file."""
+_BZIP2_MARKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
+"""Beginnings of a block, and of the end of a stream without blocks."""
+
+MAX_DECOMPRESSOR_BYTES: Final = 256 << 20
+"""Maximum memory of an xz decompressor: the file states how much it needs."""
+
+_MAGIC: Final = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\xfd7zXZ\0", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"PK\x03\x04", "zip"),
+    *((b"BZh%d%s" % (level, mark), "bzip2") for level in range(1, 10) for mark in _BZIP2_MARKS),
+)
+"""First bytes of packed files, and their format."""
 
 
-def is_gzip(path: Path) -> bool:
-    """Return whether a file's content starts as gzip does; the name doesn't matter."""
+def packing(path: Path) -> str:
+    """Return the format that a file's content is packed in, or an empty string.
+
+    The name doesn't matter.
+    """
     with path.open("rb") as file:
-        return file.read(2) == GZIP_MAGIC
+        head = file.read(10)
+    return next((name for magic, name in _MAGIC if head.startswith(magic)), "")
+
+
+def open_unpacked(path: Path, packed: str) -> IO[bytes]:
+    """Open a file of a packed format for reading its content; see `packing`.
+
+    Files of several streams, empty streams, and zeros between and after streams are valid.
+
+    Raises
+    ------
+    InputError
+        If the format can't be read.
+    """
+    match packed:
+        case "":
+            return path.open("rb")
+        case "gzip":
+            return cast(IO[bytes], gzip.open(path))
+        case "bzip2":
+            return io.BufferedReader(_Streams(path, bz2.BZ2Decompressor))
+        case "xz":
+            return io.BufferedReader(_Streams(path, _xz_decompressor))
+    raise InputError(
+        Fault(str(path), f"is packed with {packed}", "unpack it first, or pack it with gzip")
+    )
+
+
+def read_first_bytes(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file's content, fewer if it is damaged after them."""
+    content = b""
+    with open_unpacked(path, packing(path)) as file:
+        try:
+            while len(content) < size and (block := file.read(min(1 << 12, size - len(content)))):
+                content += block
+        except (EOFError, OSError, zlib.error, lzma.LZMAError):
+            if not content:
+                raise
+    return content
+
+
+def _xz_decompressor() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(memlimit=MAX_DECOMPRESSOR_BYTES)
+
+
+class _Streams(io.RawIOBase):
+    """The content of a file of concatenated streams.
+
+    Unlike `bz2.open` and `lzma.open`, it reads on after zeros between two streams, and refuses
+    anything else there.
+    """
+
+    def __init__(
+        self, path: Path, make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
+    ) -> None:
+        self._file = path.open("rb")
+        self._make = make
+        self._decompressor = make()
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any, /) -> int:
+        target = memoryview(buffer).cast("B")
+        while True:
+            data = b""
+            if self._decompressor.eof:
+                data = self._decompressor.unused_data.lstrip(b"\0")
+                while not data and (block := self._file.read(BLOCK)):
+                    data = block.lstrip(b"\0")
+                if not data:
+                    return 0
+                self._decompressor = self._make()
+            elif self._decompressor.needs_input and not (data := self._file.read(BLOCK)):
+                raise EOFError
+            content = self._decompressor.decompress(data, len(target))
+            if content:
+                target[: len(content)] = content
+                return len(content)
 
 
 def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[bytes]:
     """Yield a file's bytes in blocks of ``size``, decompressed.
 
-    ``largest`` limits the decompressed bytes; a gzip file is also limited by its own size.
+    ``largest`` limits the decompressed bytes; a packed file is also limited by its own size.
 
     Raises
     ------
     InputError
-        If the file is absent, not a regular file, too large, unreadable, or a damaged or
-        truncated gzip stream, with the line at which the stream ends.
+        If the file is absent, not a regular file, too large, unreadable, packed in a format that
+        can't be read, or a damaged or truncated stream, with the line at which the stream ends.
     """
-    lines = 0
+    lines, packed = 0, ""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise InputError(
                 Fault(str(path), "is not a regular file", "write the data to a file first")
             )
-        is_packed = is_gzip(path)
+        packed = packing(path)
         max_bytes = largest.most
-        if is_packed:
+        if packed:
             max_bytes = min(
                 max_bytes, max(EXPANSION_CHECK_BYTES, bounds.EXPANSION.most * path.stat().st_size)
             )
         else:
             largest.check(path.stat().st_size, str(path))
-        with gzip.open(path) if is_packed else path.open("rb") as file:
+        with open_unpacked(path, packed) as file:
             total = 0
             while block := file.read(size):
                 total += len(block)
@@ -63,7 +163,7 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[
                         Fault(str(path), f"unpacks to more than {limit.most:,} {limit.what}")
                     )
                 new_lines = block.count(b"\n")
-                # Before the block is read: millions of blank lines fit into a small gzip file.
+                # Before the block is read: millions of blank lines fit into a small packed file.
                 bounds.LINES.check(lines + new_lines, str(path))
                 yield block
                 lines += new_lines
@@ -73,12 +173,17 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[
         raise InputError(Fault(str(path), "is a directory, not a file")) from error
     except EOFError as error:
         place = f"{path}: line {lines + 1}"
-        message = "the gzip stream ends here, cut short"
+        message = f"the {packed} stream ends here, cut short"
         raise InputError(Fault(place, message, "fetch it again")) from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        place = f"{path}: line {lines + 1}"
-        message = "the gzip stream is damaged here"
-        raise InputError(Fault(place, message, "fetch it again")) from error
+    except (zlib.error, lzma.LZMAError) as error:
+        raise _damaged(path, packed, lines) from error
     except OSError as error:
+        if packed and error.errno is None:  # gzip and bzip2 raise it for a damaged stream
+            raise _damaged(path, packed, lines) from error
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
+
+
+def _damaged(path: Path, packed: str, lines: int) -> InputError:
+    message = f"the {packed} stream is damaged here"
+    return InputError(Fault(f"{path}: line {lines + 1}", message, "fetch it again"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import lzma
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import is_valid_utf8, quote_for_display
-from shadowprice.inputs.unpacking import GZIP_MAGIC, is_gzip, read_blocks
+from shadowprice.inputs.unpacking import packing, read_blocks, read_first_bytes
 from shadowprice.traces.records import ABSOLUTE_TIME_COLUMNS, MAX_VALUES
 from shadowprice.traces.registry import ImportContext
 
@@ -49,7 +50,7 @@ def read_head(path: Path) -> str:
     Raises
     ------
     InputError
-        If the file is missing, empty, binary, not UTF-8, or damaged gzip.
+        If the file is missing, empty, binary, not UTF-8, or damaged at its beginning.
     """
     if not path.exists():
         raise InputError(
@@ -67,15 +68,14 @@ def read_head(path: Path) -> str:
         )
     try:
         bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
+        packed = packing(path)
+        head = read_first_bytes(path, HEAD_BYTES)
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise InputError(Fault(str(path), f"is damaged {packed}", "fetch it again")) from error
     except OSError as error:
+        if error.errno is None:  # gzip and bzip2 raise it for a damaged stream
+            raise InputError(Fault(str(path), f"is damaged {packed}", "fetch it again")) from error
         raise InputError(Fault(str(path), f"cannot be read ({error.strerror})")) from error
-    if head.startswith(GZIP_MAGIC):
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
-        except zlib.error as error:
-            raise InputError(Fault(str(path), "is damaged gzip", "fetch it again")) from error
     if not head.strip():
         raise InputError(Fault(str(path), "is empty", "give a file with rows"))
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -110,7 +110,7 @@ def column_names(head: str, separator: str = ",") -> list[str]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes, decompressed if it is gzip.
+    """Return a file's bytes, decompressed if it is packed.
 
     Raises
     ------
@@ -274,7 +274,7 @@ def read_table(
     else:
         _check_width(path, head, len(names), separator)
     schema = {name: columns.get(name, pl.String()) for name in names}
-    source: Path | bytes = read_bytes(path) if is_gzip(path) else path
+    source: Path | bytes = read_bytes(path) if packing(path) else path
     try:
         frame = _parse(source, schema, separator, header, quoted)
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
@@ -315,7 +315,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
         If the file isn't text.
     """
     read_head(path)
-    source: Path | bytes = read_bytes(path) if is_gzip(path) else path
+    source: Path | bytes = read_bytes(path) if packing(path) else path
     try:
         frame = _parse(source, {"text": pl.String()}, "\x1f", False, False)
     except pl.exceptions.PolarsError as error:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from pathlib import Path
+
+import pytest
 
 from shadowprice.core.amounts import MILLI
-from shadowprice.executors.contract import ServerInfo
+from shadowprice.core.program import Program
+from shadowprice.executors.contract import GenerationSpec, ServerAllocation, ServerInfo
+from shadowprice.executors.local import machine as machines
 from shadowprice.executors.local.machine import MAX_FAKE_DEVICES, MachineAllocator
 
 
@@ -19,7 +24,7 @@ def dealt(machine: MachineAllocator) -> dict[str, tuple[str, ...]]:
 
 
 def test_numbers_stand_for_devices_and_are_kept() -> None:
-    machine = MachineAllocator([0, 1], ())
+    machine = MachineAllocator([0, 1], None)
     machine.configure(servers(one=2, two=3))
     assert dealt(machine) == {"one": ("0", "1"), "two": ("2", "3", "4")}
     machine.configure(servers(two=3, three=3))
@@ -40,7 +45,7 @@ def test_only_whole_devices_that_exist_are_available() -> None:
     machine = MachineAllocator([0], ("a", "b", "c"))
     machine.configure([*servers(one=2, two=3), ServerInfo("none", {"cpu": MILLI})])
     assert machine.available() == {"one": {"gpu": 2 * MILLI}, "two": {"gpu": MILLI}}
-    simulated = MachineAllocator([0], ())
+    simulated = MachineAllocator([0], None)
     simulated.configure([ServerInfo("one", {"gpu": 2 * MILLI + 500}), *servers(two=5_000)])
     assert simulated.available() == {
         "one": {"gpu": 2 * MILLI},
@@ -49,7 +54,7 @@ def test_only_whole_devices_that_exist_are_available() -> None:
 
 
 def test_servers_without_bound_take_neither_memory_nor_time() -> None:
-    machine = MachineAllocator([0], ())
+    machine = MachineAllocator([0], None)
     began = time.process_time()
     tracemalloc.start()
     machine.configure(servers(huge=2**31, **{f"small-{at}": 8 for at in range(5_000)}))
@@ -62,3 +67,84 @@ def test_servers_without_bound_take_neither_memory_nor_time() -> None:
     assert (
         len({name for devices in found.values() for name in devices}) == MAX_FAKE_DEVICES + 40_000
     )
+
+
+def _spec(server: str, gpus: int) -> GenerationSpec:
+    return GenerationSpec(
+        command=1,
+        job="job",
+        generation=1,
+        placement=(ServerAllocation(server, 1),),
+        program=Program(("true",)),
+        worker={"gpu": gpus * MILLI},
+    )
+
+
+_VARIABLES = {
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "hip": "HIP_VISIBLE_DEVICES",
+    "rocr": "ROCR_VISIBLE_DEVICES",
+    "nvidia": "NVIDIA_VISIBLE_DEVICES",
+}
+
+
+@pytest.mark.parametrize(
+    ("nvidia_gpus", "amd_gpus", "environment", "expected"),
+    [
+        (0, 0, {}, None),  # numbers stand for devices
+        (4, 0, {}, ("0", "1", "2", "3")),
+        (4, 0, {"cuda": "3,1"}, ("3", "1")),
+        (4, 0, {"cuda": ""}, ()),
+        (4, 0, {"cuda": "-1"}, ()),
+        (4, 0, {"cuda": "0, -1, 2"}, ("0",)),  # an invalid number hides those after it
+        (4, 0, {"cuda": "1,7,2"}, ("1",)),
+        (4, 0, {"cuda": "GPU-a,MIG-b"}, ("GPU-a", "MIG-b")),
+        (4, 0, {"hip": "0"}, ("0", "1", "2", "3")),  # the other vendor's
+        (4, 0, {"nvidia": "2,3"}, ("2", "3")),
+        (4, 0, {"nvidia": "2,3", "cuda": "1"}, ("3",)),  # a number among those left
+        (1, 0, {"nvidia": "3"}, ("0",)),  # a container, whose driver lists the selected one
+        (4, 0, {"nvidia": "all"}, ("0", "1", "2", "3")),
+        (1, 0, {"nvidia": "none"}, ()),
+        (1, 0, {"nvidia": "void"}, ()),
+        (0, 4, {}, ("0", "1", "2", "3")),
+        (0, 4, {"rocr": "1,3"}, ("1", "3")),
+        (0, 4, {"rocr": "1,3", "hip": "1"}, ("3",)),
+        (0, 4, {"hip": "1,2", "cuda": "2,3"}, ("2",)),
+        (0, 4, {"rocr": ""}, ()),
+        (0, 0, {"cuda": "0,1"}, ("0", "1")),
+        (0, 0, {"cuda": ""}, ()),
+        (0, 0, {"rocr": "2"}, ("2",)),
+        (0, 0, {"hip": "2,5"}, ("2", "5")),
+        (0, 0, {"nvidia": "0,1"}, ("0", "1")),
+    ],
+)
+def test_hidden_devices_are_not_allocated(
+    nvidia_gpus: int,
+    amd_gpus: int,
+    environment: dict[str, str],
+    expected: tuple[str, ...] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvidia, amd = tmp_path / "nvidia", tmp_path / "amd"
+    for index in range(nvidia_gpus):
+        (nvidia / f"0000:0{index}:00.0").mkdir(parents=True)
+    for index in range(amd_gpus + 1 if amd_gpus else 0):
+        (amd / str(index)).mkdir(parents=True)
+        (amd / str(index) / "gpu_id").write_text(f"{index * 1000}\n")  # the first is the CPU
+    monkeypatch.setattr(machines, "_NVIDIA", nvidia)
+    monkeypatch.setattr(machines, "_AMD", amd)
+    for key, name in _VARIABLES.items():
+        monkeypatch.delenv(name, raising=False)
+        if key in environment:
+            monkeypatch.setenv(name, environment[key])
+    devices = machines.physical_devices()
+    assert devices == expected
+    machine = MachineAllocator([0], devices)
+    machine.configure(servers(one=8))
+    count = 8 if expected is None else len(expected)
+    assert machine.available() == {"one": {"gpu": count * MILLI}}
+    assert dealt(machine)["one"] == (expected if expected is not None else tuple("01234567"))
+    # Without its own list, a job would find the hidden devices.
+    [allocation] = machine.deal(_spec("one", gpus=min(count, 1)), ())
+    assert allocation.told == (dealt(machine)["one"][:1] if count else ())

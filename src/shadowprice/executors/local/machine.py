@@ -17,6 +17,7 @@ from shadowprice.executors.generations.disk import list_names
 from shadowprice.executors.generations.placing import PlacementError
 
 _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
+_AMD: Final = Path("/sys/class/kfd/kfd/topology/nodes")
 
 MAX_FAKE_DEVICES: Final = 4_096
 """Maximum number of simulated GPUs of a server, on a machine without GPUs."""
@@ -50,15 +51,70 @@ class ProcessAllocation:
         return {"server": self.process.server, "cores": self.cores, "devices": dict(self.devices)}
 
 
-def physical_devices() -> tuple[str, ...]:
-    """Return the GPUs in ``CUDA_VISIBLE_DEVICES``, or else those that the driver lists."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if visible:
-        return tuple(dict.fromkeys(filter(None, (name.strip() for name in visible.split(",")))))
+def physical_devices() -> tuple[str, ...] | None:
+    """Return the GPUs that this process may use, by number or UUID; None if nothing names any.
+
+    These are the GPUs that a driver lists, as far as the environment doesn't hide them by
+    ``NVIDIA_VISIBLE_DEVICES``, ``ROCR_VISIBLE_DEVICES``, ``HIP_VISIBLE_DEVICES`` or
+    ``CUDA_VISIBLE_DEVICES``. Without a driver, the environment alone names them.
+    """
+    nvidia = _nvidia_devices()
+    devices = nvidia or _amd_devices() or None
+    outer = os.environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
+    hides_all = outer in {"", "none", "void"}
+    # A container's driver lists only the selected devices already, and numbers them from 0.
+    is_container = 0 < len(nvidia) <= len(outer.split(","))
+    if hides_all or not (outer == "all" or is_container):
+        devices = _visible(devices, "" if hides_all else outer)
+    if not nvidia and "ROCR_VISIBLE_DEVICES" in os.environ:
+        devices = _visible(devices, os.environ["ROCR_VISIBLE_DEVICES"])
+    inner = [
+        _visible(devices, os.environ[name])
+        for name in ("CUDA_VISIBLE_DEVICES", *(() if nvidia else ("HIP_VISIBLE_DEVICES",)))
+        if name in os.environ
+    ]
+    for other in inner[1:]:
+        inner[0] = tuple(name for name in inner[0] if name in other)
+    return inner[0] if inner else devices
+
+
+def _visible(devices: tuple[str, ...] | None, text: str) -> tuple[str, ...]:
+    """Return the devices that a variable's value shows: numbers of ``devices``, or UUIDs.
+
+    ``devices`` is None if it is unknown which there are. As in CUDA and ROCm, the first invalid
+    entry hides itself and those after it.
+    """
+    visible: dict[str, None] = {}
+    for name in (entry.strip() for entry in text.split(",")):
+        if name.isascii() and name.isdigit():
+            index = int(name)
+            if devices is not None and index >= len(devices):
+                break
+            visible[str(index) if devices is None else devices[index]] = None
+        elif name.startswith(("GPU-", "MIG-")):
+            visible[name] = None
+        else:
+            break
+    return tuple(visible)
+
+
+def _nvidia_devices() -> tuple[str, ...]:
+    """Return the numbers of the GPUs that NVIDIA's driver lists."""
     try:
         return tuple(str(number) for number in range(len(list_names(_NVIDIA))))
     except OSError:
         return ()
+
+
+def _amd_devices() -> tuple[str, ...]:
+    """Return the numbers of the GPUs that AMD's driver lists; nodes with the id 0 are CPUs."""
+    count = 0
+    for node in _AMD.glob("*/gpu_id"):
+        try:
+            count += node.read_text(encoding="ascii").strip() not in {"", "0"}
+        except (OSError, ValueError):
+            continue
+    return tuple(str(number) for number in range(count))
 
 
 class MachineAllocator:
@@ -69,12 +125,13 @@ class MachineAllocator:
     devices. On a machine without devices, numbers simulate up to `MAX_FAKE_DEVICES` devices of a
     server.
 
-    ``cores`` and ``devices`` are those to allocate; ``devices`` may be empty.
+    ``cores`` and ``devices`` are those to allocate. ``devices`` is empty if all are hidden from
+    this process, and None if the machine has none.
     """
 
-    def __init__(self, cores: Sequence[int], devices: Sequence[str]) -> None:
+    def __init__(self, cores: Sequence[int], devices: Sequence[str] | None) -> None:
         self._cores = tuple(cores)
-        self._devices = tuple(devices)
+        self._devices = None if devices is None else tuple(devices)
         self._slices: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
         self._available: Mapping[str, Mapping[str, int]] = {}
         self._next_core = 0
@@ -90,7 +147,7 @@ class MachineAllocator:
         for name, server in by_name.items():
             core_count = -(-server.capacity.get("cpu", 0) // MILLI)
             device_count = sum(_gpus(server.capacity).values()) // MILLI
-            if not self._devices:
+            if self._devices is None:
                 device_count = min(device_count, MAX_FAKE_DEVICES)
             cores, devices = self._slices.get(name, ((), ()))
             if len(cores) != min(core_count, len(self._cores)):
@@ -122,7 +179,7 @@ class MachineAllocator:
         return taken
 
     def _take_devices(self, count: int, taken: set[str]) -> tuple[str, ...]:
-        if self._devices:
+        if self._devices is not None:
             return tuple(name for name in self._devices if name not in taken)[:count]
         free: list[str] = []
         while len(free) < count:
@@ -167,7 +224,7 @@ class MachineAllocator:
             devices = self._devices_for(process.server, demand, used, assigned.get(process.server))
             used.update(devices)
             own = self._slices[process.server][1]
-            visible = tuple(devices) if own or self._devices else None
+            visible = tuple(devices) if own or self._devices is not None else None
             allocations.append(
                 ProcessAllocation(process, cores, devices, visible, demand.get("memory", 0))
             )

@@ -22,8 +22,9 @@ class LocalSettings:
     cgroup : str
         Path of a control group delegated to this user, ``auto`` for the service's own, ``off``
         for none.
-    devices : tuple of str
-        GPUs to allocate, by number or UUID; by default those that the driver lists.
+    devices : tuple of str or None
+        GPUs to allocate, by number or UUID; by default those that the driver lists and the
+        environment doesn't hide. None if the machine has none, so that they are simulated.
     log_bytes : int
         Maximum bytes kept of each process's log.
     memory : str
@@ -34,7 +35,7 @@ class LocalSettings:
     """
 
     cgroup: str = "auto"
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] | None = None
     log_bytes: int = DEFAULT_LOG_BYTES
     memory: str = "auto"
     users: str = ""
