@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -327,3 +328,48 @@ def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None
         assert len(place.began("again")) == 2
     finally:
         service.kill(signal.SIGTERM)
+
+
+def test_a_viewer_that_resumes_after_a_restore_misses_no_event(place: Place) -> None:
+    """Events that the backup lacks had numbers, which mustn't name others afterwards."""
+
+    def told(after: int, kind: str, job: str) -> tuple[int, list[int]]:
+        """Resume after a number, until an event; return its number and all numbers on the way."""
+        numbers: list[int] = []
+        with service.client.stream(
+            "GET", "/v1/events", headers={"Last-Event-ID": str(after)}
+        ) as it:
+            for line in it.iter_lines():
+                if line.startswith("id: "):
+                    numbers.append(int(line[4:]))
+                if line.startswith("data: ") and numbers:
+                    event = json.loads(line[6:])
+                    if (event.get("kind"), event.get("job")) == (kind, job):
+                        return int(event["id"]), numbers
+        raise AssertionError("the stream ended")
+
+    service = ServiceProcess(place.data, place.cluster)
+    submitted(service, place.job("early", "early"))
+    last_of_backup, _ = told(0, "running", "early")
+    place.back_up()
+    for index in range(3):
+        submitted(service, place.job(f"lost-{index}", "lost"))
+    last, lost = told(last_of_backup, "submitted", "lost-2")
+    service.kill(signal.SIGKILL)
+    for _ in range(2):  # the same backup may be restored twice
+        place.restore(place.data)
+        service = ServiceProcess(place.data, place.cluster)
+        try:
+            submitted(service, place.job("after", "after"))
+            _, numbers = told(last, "submitted", "after")
+            assert numbers == sorted(set(numbers))
+            assert not set(numbers) & set(lost)
+            _, every = told(0, "submitted", "after")
+            assert [number for number in every if number > last_of_backup][
+                : len(numbers)
+            ] == numbers
+            last, lost = told(0, "submitted", "after")[0], [*lost, *numbers]
+        finally:
+            service.kill(signal.SIGKILL)
+    for mark in ("early", "lost", "after"):
+        place.go(mark)

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 SECOND: Final = 1_000_000_000
+MILLISECOND: Final = 1_000_000
 """Nanoseconds in a second."""
 
 STEP_TOLERANCE_NS: Final = SECOND

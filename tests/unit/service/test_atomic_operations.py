@@ -108,12 +108,15 @@ class Armed:
 
 
 def picture(bench: Bench) -> dict[str, Any]:
-    """Return all that a truth knows and keeps, but for what a policy remembers by itself."""
+    """Return all that a truth knows and keeps, but for what a policy remembers by itself.
+
+    Events have their places in order instead of their numbers, which skip at every start.
+    """
     truth = bench.truth
     kept: dict[str, Any] = {
         "digest": truth.engine.state_digest(),
         "sequence": truth.engine.sequence,
-        "numbers": (truth.engine.state.commands, truth.next_job, truth.next_event_id),
+        "numbers": (truth.engine.state.commands, truth.next_job),
         "running": dict(truth.engine.running),
         "reserved": truth.engine.ledger.used.tolist(),
         "unacknowledged": dict(truth.engine.unacknowledged),
@@ -130,6 +133,9 @@ def picture(bench: Bench) -> dict[str, Any]:
             if table.name not in {tables.memory.name, tables.snapshots.name}:
                 rows = connection.execute(select(table).order_by(*table.primary_key.columns))
                 kept[f"table {table.name}"] = [tuple(row) for row in rows]
+    events = kept[f"table {tables.events.name}"]
+    assert all(event[0] < truth.next_told for event in events)
+    kept[f"table {tables.events.name}"] = [(at, *event[1:]) for at, event in enumerate(events)]
     return kept
 
 

@@ -117,4 +117,28 @@ class InvalidProgress:
     reason: str
 
 
-Report = Started | StartRefused | Ended | Progressed | InvalidProgress | ServerSeen | ServerGone
+@dataclass(frozen=True, slots=True)
+class PartlyEnded:
+    """Report that workers of a running generation exited 0, while others have not ended.
+
+    It is emitted if that lasts for some seconds, and again when more workers have exited. ``at`` is
+    in seconds since 1970. ``ended`` and ``running`` are names of workers.
+    """
+
+    job: str
+    generation: int
+    at: float
+    ended: tuple[str, ...]
+    running: tuple[str, ...]
+
+
+Report = (
+    Started
+    | StartRefused
+    | Ended
+    | Progressed
+    | InvalidProgress
+    | PartlyEnded
+    | ServerSeen
+    | ServerGone
+)

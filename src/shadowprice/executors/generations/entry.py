@@ -20,6 +20,7 @@ from shadowprice.executors.contract import (
     GenerationPhase,
     GenerationStatus,
     InvalidProgress,
+    PartlyEnded,
     Progressed,
     Report,
     ServerAllocation,
@@ -32,6 +33,7 @@ from shadowprice.executors.generations.generation import (
     ENDED,
     LAUNCHING,
     REFUSED,
+    RUNNING,
     TERMINAL_PHASES,
     GenerationDirectory,
 )
@@ -39,6 +41,9 @@ from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.progress import format_report_error, read_progress
 
 _MOST_PROGRESS: Final = 65_536
+
+UNEVEN_END_SECONDS: Final = 3.0
+"""Seconds that workers may end after the first one without a report."""
 
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors caused by the service's own resource limits; the file is read again later."""
@@ -65,8 +70,12 @@ class TrackedGeneration:
         self.stop_ordered = False
         self.told_start = False
         self.told_end = False
+        self.told_exits = 0
+        """Number of workers in the last report of those that exited."""
         self.launched = float("-inf")
         self.looking = asyncio.Lock()
+        self._uneven_since: float | None = None
+        """Monotonic time since which some workers have ended, and others haven't."""
         self._stop_command = 0
         self._seen_progress: tuple[int, int] | None = None
         self._fault = ""
@@ -131,6 +140,10 @@ class TrackedGeneration:
         if self._faults > 1 and not self._told_fault:
             self._told_fault = True
             reports.append(InvalidProgress(self.job, self.number, time.time(), self._fault))
+        partly = self._partly_ended()
+        if partly is not None and len(partly.ended) != self.told_exits:
+            self.told_exits = len(partly.ended)
+            reports.append(partly)
         end = self._end()
         if end is not None and not self.told_end:
             self.told_end = True
@@ -145,6 +158,26 @@ class TrackedGeneration:
         if started is None:
             return None
         return Started(self.state["command"], self.job, self.number, started)
+
+    def exits(self) -> dict[str, int]:
+        """Return the exit statuses of the processes that have ended, while others run."""
+        return dict(self.state.get("exits", ()))
+
+    def _partly_ended(self) -> PartlyEnded | None:
+        """Return which workers exited 0, if others have not ended some seconds later."""
+        exits = self.exits()
+        workers = [name for name in self.processes if name.startswith("worker-")]
+        ended = tuple(name for name in workers if exits.get(name) == 0)
+        running = tuple(name for name in workers if name not in exits)
+        if self.phase != RUNNING or self.stop_ordered or not ended or not running:
+            self._uneven_since = None
+            return None
+        now = time.monotonic()
+        if self._uneven_since is None:
+            self._uneven_since = now
+        if now - self._uneven_since < UNEVEN_END_SECONDS:
+            return None
+        return PartlyEnded(self.job, self.number, time.time(), ended, running)
 
     def _end(self) -> Ended | StartRefused | None:
         ended = float(self.state.get("at", 0.0))

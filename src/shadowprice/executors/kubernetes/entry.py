@@ -110,6 +110,10 @@ class KubernetesEntry(RemoteGeneration):
     def read(self) -> None:
         """Do nothing: its record is in the API server; see `take`."""
 
+    def exits(self) -> dict[str, int]:
+        """Return the exit statuses of the processes that have ended, while others run."""
+        return {end.name: end.code for end in self.ends()}
+
     def ends(self) -> list[ProcessExit]:
         """Return the ends of the processes that have ended."""
         return [part.end for part in self.parts.values() if part.end is not None]

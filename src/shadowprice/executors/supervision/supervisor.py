@@ -89,6 +89,8 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._children: dict[str, _Child] = {}
         self._exits: list[tuple[str, int]] = []
+        self._told_exits = 0
+        """Number of exits in the stored state."""
         self._notes: dict[str, str] = {}
         self._killed: set[str] = set()
         self._forced = False
@@ -321,6 +323,9 @@ class Supervisor:
             others = any(child.code is None for child in self._children.values())
             grace = self._plan["grace"]
             self._end(grace if others else min(grace, STRAY_GRACE))
+        elif not over and len(self._exits) > self._told_exits:
+            self._told_exits = len(self._exits)
+            self._tell({**self._generation.state(), "exits": self._exits})
 
     def _settles(self, workers: int) -> bool:
         """Return whether to wait for helpers of workers that exited 0; note those that stay.

@@ -17,6 +17,7 @@ from shadowprice.executors.contract import (
     GenerationPhase,
     GenerationStatus,
     InvalidProgress,
+    PartlyEnded,
     Progressed,
     Report,
     Started,
@@ -104,7 +105,7 @@ class Reconciler:
         A refusal isn't ignored: no generation of that number will run.
         """
         return isinstance(
-            report, Started | Ended | Progressed | InvalidProgress
+            report, Started | Ended | Progressed | InvalidProgress | PartlyEnded
         ) and self.is_orphan(report.job, report.generation)
 
     def accepted(self, job: str, generation: int) -> None:

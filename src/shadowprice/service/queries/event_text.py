@@ -104,6 +104,8 @@ def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
             return f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
         case "timespan" if "until" not in data:
             return why
+        case "partly-ended":
+            return f"generation {data['generation']} has partly ended: {why}"
         case "obstructed":
             on = f" on {', '.join(data['servers'])}" if data["servers"] else ""
             return f"generation {data['generation']}{on} can't be started or ended now: {why}"

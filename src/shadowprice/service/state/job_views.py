@@ -241,6 +241,10 @@ _NAMES: Final = tuple(field.name for field in fields(JobView))
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
+PARTLY_ENDED: Final = "partly-ended"
+"""Code of the reason of a running job of which some workers exited 0, and the kind of the event."""
+
+
 def promised_slot(record: JobRecord) -> int | None:
     """Return the slot in which the policy promises or plans to complete a job, if any."""
     if record.promise is not None:
@@ -323,7 +327,13 @@ def view_changes(
         changes["reason"] = None  # a former reason to wait is outdated
     elif has_ended(engine) and record.status is not Status.ARRIVED and placement is None:
         changes["reason"] = reason_to_wait(engine, calendar)
-    elif view.reason is not None and view.reason.get("code") == CODE:
+    elif view.reason is not None and (
+        view.reason.get("code") == CODE
+        or (
+            view.reason.get("code") == PARTLY_ENDED
+            and (placement is None or record.generation != view.generation)
+        )
+    ):
         changes["reason"] = None
     if view.decided is None and record.status is not Status.ARRIVED:
         changes["decided"] = now

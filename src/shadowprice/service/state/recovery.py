@@ -38,7 +38,7 @@ from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.budgets.billing import read_accounts
-from shadowprice.service.clock import MonotonicWallClock, SlotCalendar
+from shadowprice.service.clock import MILLISECOND, MonotonicWallClock, SlotCalendar
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margins, read_margins
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
@@ -102,15 +102,16 @@ def recover(
     with store.reading() as connection:
         engine, since, replayed = _engine(connection, choice, virtual=virtual)
         views, specs, pending = _jobs(connection)
+        calendar = _calendar(connection, cluster, store)
         return RecoveredState(
             engine,
-            _calendar(connection, cluster, store),
+            calendar,
             views,
             specs,
             _orders(connection, engine),
             pending,
             (connection.execute(select(func.max(tables.jobs.c.id))).scalar() or 0) + 1,
-            (connection.execute(select(func.max(tables.events.c.id))).scalar() or 0) + 1,
+            _next_event(connection, calendar, clock.now()),
             read_accounts(connection),
             _last_at(connection),
             since,
@@ -170,6 +171,17 @@ def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCal
     origin = int(_value(connection, "origin"))
     calendar = SlotCalendar.starting(0, cluster.slot_seconds)
     return SlotCalendar(origin, calendar.slot)
+
+
+def _next_event(connection: Connection, calendar: SlotCalendar, now: int) -> int:
+    """Return the number of the next event.
+
+    The store may be a restored backup, and clients resume from numbers that were used after it was
+    copied. So each start skips to the milliseconds since the first start: fewer events than that
+    were ever emitted.
+    """
+    last = connection.execute(select(func.max(tables.events.c.id))).scalar() or 0
+    return max(last + 1, (now - calendar.origin) // MILLISECOND)
 
 
 def _last_at(connection: Connection) -> int:

@@ -31,6 +31,7 @@ from shadowprice.executors.contract import (
     GenerationStatus,
     InvalidProgress,
     Obstacle,
+    PartlyEnded,
     Progressed,
     Started,
     StartRefused,
@@ -40,7 +41,7 @@ from shadowprice.executors.generations.verdict import ALL_WORKERS_SUCCEEDED
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
-from shadowprice.service.state.job_views import view_changes
+from shadowprice.service.state.job_views import PARTLY_ENDED, view_changes
 from shadowprice.service.state.restart_costs import is_restart
 from shadowprice.service.state.start_ups import (
     note_process,
@@ -71,8 +72,18 @@ MAX_REPORTED_ERRORS: Final = 5
 """Maximum number of different `misreported` events of one generation."""
 
 
-DurableReport = Started | StartRefused | Ended | InvalidProgress
+MAX_LISTED_WORKERS: Final = 8
+"""Maximum names of workers in a message."""
+
+
+DurableReport = Started | StartRefused | Ended | InvalidProgress | PartlyEnded
 """A report that is applied by itself; progress reports are applied together."""
+
+
+def _first_names(names: Sequence[str]) -> str:
+    """Return a list of names for people, shortened."""
+    rest = len(names) - MAX_LISTED_WORKERS
+    return ", ".join(names[:MAX_LISTED_WORKERS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,9 @@ class RecordReports:
             return
         if isinstance(report, InvalidProgress):
             self.misreported(batch, report)
+            return
+        if isinstance(report, PartlyEnded):
+            self._partly_ended(batch, report)
             return
         judged = _judge_exit(batch, report)
         if self._first(batch, judged):
@@ -184,6 +198,23 @@ class RecordReports:
         }
         if report.reason not in reasons and len(reasons) < MAX_REPORTED_ERRORS:
             batch.tell("misreported", name, generation=generation, reason=report.reason)
+
+    @staticmethod
+    def _partly_ended(batch: Batch, report: PartlyEnded) -> None:
+        """Record which workers of a running generation exited 0, and which have not ended."""
+        name, generation = report.job, report.generation
+        record, view = batch.engine.open_jobs.get(name), batch.truth.views.get(name)
+        if record is None or view is None or record.generation != generation:
+            return
+        have = "has" if len(report.running) == 1 else "have"
+        message = (
+            f"{_first_names(report.ended)} exited 0; {_first_names(report.running)} {have} not "
+            "ended, and the job ends with the last worker"
+        )
+        reason = {"code": PARTLY_ENDED, "message": message}
+        if name in batch.engine.running and view.reason != reason:
+            batch.change(name, reason=reason)
+            batch.tell(PARTLY_ENDED, name, generation=generation, reason=message)
 
     def _over(
         self, batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False

@@ -32,6 +32,7 @@ WARNINGS: Final = frozenset(
         "start-failed",
         "displaced",
         "obstructed",
+        "partly-ended",
     }
 )
 """Kinds of events that become warnings."""
