@@ -147,4 +147,4 @@ def test_hidden_devices_are_not_allocated(
     assert dealt(machine)["one"] == (expected if expected is not None else tuple("01234567"))
     # Without its own list, a job would find the hidden devices.
     [allocation] = machine.deal(_spec("one", gpus=min(count, 1)), ())
-    assert allocation.told == (dealt(machine)["one"][:1] if count else ())
+    assert allocation.visible_devices == (dealt(machine)["one"][:1] if count else ())

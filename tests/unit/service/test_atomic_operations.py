@@ -134,7 +134,7 @@ def picture(bench: Bench) -> dict[str, Any]:
                 rows = connection.execute(select(table).order_by(*table.primary_key.columns))
                 kept[f"table {table.name}"] = [tuple(row) for row in rows]
     events = kept[f"table {tables.events.name}"]
-    assert all(event[0] < truth.next_told for event in events)
+    assert all(event[0] < truth.next_event_id for event in events)
     kept[f"table {tables.events.name}"] = [(at, *event[1:]) for at, event in enumerate(events)]
     return kept
 
