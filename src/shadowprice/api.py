@@ -23,7 +23,13 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.inputs.given import list_entries, to_int, to_python_values
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.atomic_directory import AtomicDirectory
-from shadowprice.results.comparison import is_comparison, write_compared_run, write_comparison
+from shadowprice.results.comparison import (
+    comparison_short_table,
+    is_comparison,
+    rows_of,
+    write_compared_run,
+    write_comparison,
+)
 from shadowprice.results.difference import RunDiff, diff_runs
 from shadowprice.results.listing import parse_slot
 from shadowprice.results.report.page import write_report
@@ -37,6 +43,7 @@ from shadowprice.results.run_directory import (
     write_run,
 )
 from shadowprice.results.slot_snapshot import SlotSnapshot, slot_snapshot_of
+from shadowprice.short_table import ShortTable, ShownAsTable
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import ScenarioSource
 from shadowprice.simulator.trials import (
@@ -56,8 +63,8 @@ Policies = str | Sequence[str | tuple[str, Parameters]]
 """A name, or a sequence of names and (name, parameters) pairs."""
 
 
-@dataclass(frozen=True, eq=False)
-class Result:
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(ShownAsTable):
     """A run and its tables.
 
     Parameters
@@ -68,14 +75,10 @@ class Result:
 
     run: RunData
 
-    def __repr__(self) -> str:
-        summary = self.summary
-        partial = ", partial" if self.partial else ""
-        return (
-            f"<Result of {self.policy}: utility {summary['total_utility']:.6g} of "
-            f"{summary['value']:.6g}, "
-            f"{summary['finished']} of {summary['arrived']} jobs finished{partial}>"
-        )
+    def short_table(self) -> ShortTable:
+        """Return the metrics that ``simulate`` prints, without those of elapsed time."""
+        title = f"Result of {self.policy}{', partial' if self.partial else ''}"
+        return comparison_short_table(title, [self.policy], rows_of([self.run]))
 
     @property
     def policy(self) -> str:
@@ -184,8 +187,8 @@ class Result:
         return Path(folder)
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(ShownAsTable):
     """Several policies on one workload, for one or several seeds.
 
     Parameters
@@ -199,11 +202,16 @@ class Comparison:
     runs: Mapping[str, Result]
     trials: SeedRuns
 
-    def __repr__(self) -> str:
+    def short_table(self) -> ShortTable:
+        """Return the metrics that ``compare`` prints, without those of elapsed time."""
         seeds = len(self.trials.seeds)
-        description = f"{', '.join(self.runs)}, {seeds} seed{'s' if seeds > 1 else ''}"
-        remark = f"; {self.trials.remark}" if self.trials.remark else ""
-        return f"<Comparison of {description}{remark}>"
+        if seeds == 1:
+            runs = [result.run for result in self.runs.values()]
+            return comparison_short_table("Comparison", list(self.runs), rows_of(runs))
+        title = f"Comparison, mean of {seeds} seeds ± 95 %"
+        if self.trials.remark:
+            title += f"; {self.trials.remark}"
+        return comparison_short_table(title, self.trials.policies, self.trials.mean_rows())
 
     def __getitem__(self, label: str) -> Result:
         """Return the run of a policy with the first seed."""
@@ -273,8 +281,8 @@ class Comparison:
         return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-@dataclass(frozen=True, eq=False)
-class WhatIf:
+@dataclass(frozen=True, eq=False, repr=False)
+class WhatIf(ShownAsTable):
     """A workload on a cluster as it is, and with servers added or removed.
 
     Parameters
@@ -285,8 +293,15 @@ class WhatIf:
 
     found: Alternatives
 
-    def __repr__(self) -> str:
-        return f"<WhatIf of {', '.join(change.label for change in self.found.changes)}>"
+    def short_table(self) -> ShortTable:
+        """Return the table that ``whatif`` prints, with a row for each policy and change."""
+        rows: list[list[str]] = []
+        columns: list[str] = []
+        for policy in self.found.policies:
+            columns, of_policy = self.found.table(policy)
+            rows += ([policy, *row] for row in of_policy)
+        numeric = range(2, 2 + len(columns))
+        return ShortTable("What if", ("policy", "change", *columns), rows, len(rows), numeric)
 
     @property
     def frame(self) -> pl.DataFrame:

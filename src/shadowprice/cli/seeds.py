@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from shadowprice.cli.console import SafeText
-from shadowprice.results.metric_definitions import MetricDefinition, best_of
 
 if TYPE_CHECKING:
-    from shadowprice.results.significance import ConfidenceInterval, PairedTest
+    from shadowprice.results.metric_definitions import MetricDefinition
+    from shadowprice.results.significance import PairedTest
     from shadowprice.simulator.trials import SeedRuns
 
 SIGNIFICANT = 0.05
-
-
-def _figures(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
-
-
-def written(measure: MetricDefinition, value: float) -> str:
-    """Format a value of a measure."""
-    return measure.written(value, _figures)
-
-
-def with_reach(measure: MetricDefinition, mean: ConfidenceInterval) -> str:
-    """Format a mean and half the width of its confidence interval."""
-    if not math.isfinite(mean.half):
-        return written(measure, mean.mean)
-    return f"{written(measure, mean.mean)} ± {written(measure, mean.half)}"
 
 
 def seeds_table(trials: SeedRuns) -> Table:
@@ -39,16 +22,12 @@ def seeds_table(trials: SeedRuns) -> Table:
     table.add_column(f"mean of {len(trials.seeds)} seeds ± 95 %")
     for name in trials.policies:
         table.add_column(SafeText(name), justify="right")
-    for measure in trials.measures:
-        means = [trials.interval(name, measure.key) for name in trials.policies]
-        best = best_of([None if mean is None else mean.mean for mean in means], measure.better)
+    for row in trials.mean_rows():
         cells = [
-            SafeText("-")
-            if mean is None
-            else SafeText(with_reach(measure, mean), "bold green" if index in best else "")
-            for index, mean in enumerate(means)
+            SafeText(text, "bold green" if index in row.best else "")
+            for index, text in enumerate(row.texts)
         ]
-        table.add_row(SafeText(measure.name), *cells)
+        table.add_row(SafeText(row.name), *cells)
     return table
 
 
@@ -83,4 +62,4 @@ def tested(measure: MetricDefinition, test: PairedTest) -> tuple[str, str]:
     star = "*" if test.adjusted < SIGNIFICANT else " "
     good = test.difference.mean * measure.better > 0
     style = ("green" if good else "red") if test.adjusted < SIGNIFICANT else ""
-    return f"{sign}{with_reach(measure, test.difference)}, p {test.adjusted:.2g}{star}", style
+    return f"{sign}{measure.written_mean(test.difference)}, p {test.adjusted:.2g}{star}", style

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
@@ -39,6 +39,7 @@ from shadowprice.rest.ops import ServiceStatus, Timespan
 from shadowprice.rest.servers import Server, ServerList
 from shadowprice.rest.tenants import Statement, Tenant, TenantList
 from shadowprice.rest.tokens import NewToken, Token, TokenList
+from shadowprice.short_table import ShortTable, ShownAsTable, table_of_records
 
 Json = Mapping[str, Any]
 Model = TypeVar("Model", bound=ApiRecord)
@@ -86,20 +87,69 @@ class ApiCall(Generic[T]):
         return {key: value for key, value in (self.query or {}).items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubmitResult(ShownAsTable):
     """The result of submitting several jobs: accepted jobs, and the others' problems by name."""
 
     jobs: Sequence[Job]
     problems: Mapping[str, ServiceError]
 
+    def short_table(self) -> ShortTable:
+        """Return a table of the accepted jobs and the problems, one row each."""
+        records = [
+            *([("name", name), ("problem", str(error))] for name, error in self.problems.items()),
+            *(_short(job) for job in self.jobs),
+        ]
+        title = f"{len(self.jobs):,} jobs accepted, {len(self.problems):,} with problems"
+        return table_of_records(title, records)
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Page(ShownAsTable, Generic[T]):
     """A page of a listing, and the cursor of the next one."""
 
     entries: Sequence[T]
     next: int | None
+
+    def short_table(self) -> ShortTable:
+        """Return a table with a row for each entry."""
+        more = ", more follow" if self.next is not None else ""
+        return table_of_records(
+            f"{len(self.entries):,} entries{more}", [_short(entry) for entry in self.entries]
+        )
+
+
+class RecordTuple(ShownAsTable, tuple[T, ...]):
+    """Records of one listing."""
+
+    __slots__ = ()
+
+    def short_table(self) -> ShortTable:
+        """Return a table with a row for each record."""
+        return table_of_records(f"{len(self):,} entries", [_short(record) for record in self])
+
+
+def _short(record: object) -> Iterable[tuple[str | None, object]]:
+    """Return the fields of a record for a table: those of a job that `queue` prints."""
+    if isinstance(record, Job):
+        return [(name, getattr(record, name)) for name in _JOB_COLUMNS]
+    if isinstance(record, ApiRecord):
+        return record.__repr_args__()
+    return record.items() if isinstance(record, Mapping) else [("entry", record)]
+
+
+_JOB_COLUMNS: Final = (
+    "name",
+    "tenant",
+    "state",
+    "promise",
+    "completion",
+    "progress",
+    "required",
+    "workers",
+    "ps",
+    "reason_text",
+)
 
 
 def _path(*parts: str) -> str:
@@ -117,8 +167,8 @@ def _read(model: type[Model]) -> Callable[[bytes], Model]:
 
 def _listed(
     model: type[Model], entries: Callable[[Model], Sequence[T]]
-) -> Callable[[bytes], tuple[T, ...]]:
-    return lambda content: tuple(entries(model.model_validate_json(content)))
+) -> Callable[[bytes], RecordTuple[T]]:
+    return lambda content: RecordTuple(entries(model.model_validate_json(content)))
 
 
 def _paged(

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shadowprice.short_table import ShortTable, format_value
+
 
 class ApiRecord(BaseModel):
     """A value that the service sends. Keys that this version doesn't know are kept."""
@@ -16,6 +18,18 @@ class ApiRecord(BaseModel):
     def record(self) -> dict[str, Any]:
         """The value as plain JSON types, with its unknown keys."""
         return self.model_dump(mode="json")
+
+    def _repr_html_(self) -> str:
+        """Return the fields that have a value as a table, without secrets.
+
+        `repr` is one line, because lists of records show it too.
+        """
+        rows = [
+            (str(name), format_value(value))
+            for name, value in self.__repr_args__()
+            if value is not None
+        ]
+        return ShortTable(type(self).__name__, ("field", "value"), rows, len(rows)).html()
 
 
 class ApiPage(ApiRecord):

@@ -9,6 +9,7 @@ from typing import Final
 
 from shadowprice.results.metric_definitions import (
     RESTRICTED,
+    TIMING_METRICS,
     best_of,
     metrics_for,
     restricted_mean_until,
@@ -27,6 +28,7 @@ from shadowprice.results.run_directory import (
     write_json,
     write_run,
 )
+from shadowprice.short_table import ShortTable
 
 PAGE: Final = "compare.html"
 JSON_FILE: Final = "compare.json"
@@ -38,6 +40,8 @@ class MetricRow:
 
     Attributes
     ----------
+    key : str
+        Key of the measure.
     name : str
         Label of the measure.
     values : sequence of float or None
@@ -49,6 +53,7 @@ class MetricRow:
         direction.
     """
 
+    key: str
     name: str
     values: Sequence[float | None]
     texts: Sequence[str]
@@ -67,15 +72,27 @@ def rows_of(runs: Sequence[RunData]) -> list[MetricRow]:
                 rows.append(_common(runs))
             values = [restricted_mean_until(info, end) for info in infos]
         texts = ["-" if value is None else measure.written(value) for value in values]
-        rows.append(MetricRow(measure.name, values, texts, best_of(values, measure.better)))
+        rows.append(
+            MetricRow(measure.key, measure.name, values, texts, best_of(values, measure.better))
+        )
     return [row for row in rows if any(value is not None for value in row.values)]
+
+
+def comparison_short_table(
+    title: str, labels: Sequence[str], rows: Sequence[MetricRow]
+) -> ShortTable:
+    """Return rows of a comparison as a table, without the metrics of elapsed time."""
+    cells = [(row.name, *row.texts) for row in rows if row.key not in TIMING_METRICS]
+    return ShortTable(title, ("", *labels), cells, len(cells), range(1, len(labels) + 1))
 
 
 def _common(runs: Sequence[RunData]) -> MetricRow:
     """Return the row of mean completion times over the jobs that every run finished."""
     shared, means = common_completion([run.jobs for run in runs])
     texts = ["-" if mean is None else format_number(mean) for mean in means]
-    return MetricRow(f"mean JCT of {shared:,} all finished", means, texts, best_of(means, -1))
+    return MetricRow(
+        "common_jct", f"mean JCT of {shared:,} all finished", means, texts, best_of(means, -1)
+    )
 
 
 def comparison_to_record(runs: Sequence[RunData], trials: Fields | None = None) -> Fields:

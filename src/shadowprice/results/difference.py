@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
 from shadowprice.results.job_history_text import pluralize
 from shadowprice.results.run_directory import Fields, RunData
+from shadowprice.short_table import MAX_ROWS, ShortTable, ShownAsTable, table_of_records
 
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class RunDiff:
+@dataclass(frozen=True, eq=False, repr=False)
+class RunDiff(ShownAsTable):
     """Differences between two runs.
 
     Attributes
@@ -38,6 +39,17 @@ class RunDiff:
     outcomes: pl.DataFrame
     only_first: list[str]
     only_second: list[str]
+
+    def short_table(self) -> ShortTable:
+        """Return a table of the jobs with another result, the largest change first."""
+        first, second = self._infos
+        totals = [info["summary"]["total_utility"] for info in self._infos]
+        title = (
+            f"{second['policy']} earned {totals[1]:,.4g}, {first['policy']} {totals[0]:,.4g}; "
+            f"{pluralize(len(self.jobs), 'job')} with another result"
+        )
+        rows = [row.items() for row in self.jobs.head(MAX_ROWS).iter_rows(named=True)]
+        return replace(table_of_records(title, rows), total=len(self.jobs))
 
     @property
     def remarks(self) -> list[str]:

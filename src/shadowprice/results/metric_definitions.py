@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.results.report.number_format import format_duration, format_number
+
+if TYPE_CHECKING:
+    from shadowprice.results.significance import ConfidenceInterval
 
 Read = Callable[[Mapping[str, Any]], float | None]
 
@@ -60,6 +64,16 @@ class MetricDefinition:
         if self.unit is MetricUnit.SHARE:
             return f"{value:.1%}"
         return format_duration(value) if self.unit is MetricUnit.SECONDS else figures(value)
+
+    def written_mean(self, mean: ConfidenceInterval) -> str:
+        """Format a mean and half the width of its confidence interval."""
+        if not math.isfinite(mean.half):
+            return self.written(mean.mean, _four_digits)
+        return f"{self.written(mean.mean, _four_digits)} ± {self.written(mean.half, _four_digits)}"
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def _at(*path: str) -> Read:
@@ -194,6 +208,9 @@ _COMPUTING: Final = (
     MetricDefinition("decision_p99", "decision, p99", _latency("p99"), -1, _SECONDS, True),
     MetricDefinition("wall_seconds", "wall time", _at("timing", "wall_seconds"), -1, _SECONDS),
 )
+
+TIMING_METRICS: Final = frozenset(metric.key for metric in _COMPUTING)
+"""Keys of metrics of elapsed time, which differ in every run."""
 
 OVER_SEEDS: Final = tuple(
     one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from shadowprice.results.run_directory import (
     server_names,
 )
 from shadowprice.results.server_names import compress_name_list, group_equal_placements, group_of
+from shadowprice.short_table import MAX_ROWS, ShortTable, ShownAsTable, table_of_records
 
 JOBS: Final[dict[str, Any]] = {
     "job": pl.String(),
@@ -40,8 +41,8 @@ JOBS: Final[dict[str, Any]] = {
 """Columns of `SlotSnapshot.jobs`."""
 
 
-@dataclass(frozen=True, eq=False)
-class SlotSnapshot:
+@dataclass(frozen=True, eq=False, repr=False)
+class SlotSnapshot(ShownAsTable):
     """State of a run in one slot.
 
     Attributes
@@ -68,6 +69,20 @@ class SlotSnapshot:
     slot: int
     jobs: pl.DataFrame
     servers: pl.DataFrame
+
+    def short_table(self) -> ShortTable:
+        """Return a table of the running and waiting jobs, below the usage of each resource."""
+        usage = ", ".join(
+            f"{used / total:.0%} of {name}" for name, (used, total) in self.usage.items() if total
+        )
+        states = Counter(self.jobs["state"])
+        counts = ", ".join(f"{count:,} {state}" for state, count in states.items()) or "no jobs"
+        title = f"Slot {self.slot} of {self.info['policy']}: {counts}; {usage or 'nothing'} in use"
+        shown = self.jobs.head(MAX_ROWS).select(
+            "job", "tenant", "state", "since", "ran", "workers", "ps", "servers", "reason"
+        )
+        rows = [row.items() for row in shown.iter_rows(named=True)]
+        return replace(table_of_records(title, rows), total=len(self.jobs))
 
     @property
     def usage(self) -> dict[str, tuple[float, float]]:

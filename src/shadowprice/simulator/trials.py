@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.comparison import MetricRow
 from shadowprice.results.metric_definitions import (
     OVER_SEEDS,
     RESTRICTED,
+    TIMING_METRICS,
     MetricDefinition,
+    best_of,
     read_metrics,
     restricted_mean_until,
 )
@@ -34,9 +37,6 @@ from shadowprice.simulator.source import ScenarioSource
 ProgressBarFactory = Callable[[str], AbstractContextManager[ProgressCallback | None]]
 SeedRun = tuple[str, int, Mapping[str, Any]]
 """A policy's label, a seed, and the ``run.json`` of its run."""
-
-TIMING_METRICS: Final = frozenset({"decision_p99"})
-"""Metrics of elapsed time, which differ in every run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +93,18 @@ class SeedRuns:
         if key not in TIMING_METRICS and policy not in self.policies_with_variation:
             measured_values = measured_values[:1]
         return interval(measured_values) if measured_values else None
+
+    def mean_rows(self) -> list[MetricRow]:
+        """Return each metric's means by policy, with confidence intervals."""
+        rows = []
+        for metric in self.measures:
+            intervals = [self.interval(name, metric.key) for name in self.policies]
+            means = [None if each is None else each.mean for each in intervals]
+            texts = ["-" if each is None else metric.written_mean(each) for each in intervals]
+            rows.append(
+                MetricRow(metric.key, metric.name, means, texts, best_of(means, metric.better))
+            )
+        return rows
 
     def against_first(self, key: str) -> dict[str, PairedTest]:
         """Return each policy's difference from the first, with paired tests over the seeds.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -15,6 +15,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.metric_definitions import (
     OVER_SEEDS,
     RESTRICTED,
+    MetricDefinition,
     read_metrics,
     restricted_mean_until,
 )
@@ -64,6 +65,20 @@ class ClusterChange:
 NO_CHANGE = ClusterChange()
 
 
+def _unread(_info: Mapping[str, Any]) -> float | None:
+    return None
+
+
+_MAIN_METRICS: Final = tuple(
+    metric for metric in OVER_SEEDS if metric.key in {"total_utility", "finished", "in_time"}
+)
+_GAINS: Final = (
+    MetricDefinition("gain", "gain", _unread, 1),
+    MetricDefinition("gain_per_server", "gain a server", _unread, 1),
+    MetricDefinition("gain_per_cost", "gain a cost", _unread, 1),
+)
+
+
 @dataclass(frozen=True, eq=False)
 class WhatIfResult:
     """Metrics of every changed cluster, policy and seed."""
@@ -90,6 +105,23 @@ class WhatIfResult:
     def policies(self) -> list[str]:
         """Labels of the policies, in the given order."""
         return self.frame["policy"].unique(maintain_order=True).to_list()
+
+    def table(self, policy: str) -> tuple[list[str], list[list[str]]]:
+        """Return the heads and rows of a policy's table: label of the change, then means."""
+        shown = [
+            metric
+            for metric in (*_MAIN_METRICS, *_GAINS)
+            if self.frame[metric.key].null_count() < len(self.frame)
+        ]
+        rows = []
+        for change in self.changes:
+            cells = [change.label]
+            for metric in shown:
+                mean = self.interval(change, policy, metric.key)
+                is_own = bool(change.added) or metric not in _GAINS
+                cells.append(metric.written_mean(mean) if mean is not None and is_own else "-")
+            rows.append(cells)
+        return [metric.name.partition(",")[0] for metric in shown], rows
 
     def record(self) -> Fields:
         """Return plain values."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -194,38 +194,16 @@ def _of_service(
     return o.policy_choices(policy, params, set_)
 
 
-def _table(found: WhatIfResult, policy: str) -> Table:
+def _table(result: WhatIfResult, policy: str) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText
-    from shadowprice.cli.seeds import with_reach
-    from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 
-    measures = {candidate.key: candidate for candidate in OVER_SEEDS}
-    shown = [measures[key] for key in ("total_utility", "finished", "in_time")]
-    shown += [
-        MetricDefinition("gain", "gain", _unread, 1),
-        MetricDefinition("gain_per_server", "gain a server", _unread, 1),
-        MetricDefinition("gain_per_cost", "gain a cost", _unread, 1),
-    ]
-    shown = [
-        candidate
-        for candidate in shown
-        if found.frame[candidate.key].null_count() < len(found.frame)
-    ]
+    columns, rows = result.table(policy)
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column(SafeText(policy))
-    for measure in shown:
-        table.add_column(SafeText(measure.name.partition(",")[0]), justify="right")
-    for change in found.changes:
-        cells = []
-        for measure in shown:
-            mean = found.interval(change, policy, measure.key)
-            own = change.added or not measure.key.startswith("gain")
-            cells.append(SafeText("-" if mean is None or not own else with_reach(measure, mean)))
-        table.add_row(SafeText(change.label), *cells)
+    for name in columns:
+        table.add_column(SafeText(name), justify="right")
+    for label, *cells in rows:
+        table.add_row(SafeText(label), *map(SafeText, cells))
     return table
-
-
-def _unread(_info: Any) -> float | None:
-    return None
