@@ -308,6 +308,50 @@ def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
         assert visit.faults == []
 
 
+def test_a_refused_job_is_not_said_to_run_later(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/job/too%20big")
+        page.get_by_role("region", name="Generations").get_by_text("It never ran.").wait_for()
+        assert "has not run yet" not in page.locator("main").inner_text()
+        assert visit.faults == []
+
+
+def test_a_metric_of_one_value_has_no_chart(browser: Browser, live: RunningService) -> None:
+    steady = TRAIN.replace('"loss": 1 / step', '"loss": 1 / step, "start_seconds": 0.3519999957')
+    command = [sys.executable, "-I", "-c", steady, "4", "0.2"]
+    live.client.post("/v1/jobs", json=training("steady", 4, 0.2, run={"command": command}))
+    wait_until(lambda: state_of(live, "steady") == "finished")
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/job/steady")
+        page.locator("figure", has=page.get_by_role("heading", name="loss")).wait_for()
+        tile = page.locator(".tile", has_text="start_seconds")
+        assert tile.locator("b").inner_text() == "0.352"
+        assert page.get_by_role("heading", name="start_seconds").count() == 0
+        assert visit.faults == []
+
+
+def test_the_next_slot_of_an_idle_service_is_ahead(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live))
+        page.evaluate(
+            """async () => {
+            const {when, tickMoments} = await import("./assets/parts.mjs");
+            const past = new Date(Date.now() - 8000).toISOString();
+            const made = document.createElement("div");
+            made.id = "past";
+            made.append(when(past, {every: 3600}), when(past));
+            const small = document.createElement("small");
+            small.dataset.moment = past;
+            small.dataset.every = 3600;
+            made.append(small);
+            document.body.append(made);
+            tickMoments(made);
+            }"""
+        )
+        assert re.fullmatch(r"in (59 min|1 h)", page.locator("#past > small").inner_text())
+        assert re.fullmatch(r"\d+ s ago", page.locator("#past .when small").last.inner_text())
+
+
 def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: RunningService) -> None:
     live.client.post("/v1/jobs", json=training("doomed", 900, 1.0))
     with Visit(browser) as visit:

@@ -543,6 +543,12 @@ def test_numbers_read_alike_in_both_languages(browser: Browser) -> None:
         assert told == [format_number(value) for value in values]
         spans = visit.page.evaluate("[0, 90, 5400, 86400, 190800, 0.25].map((s) => span(s))")
         assert spans == ["0", "1 min 30 s", "1 h 30 min", "1 d", "2 d 5 h", "250 ms"]
+        # No part is a whole of the larger unit, and what is shown is the span, rounded.
+        near = [89 * 86400 + 86000, 86_399.9, 3_599.7, 7_199.9, 59.9996, 86_400 + 59, -86_399.9]
+        spans = visit.page.evaluate("(values) => values.map((s) => span(s))", near)
+        assert spans == ["90 d", "1 d", "1 h", "2 h", "1 min", "1 d 1 min", "-1 d"]
+        single = visit.page.evaluate("(values) => values.map((s) => span(s, 1))", near[:3])
+        assert single == ["90 d", "1 d", "1 h"]
 
 
 SERVED = """<!doctype html><html><head><style>{style}</style></head><body><div id="host"></div>

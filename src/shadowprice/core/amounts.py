@@ -340,6 +340,7 @@ def _scaled(value: int, units: Mapping[str, int], names: tuple[str, ...]) -> str
 def format_seconds(seconds: float) -> str:
     """Format a time span in the largest unit that keeps the number at 1 or above."""
     for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
-        if seconds >= length:
+        # The rounded number decides: 59.99 s are 1 min, not 60 s.
+        if float(f"{seconds / length:.3g}") >= 1:
             return f"{seconds / length:.3g}{unit}"
     return f"{seconds * 1000:.3g}ms"

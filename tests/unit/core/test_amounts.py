@@ -119,3 +119,4 @@ def test_formats_for_people() -> None:
         "2h",
         "2.31d",
     ]
+    assert [format_seconds(s) for s in (86_399, 3_599.9, 59.99)] == ["1d", "1h", "1min"]

@@ -377,6 +377,13 @@ def test_numbers_as_a_reader_wants_them() -> None:
         "250 ms",
         "-10 ms",
     ]
+    # Rounding never gives a whole of the larger unit: 24 h, 60 min.
+    assert [format_duration(s) for s in (86_399, 3_599.9, 59.99, 0.9999)] == [
+        "1 d",
+        "1 h",
+        "1 min",
+        "1 s",
+    ]
 
 
 def test_thinning_keeps_sums_and_gaps() -> None:

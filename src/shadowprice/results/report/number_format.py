@@ -33,6 +33,7 @@ def format_duration(seconds: float) -> str:
         ("ns", 1e-9),
     )
     for unit, length in units:
-        if seconds >= length * (1 - 1e-9):
+        # The rounded number decides: 59.99 s are 1 min, not 60 s.
+        if float(f"{seconds / length:.3g}") >= 1:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.3g} s"

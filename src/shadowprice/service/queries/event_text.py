@@ -23,6 +23,15 @@ def format_event(entry: Mapping[str, Any]) -> str:
     return escape_controls(text or _changed(kind, data, message))
 
 
+def _rounded(value: Any) -> Any:
+    """Return a JSON value whose fractions have at most six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
     """Return the line of a decision; None for other events."""
     slot = f"slot {data['promise']}" if data.get("promise") is not None else ""
@@ -120,5 +129,5 @@ def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
                 "was believed; planned by that from now on"
             )
     rest = {key: value for key, value in data.items() if key != "reason"}
-    details = f" {json.dumps(rest)}" if rest else ""
+    details = f" {json.dumps(_rounded(rest))}" if rest else ""
     return f"{kind}{details}{f': {why}' if why else ''}"

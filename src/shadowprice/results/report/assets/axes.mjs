@@ -1,6 +1,6 @@
 // Axes, zoom and tooltips that the kinds of charts share.
 
-import { tick } from "./format.mjs";
+import { roundStep, tick } from "./format.mjs";
 
 export const GRID = { left: 8, right: 16, top: 10, bottom: 26, outerBoundsMode: "same", outerBoundsContain: "axisLabel" };
 
@@ -41,11 +41,14 @@ export function nameAxis(names, chart, { most = 0.34, also = [], ...more } = {})
 
 /** Return an axis of numbers that are no slots. */
 export function plainAxis(d, chart, low, high) {
-  const { colours } = chart.page;
+  const { colours } = chart.page, top = high > low ? high : low + 1;
+  // Round positions only: the ends of the axis would stand on the labels beside them.
+  const step = roundStep((top - low) / (chart.small ? 4 : 8)), ticks = [];
+  for (let at = Math.ceil(low / step - 1e-9); at * step <= top * (1 + 1e-9); at += 1) ticks.push(at * step);
   return {
-    type: "value", min: low, max: high > low ? high : low + 1, name: d.x_label, nameLocation: "end", nameGap: 0, splitLine: { show: false },
+    type: "value", min: low, max: top, name: d.x_label, nameLocation: "end", nameGap: 0, splitLine: { show: false },
     nameTextStyle: { align: "right", verticalAlign: "top", padding: [22, 0, 0, 0], color: colours.soft, fontSize: 11 },
     axisLine: { show: true, onZero: false, lineStyle: { color: colours.line } }, axisTick: { show: false }, splitNumber: chart.small ? 4 : 8,
-    axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, formatter: tick },
+    axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, customValues: ticks, formatter: tick },
   };
 }

@@ -34,11 +34,14 @@ const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1], ["ms", 1e-3]];
 /** Write a span of time exactly, in at most so many units: `1 d 6 h`. */
 export function span(seconds, most = 2) {
   if (!Number.isFinite(seconds)) return "-";
-  let left = Math.abs(seconds);
+  let left = Math.abs(seconds), size = Infinity;
   const parts = [];
   for (const [at, [unit, length]] of UNITS.entries()) {
     const last = parts.length === most - 1 || at === UNITS.length - 1;
     const count = last ? Math.round(left / length) : Math.floor(left / length + 1e-9);
+    // Rounded up to a whole of the larger unit: 89 d 24 h are 90 d.
+    if (count * length >= size) return (seconds < 0 ? "-" : "") + span(Math.abs(seconds) - left + count * length, most);
+    size = length;
     if (count > 0) {
       parts.push(`${count.toLocaleString("en")} ${unit}`);
       left -= count * length;
@@ -91,10 +94,10 @@ export class Clock {
   /** Return the distance of round ticks that puts at most so many on a range of positions. */
   interval(range, most) {
     const wanted = range / Math.max(most, 1);
-    if (this.mode === "slots") return Math.max(1, round(wanted));
+    if (this.mode === "slots") return Math.max(1, roundStep(wanted));
     const days = [1, 2, 5, 7, 14, 28].map((count) => count * 86400);
     const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, ...days];
-    return steps.find((step) => step >= wanted) ?? (wanted < 1 ? round(wanted) : 28 * 86400 * Math.ceil(wanted / 28 / 86400));
+    return steps.find((step) => step >= wanted) ?? (wanted < 1 ? roundStep(wanted) : 28 * 86400 * Math.ceil(wanted / 28 / 86400));
   }
 
   /** Write a tick of the axis. */
@@ -113,7 +116,8 @@ export class Clock {
   }
 }
 
-function round(value) {
+/** Return the round number, 1, 2 or 5 times a power of ten, that is at least as large. */
+export function roundStep(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * (1 - 1e-9));
 }

@@ -196,7 +196,7 @@ const boxes = {
       grid: { ...GRID, top: 22, right: 20 },
       xAxis: { ...plainAxis(d, chart, d.low - pad, d.high + pad), splitNumber: chart.small ? 3 : 7, splitLine: { lineStyle: { color: colours.line } },
         axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, showMinLabel: false, showMaxLabel: false, formatter: tick } },
-      yAxis: nameAxis(d.rows.map((row) => row.name), chart, { also: d.rows.map((row) => boxes.noun(d, row)), formatter: (at) => `${d.rows[at].name}\n{n|${boxes.noun(d, d.rows[at])}}`,
+      yAxis: nameAxis(d.rows.map((row) => row.name), chart, { also: d.rows.map((row) => boxes.noun(d, row)), lineHeight: 15, formatter: (at) => `${d.rows[at].name}\n{n|${boxes.noun(d, d.rows[at])}}`,
         rich: { n: { color: colours.soft, fontSize: 11, lineHeight: 15 } } }),
       tooltip: { ...tooltipOf(chart), trigger: "item", formatter: (p) => boxes.tip(d, d.rows[p.dataIndex]) },
       series: [{

@@ -196,7 +196,6 @@ class App {
     for (const link of this.nav.querySelectorAll("a")) {
       if (link.dataset.view === ({ job: "queue", server: "", statement: "tenants" }[parts[0]] ?? parts[0])) {
         link.setAttribute("aria-current", "page");
-        this.nav.scrollLeft = link.offsetLeft - this.nav.clientWidth / 2; // on a phone not all fit
       }
       else link.removeAttribute("aria-current");
     }

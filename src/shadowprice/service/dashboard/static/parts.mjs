@@ -57,18 +57,31 @@ export function distance(moment) {
   return seconds > 0 ? `in ${told}` : `${told} ago`;
 }
 
-/** Return a moment and how far it is, which is told anew every second; an empty place for none. */
-export function when(moment, { seconds = false, brief = false } = {}) {
+/** Return the next of the moments that follow each other by so many seconds, by the service's clock. */
+function nextMoment(moment, seconds) {
+  const passed = (now() - new Date(moment)) / 1000;
+  return passed <= 0 ? moment : new Date(new Date(moment).getTime() + Math.ceil(passed / seconds) * seconds * 1000).toISOString();
+}
+
+/**
+ * Return a moment and how far it is, which is told anew every second; an empty place for none.
+ *
+ * `every` is the length in seconds of what begins at the moment, and again after it: the next beginning is shown.
+ */
+export function when(moment, { seconds = false, brief = false, every = 0 } = {}) {
   if (!moment) return element("span", { class: "soft" }, "–");
   const text = element("time", { datetime: moment, title: new Date(moment).toLocaleString("en", { timeZoneName: "short" }) }, clockTime(moment, seconds));
+  if (every) Object.assign(text.dataset, { moment, every, clock: seconds ? "seconds" : "minutes" });
   if (brief) return text;
-  return element("span", { class: "when" }, text, " ", element("small", { class: "soft", "data-moment": moment }, distance(moment)));
+  return element("span", { class: "when" }, text, " ", element("small", { class: "soft", "data-moment": moment, ...(every ? { "data-every": String(every) } : {}) }, distance(every ? nextMoment(moment, every) : moment)));
 }
 
 /** Tell anew how far every moment on the page is. */
 export function tickMoments(root = document) {
   for (const one of root.querySelectorAll("[data-moment]")) {
-    const text = distance(one.dataset.moment);
+    const { every, clock } = one.dataset;
+    const moment = every ? nextMoment(one.dataset.moment, Number(every)) : one.dataset.moment;
+    const text = clock ? clockTime(moment, clock === "seconds") : distance(moment);
     if (one.textContent !== text) one.textContent = text;
   }
 }

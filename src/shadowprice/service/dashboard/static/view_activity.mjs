@@ -1,7 +1,7 @@
 // What was decided, the newest first, and by page.
 
 import { ask } from "./api.mjs";
-import { button, element, empty, jobLink, number, swap, table, when } from "./parts.mjs";
+import { button, element, empty, jobLink, number, span, swap, table, when } from "./parts.mjs";
 
 const LIMIT = 50;
 const KINDS = { admitted: "b-c2", moved: "b-c1", broken: "b-c4", refused: "b-c4", "given-up": "b-c4", standby: "b-c1", paid: "b-c3" };
@@ -41,6 +41,12 @@ export class ActivityView {
   close() {}
 }
 
+/** Return any value of an event; its numbers have at most six digits. */
+function told(value) {
+  const rounded = (one) => (typeof one === "number" && !Number.isInteger(one) ? Number(one.toPrecision(6)) : one);
+  return typeof value === "object" ? JSON.stringify(value, (_, one) => rounded(one)) : String(rounded(value));
+}
+
 /** Return a decision in words. */
 export function said({ kind, data }) {
   const reason = data.reason?.message ?? (typeof data.reason === "string" ? data.reason : "");
@@ -51,7 +57,7 @@ export function said({ kind, data }) {
     case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by the end of slot ${number(data.promise)}${data.margin ? ` (${number(data.margin)} after the plan)` : ""}` : "taken in, without a promise", worth].filter(Boolean).join(", ");
     case "moved": return (data.before ?? null) === null ? `has a promise again, by the end of slot ${number(data.promise)}: ${first || "there is room for what is left of it"}` : `promise moved from slot ${number(data.before)} to ${number(data.promise)}${first ? `: ${first}` : ""}`;
     case "broken": return `promise for slot ${number(data.before)} taken back${first ? `: ${first}` : ""}`;
-    case "standby": return `waits: ${data.message ?? ""}`;
+    case "standby": return /^waits/.test(data.message ?? "") ? data.message : `waits: ${data.message ?? ""}`;
     case "refused": case "given-up": return first;
     case "paid": return `paid by ${data.payer ?? "nobody"} to ${data.payee ?? "nobody"} in slot ${number(data.slot)}`;
     case "started": case "resized": return `generation ${data.generation}, from slot ${number(data.slot)}: ${data.placement.map(([server, workers, ps]) => `${server} (${workers}${ps ? `+${ps} ps` : ""})`).join(", ")}`;
@@ -59,10 +65,13 @@ export function said({ kind, data }) {
     case "stopped": return `generation ${data.generation} is stopped from slot ${number(data.slot)} on`;
     case "finished": return `finished${data.kept === true ? ", as promised" : data.kept === false ? ", later than promised" : ""}; earned ${number(data.utility)}${data.reported === false ? "; it never reported progress: time was counted" : ""}`;
     case "failed": case "retrying": case "lost": case "ended": case "start-failed": return `generation ${data.generation}${data.code !== undefined && data.code !== null ? `, exit status ${data.code}` : ""}${first ? `: ${first}` : ""}`;
-    case "revised": return `revised: ${Object.entries(data.changes ?? {}).map(([name, value]) => `${name} = ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ")}`;
+    case "revised": return `revised: ${Object.entries(data.changes ?? {}).map(([name, value]) => `${name} = ${told(value)}`).join(", ")}`;
     case "rescheduled": return `the promise is at another time: ${data.why ?? ""}`;
+    case "remeasured": return data.restart === undefined
+      ? `measured with ${data.workers} worker${data.workers === 1 ? "" : "s"}: ${number(data.factor)} times as fast as was believed`
+      : `measured: a move costs ${span(data.restart)}`;
     case "displaced": return first;
-    default: return first || Object.entries(data).map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
+    default: return first || Object.entries(data).map(([name, value]) => `${name} ${told(value)}`).join(", ");
   }
 }
 

@@ -2,11 +2,13 @@
 
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
+import { positionsOf, valueAt } from "./curves.mjs";
 import { badge, bar, button, distance, element, isOpen, note, number, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
 import { describe, RAN } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
 
 const METRICS = 6;
+const CONSTANTS = 24; // metrics of one value that are listed
 const KEPT = 400_000; // characters of a log that the page holds
 const PIECE = 65_536;
 
@@ -23,6 +25,7 @@ export class JobView {
     this.paceHost = element("div", { class: "chart" });
     this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, element("figcaption", {}, "What the job reported, and the pace that keeps the promise."));
     this.metrics = element("div", { class: "grid2" });
+    this.constants = element("div", { class: "tiles", hidden: true });
     this.metricCharts = new Map();
     this.whereHost = element("div", { class: "chart" });
     this.where = element("figure", { hidden: true }, element("h2", {}, "Where it ran, and will"), this.whereHost);
@@ -30,7 +33,7 @@ export class JobView {
     this.generations = element("section", {});
     this.logs = new Logs(app, name);
     this.spec = element("details", { class: "spec" });
-    this.node = element("div", {}, this.place, this.tiles, this.pace, this.metrics, this.where, this.logs.node, this.story, this.generations, this.spec);
+    this.node = element("div", {}, this.place, this.tiles, this.pace, this.metrics, this.constants, this.where, this.logs.node, this.story, this.generations, this.spec);
   }
 
   async refresh() {
@@ -81,13 +84,14 @@ export class JobView {
     swap(this.tiles,
       tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? "it is told when there is one" : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
+        : !isOpen(job) ? tile("Ended", when(job.closed, { brief: true }), element("span", { "data-moment": job.closed }, distance(job.closed)))
         : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
       tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
-      tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : "nothing of it runs"),
+      tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : isOpen(job) ? "nothing of it runs" : ""),
       tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `for ${number(job.cost)} of what others could use`),
       ...speed(job.speed),
       ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} came back`)] : []),
-      tile("Generation", number(job.generation), job.failures ? `${number(job.failures)} failed` : job.generation > 1 ? `moved ${job.generation - 1} time${job.generation === 2 ? "" : "s"}` : ""),
+      ...(job.generation || isOpen(job) ? [tile("Generation", number(job.generation), job.failures ? `${number(job.failures)} failed` : job.generation > 1 ? `moved ${job.generation - 1} time${job.generation === 2 ? "" : "s"}` : "")] : []),
     );
   }
 
@@ -109,16 +113,9 @@ export class JobView {
     }
     const by = job.promise_slot === null ? null : job.promise_slot + 1;
     const pace = by === null ? [] : [[began, 0], [by, job.required]];
-    const xs = [...new Set([...known, ...pace].map(([at]) => at))].sort((a, b) => a - b);
-    const along = (line, x) => {
-      const after = line.findIndex(([at]) => at >= x);
-      if (after < 0 || x < line[0][0]) return null;
-      if (line[after][0] === x || after === 0) return line[after][1];
-      const [x0, y0] = line[after - 1], [x1, y1] = line[after];
-      return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
-    };
-    const series = [{ name: "done", colour: 2, values: xs.map((x) => along(known, x)) }];
-    if (pace.length) series.push({ name: "pace that keeps the promise", colour: 4, values: xs.map((x) => along(pace, x)) });
+    const xs = positionsOf(known, pace);
+    const series = [{ name: "done", colour: 2, values: xs.map((x) => valueAt(known, x)) }];
+    if (pace.length) series.push({ name: "pace that keeps the promise", colour: 4, values: xs.map((x) => valueAt(pace, x)) });
     const marks = by === null ? [] : [{ x: by, name: "promised" }];
     if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
     this.pace.hidden = false;
@@ -126,11 +123,29 @@ export class JobView {
   }
 
   drawMetrics(points) {
-    const names = [...new Set(points.flatMap((point) => Object.keys(point.metrics)))].slice(0, METRICS);
+    const values = new Map();
+    for (const point of points) {
+      for (const [name, value] of Object.entries(point.metrics)) {
+        if (typeof value !== "number") continue;
+        if (!values.has(name)) values.set(name, new Set());
+        values.get(name).add(value);
+      }
+    }
+    // A chart of one value is a flat line: the value says the same.
+    const constant = [...values].filter(([, seen]) => seen.size === 1);
+    swap(this.constants, ...constant.slice(0, CONSTANTS).map(([name, seen]) => tile(shown(name), number([...seen][0]), "the same in every report")));
+    this.constants.hidden = !constant.length;
+    for (const [name] of constant) {
+      const chart = this.metricCharts.get(name);
+      chart?.chart.dispose();
+      chart?.host.closest("figure").remove();
+      this.metricCharts.delete(name);
+    }
+    const names = [...values].filter(([, seen]) => seen.size > 1).map(([name]) => name).slice(0, METRICS);
     for (const [at, name] of names.entries()) {
       if (!this.metricCharts.has(name)) {
         const host = element("div", { class: "chart" });
-        this.metrics.append(element("figure", {}, element("h2", {}, name), host));
+        this.metrics.append(element("figure", {}, element("h2", {}, shown(name)), host));
         this.metricCharts.set(name, { host, chart: null, colour: at });
       }
       const one = this.metricCharts.get(name), mine = points.filter((point) => typeof point.metrics[name] === "number");
@@ -163,7 +178,7 @@ export class JobView {
       { head: "Ran", class: "num", cell: (one) => (one.started ? span(Math.max(1, Math.round((new Date(one.ended ?? now()) - new Date(one.started)) / 1000))) : "–") },
       { head: "Ended", class: "why", cell: (one) => (one.ended ? element("span", { class: "clip", title: one.reason ?? "" }, ended(one)) : one.started ? "runs" : "ordered") },
     ];
-    swap(this.generations, element("h2", {}, "Generations"), table("Generations, the newest first", columns, rows, { key: (one) => String(one.generation), none: "It has not run yet." }));
+    swap(this.generations, element("h2", {}, "Generations"), table("Generations, the newest first", columns, rows, { key: (one) => String(one.generation), none: isOpen(this.job) ? "It has not run yet." : "It never ran." }));
   }
 
   // ---------------------------------------------------------------- actions

@@ -49,7 +49,7 @@ export class QueueView {
       { head: "Job", cell: (job) => jobLink(job.name) },
       { head: "State", cell: (job) => badge(job.state) },
       ...(this.app.operates ? [{ head: "Tenant", class: "minor", cell: (job) => (job.tenant === null ? element("span", { class: "soft" }, "–") : job.tenant) }] : []),
-      { head: closed ? "Ended" : "Promised finish", cell: (job) => (CLOSED.includes(job.state) && job.state !== "finished" ? when(job.closed) : promiseCell(job)) },
+      { head: closed ? "Ended" : told.jobs.some((job) => CLOSED.includes(job.state)) ? "Finish" : "Promised finish", cell: (job) => (CLOSED.includes(job.state) && job.state !== "finished" ? when(job.closed) : promiseCell(job)) },
       { head: "Progress", cell: progressCell },
       { head: closed ? "Submitted" : "Runs", class: "minor", cell: (job) => (closed ? when(job.submitted, { brief: true }) : whereCell(job)) },
       { head: "Why", class: "why", cell: (job) => why(job) },
