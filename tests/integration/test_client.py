@@ -116,6 +116,9 @@ def test_jobs_come_page_by_page(client: Client) -> None:
     assert len(page.entries) == 3
     following = client.page_of_jobs(limit=3, cursor=page.next)
     assert not {one.name for one in page.entries} & {one.name for one in following.entries}
+    found = [one.name for one in client.jobs(search="AGED-")]
+    assert found == [f"paged-{at}" for at in reversed(range(7))]
+    assert [one.name for one in client.page_of_jobs(search="ged-3").entries] == ["paged-3"]
 
 
 def test_the_same_awaited(address: Endpoint) -> None:

@@ -160,6 +160,8 @@ VIEWS = [
     "#/tenants",
     "#/statement/red",
     "#/quote",
+    "#/submit",
+    "#/compare/trains/others",
     "#/activity",
     "#/whatif",
     "#/job/trains",
@@ -350,6 +352,81 @@ def test_the_next_slot_of_an_idle_service_is_ahead(browser: Browser, live: Runni
         )
         assert re.fullmatch(r"in (59 min|1 h)", page.locator("#past > small").inner_text())
         assert re.fullmatch(r"\d+ s ago", page.locator("#past .when small").last.inner_text())
+
+
+def test_jobs_are_found_by_a_part_of_their_name(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/queue")
+        page.get_by_label("Find jobs by a part of their name").fill("HOR")
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="short", exact=True).wait_for()
+        assert page.locator("tbody tr").count() == 1
+        page.get_by_label("Find jobs by a part of their name").fill("<script>")
+        page.keyboard.press("Enter")
+        page.locator("tr", has_text="<script>").wait_for()
+        assert page.locator("tbody tr").count() == 1
+        page.get_by_label("Find jobs by a part of their name").fill("no such name")
+        page.keyboard.press("Enter")
+        page.get_by_text("No job has such a name.").wait_for()
+        assert page.evaluate("window.hacked") is None
+        assert visit.faults == []
+
+
+def test_a_command_is_submitted(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/queue")
+        page.get_by_role("link", name="Submit a job").click()
+        submit = page.get_by_role("button", name="Submit", exact=True)
+        submit.click()
+        command = page.get_by_label("Command", exact=True)
+        assert command.get_attribute("aria-invalid") == "true"
+        command.fill("echo <b>; true")
+        page.get_by_label("Directory").fill("relative")
+        page.get_by_label("Expected run time").fill("soon")
+        page.get_by_label("Memory").fill("much <i>")
+        submit.click()
+        # Problems that the service finds stand at their fields.
+        for name in ("Directory", "Expected run time", "Memory"):
+            page.locator(".field", has=page.get_by_label(name)).locator(".fault").wait_for()
+        assert command.get_attribute("aria-invalid") is None
+        assert page.locator(".fault i").count() == 0
+        page.get_by_label("Directory").fill("")
+        page.get_by_label("Expected run time").fill("30s")
+        page.get_by_label("Memory").fill("")
+        page.get_by_label("Environment").fill("SEED=1\nTEXT=a=b")
+        page.get_by_label("Tenant").select_option("red")
+        page.get_by_label("Name", exact=True).fill("from the page")
+        submit.click()
+        page.locator("h1").get_by_text("from the page").wait_for()
+        spec = live.client.get("/v1/jobs/from%20the%20page").json()["spec"]
+        assert spec["run"]["command"] == "echo <b>; true"
+        assert set(spec["run"]["env"]) == {"SEED", "TEXT"}
+        assert (spec["minibatches"], spec["minibatch_time"]) == (1, "30s")
+        assert spec["worker"] == {"cpu": 1}
+        assert spec["tenant"] == "red"
+        assert page.evaluate("window.hacked") is None
+
+
+def test_two_jobs_are_compared(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/job/trains")
+        page.get_by_role("link", name="Compare").click()
+        page.get_by_label("Second job").fill("short")
+        page.get_by_role("button", name="Compare").click()
+        for title in ("Progress", "Throughput", "loss"):
+            figure = page.locator("figure", has=page.get_by_role("heading", name=title))
+            figure.wait_for()
+            assert figure.locator(".entry").count() == 2
+        rows = numbers_of(
+            page.locator("figure", has=page.get_by_role("heading", name="loss")).locator(".numbers")
+        )
+        points = live.client.get("/v1/jobs/short/progress").json()["points"]
+        drawn = {float(row[0]): row[2] for row in rows}
+        for point in points:
+            assert float(drawn[point["minibatches"]]) == pytest.approx(
+                point["metrics"]["loss"], rel=0.01
+            )
+        assert visit.faults == []
 
 
 def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: RunningService) -> None:

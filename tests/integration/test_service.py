@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from shadowprice.service.state import store_queries
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -134,6 +135,39 @@ def test_jobs_are_listed_by_page(live: RunningService) -> None:
     assert cursor is None
     assert seen == sorted(seen, reverse=True)
     assert len(seen) == len(set(seen)) >= 5
+
+
+@pytest.mark.parametrize("window", [3, 20_000])
+@pytest.mark.parametrize(
+    "search", ["lr", "LR", "%", "_", "/", "lr_0", "\\", "nothing-like-it", "Ä", "'"]
+)
+def test_jobs_are_found_by_a_part_of_their_name(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch, search: str, window: int
+) -> None:
+    monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", window)
+    names = ["lr_01", "LR-02", "x%y", "under_score", "lrx0", "a\\b", "Ärger", "o'clock", "plain"]
+    live.client.post("/v1/jobs", json={"jobs": [job(name) for name in names]})
+    everything = live.client.get("/v1/jobs", params={"limit": 1_000}).json()["jobs"]
+    for states in ("", "pending,admitted,refused"):
+        expected = [
+            one["name"]
+            for one in everything
+            if search.lower() in one["name"].lower()
+            and (not states or one["state"] in states.split(","))
+        ]
+        found: list[str] = []
+        cursor = None
+        for _ in range(1000):
+            query = {"limit": 2, "search": search, "state": states}
+            query |= {} if cursor is None else {"cursor": cursor}
+            page = live.client.get("/v1/jobs", params=query).json()
+            assert len(page["jobs"]) <= 2
+            found += [one["name"] for one in page["jobs"]]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        assert cursor is None
+        assert found == expected
 
 
 def test_a_job_is_revised_and_cancelled(live: RunningService) -> None:

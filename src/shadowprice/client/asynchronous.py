@@ -131,11 +131,13 @@ class AsyncClient:
         """Return a job with its submission."""
         return await self.send(calls.job(name))
 
-    async def jobs(self, *states: str, tenant: str | None = None) -> AsyncIterator[Job]:
-        """Yield jobs, newest first."""
+    async def jobs(
+        self, *states: str, tenant: str | None = None, search: str = ""
+    ) -> AsyncIterator[Job]:
+        """Yield jobs, newest first; ``search`` is a part of their names."""
         cursor: int | None = None
         while True:
-            page = await self.send(calls.jobs(states, tenant, cursor))
+            page = await self.send(calls.jobs(states, tenant, cursor, search=search))
             for entry in page.entries:
                 yield entry
             if (cursor := page.next) is None:
@@ -147,9 +149,10 @@ class AsyncClient:
         tenant: str | None = None,
         cursor: int | None = None,
         limit: int | None = None,
+        search: str = "",
     ) -> Page[Job]:
-        """Return one page of jobs."""
-        return await self.send(calls.jobs(states, tenant, cursor, limit))
+        """Return one page of jobs. A page of a search may be empty and not the last one."""
+        return await self.send(calls.jobs(states, tenant, cursor, limit, search))
 
     async def cancel(self, name: str) -> Job:
         """Cancel a job and stop its processes."""

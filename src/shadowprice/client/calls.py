@@ -209,11 +209,13 @@ def jobs(
     tenant: str | None = None,
     cursor: int | None = None,
     limit: int | None = None,
+    search: str = "",
 ) -> ApiCall[Page[Job]]:
-    """List jobs, newest first."""
+    """List jobs, newest first; ``search`` is a part of their names."""
     query = {
         "state": ",".join(states) or None,
         "tenant": tenant,
+        "search": search or None,
         "cursor": cursor,
         "limit": limit,
     }

@@ -130,11 +130,11 @@ class Client:
         """Return a job with its submission."""
         return self.send(calls.job(name))
 
-    def jobs(self, *states: str, tenant: str | None = None) -> Iterator[Job]:
-        """Yield jobs, newest first."""
+    def jobs(self, *states: str, tenant: str | None = None, search: str = "") -> Iterator[Job]:
+        """Yield jobs, newest first; ``search`` is a part of their names."""
         cursor: int | None = None
         while True:
-            page = self.send(calls.jobs(states, tenant, cursor))
+            page = self.send(calls.jobs(states, tenant, cursor, search=search))
             yield from page.entries
             if (cursor := page.next) is None:
                 return
@@ -145,9 +145,10 @@ class Client:
         tenant: str | None = None,
         cursor: int | None = None,
         limit: int | None = None,
+        search: str = "",
     ) -> Page[Job]:
-        """Return one page of jobs."""
-        return self.send(calls.jobs(states, tenant, cursor, limit))
+        """Return one page of jobs. A page of a search may be empty and not the last one."""
+        return self.send(calls.jobs(states, tenant, cursor, limit, search))
 
     def cancel(self, name: str) -> Job:
         """Cancel a job and stop its processes."""

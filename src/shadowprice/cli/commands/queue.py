@@ -71,6 +71,9 @@ def queue(
         ),
     ] = ",".join(OPEN),
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant.")] = None,
+    search: Annotated[
+        str, typer.Option("--search", help="Part of the name, in any case.", metavar="TEXT")
+    ] = "",
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of jobs.")
     ] = 100,
@@ -86,6 +89,8 @@ def queue(
     shadowprice queue --tenant vision
 
     shadowprice queue --state finished,failed -o csv
+
+    shadowprice queue --state all --search resnet
     """
     from itertools import islice
 
@@ -96,7 +101,7 @@ def queue(
                 Fault("--state", f"unknown state {name!r}", f"one of: {', '.join(STATES)}")
             )
     with connected(server) as client:
-        jobs = list(islice(client.jobs(*states, tenant=tenant), limit + 1))
+        jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
     if output is Listing.JSON:
         print_json([job.record for job in jobs])

@@ -12,6 +12,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from sqlalchemy import Connection
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec
@@ -268,10 +269,17 @@ async def list_jobs(
     caller: CallerDep,
     state: Annotated[str, Query(description="states, separated by commas")] = "",
     tenant: str | None = None,
+    search: Annotated[
+        str, Query(max_length=bounds.NAME.most, description="part of the name, in any case")
+    ] = "",
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> JobPage:
-    """List jobs, newest first; `next` is the cursor of the next page."""
+    """List jobs, newest first; `next` is the cursor of the next page.
+
+    A page of a search by name ends after 20,000 jobs, so that it may have fewer than `limit`
+    entries, even none, and still a `next`.
+    """
     states = [text for text in state.split(",") if text]
     for text in states:
         if text not in list(State):
@@ -283,14 +291,23 @@ async def list_jobs(
     jobs = service.writing.published.jobs
 
     # In the reader's thread: a thousand jobs would delay other requests.
-    def read(connection: Connection) -> list[Job]:
+    def read(connection: Connection) -> JobPage:
+        after = store_queries.search_start(connection, cursor) if search else 0
         views = store_queries.list_jobs(
-            connection, states=states, tenant=tenant, before=cursor, limit=limit, current=jobs
+            connection,
+            states=states,
+            tenant=tenant,
+            search=search,
+            before=cursor,
+            after=after,
+            limit=limit,
+            current=jobs,
         )
-        return [view.to_resource() for view in views]
+        page = [view.to_resource() for view in views]
+        following = after + 1 if after else None
+        return JobPage(jobs=page, next=page[-1].id if len(page) == limit else following)
 
-    page = await service.read(read)
-    return JobPage(jobs=page, next=page[-1].id if len(page) == limit else None)
+    return await service.read(read)
 
 
 @router.get("/jobs/{name:name}", responses=problems(404))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
@@ -21,6 +22,9 @@ MAX_NAMES_PER_QUERY: Final = 500
 
 PAGE: Final = 1_000
 """Maximum number of entries of a page."""
+
+MAX_SEARCHED_JOBS: Final = 20_000
+"""Maximum number of jobs that one search by name reads."""
 
 HISTORY_HEAD_ENTRIES: Final = 10
 """First events of a long history that are kept: the submission and its decision."""
@@ -60,13 +64,16 @@ def list_jobs(
     *,
     states: Sequence[str] = (),
     tenant: str | None = None,
+    search: str = "",
     before: int | None = None,
+    after: int = 0,
     limit: int = 100,
     current: Mapping[str, JobView] = MappingProxyType({}),
 ) -> list[JobView]:
-    """Return jobs with an id below ``before``, newest first.
+    """Return jobs with an id below ``before`` and above ``after``, newest first.
 
-    Views in ``current`` replace the stored ones: they are newer, and need no decoding.
+    ``search`` is a part of their names, in any case. Views in ``current`` replace the stored ones:
+    they are newer, and need no decoding.
     """
     table = tables.jobs
     query: Select[Any] = select(table.c.id, table.c.name, table.c.view)
@@ -75,6 +82,11 @@ def list_jobs(
         query = query.where(table.c.tenant == tenant)
     if before is not None:
         query = query.where(table.c.id < before)
+    if after:
+        query = query.where(table.c.id > after)
+    if search:
+        literal = re.sub(r"([/%_])", r"/\1", search)
+        query = query.where(func.lower(table.c.name).like(func.lower(f"%{literal}%"), escape="/"))
     if len(states) <= 1:
         if states:
             query = query.where(table.c.state == states[0])
@@ -84,6 +96,16 @@ def list_jobs(
         scans = (connection.execute(query.where(table.c.state == state)).all() for state in states)
         rows = sorted(chain.from_iterable(scans), key=lambda row: -row.id)[:limit]
     return [current.get(row.name) or JobView.from_json(row.view) for row in rows]
+
+
+def search_start(connection: Connection, before: int | None) -> int:
+    """Return the id above which one search by name looks at jobs; 0 if it looks at all.
+
+    No index finds parts of names, so a search reads a limited number of jobs.
+    """
+    if before is None:
+        before = (connection.scalar(select(func.max(tables.jobs.c.id))) or 0) + 1
+    return max(0, before - 1 - MAX_SEARCHED_JOBS)
 
 
 def list_events(

@@ -8,16 +8,18 @@ import { button, element, note, swap, tickMoments, to, trouble, when } from "./p
 import { clockOf } from "./timeline.mjs";
 import { ActivityView } from "./view_activity.mjs";
 import { ClusterView } from "./view_cluster.mjs";
+import { CompareView } from "./view_compare.mjs";
 import { JobView } from "./view_job.mjs";
 import { ObservedView } from "./view_observed.mjs";
 import { PricesView } from "./view_prices.mjs";
 import { QueueView } from "./view_queue.mjs";
 import { QuoteView } from "./view_quote.mjs";
 import { StatementView } from "./view_statement.mjs";
+import { SubmitView } from "./view_submit.mjs";
 import { TenantsView } from "./view_tenants.mjs";
 import { WhatifView } from "./view_whatif.mjs";
 
-const VIEWS = { "": ClusterView, server: ClusterView, queue: QueueView, job: JobView, prices: PricesView, tenants: TenantsView, statement: StatementView, quote: QuoteView, whatif: WhatifView, observed: ObservedView, activity: ActivityView };
+const VIEWS = { "": ClusterView, server: ClusterView, queue: QueueView, job: JobView, prices: PricesView, tenants: TenantsView, statement: StatementView, quote: QuoteView, submit: SubmitView, compare: CompareView, whatif: WhatifView, observed: ObservedView, activity: ActivityView };
 const LINKS = [["", "Cluster"], ["queue", "Jobs"], ["prices", "Prices"], ["tenants", "Tenants"], ["quote", "Quote"], ["whatif", "What if"], ["observed", "Observed"], ["activity", "Activity"]];
 const THEMES = ["auto", "light", "dark"];
 
@@ -47,6 +49,7 @@ class App {
 
   /** Whether there is such a view for who is signed in. */
   offers(view) {
+    if (view === "submit") return !this.service.observes;
     if (view === "whatif") return this.operates;
     return view !== "observed" || this.service.observes;
   }
@@ -194,7 +197,7 @@ class App {
     const Made = this.offers(parts[0]) ? VIEWS[parts[0]] ?? null : null;
     this.leave();
     for (const link of this.nav.querySelectorAll("a")) {
-      if (link.dataset.view === ({ job: "queue", server: "", statement: "tenants" }[parts[0]] ?? parts[0])) {
+      if (link.dataset.view === ({ job: "queue", compare: "queue", submit: "queue", server: "", statement: "tenants" }[parts[0]] ?? parts[0])) {
         link.setAttribute("aria-current", "page");
       }
       else link.removeAttribute("aria-current");

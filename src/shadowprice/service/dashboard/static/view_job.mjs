@@ -3,7 +3,7 @@
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
 import { positionsOf, valueAt } from "./curves.mjs";
-import { badge, bar, button, distance, element, isOpen, note, number, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
+import { badge, bar, button, distance, element, isOpen, note, number, percent, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe, RAN } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
 
@@ -52,7 +52,7 @@ export class JobView {
   draw(job, told, points, where) {
     const open = isOpen(job);
     swap(this.state, badge(job.state));
-    swap(this.acts, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
+    swap(this.acts, job.started ? element("a", { class: "act", href: to("compare", this.name) }, "Compare") : null, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
     const reason = job.reason?.message ?? "";
     const [first, ...rest] = reason.split("\n");
     swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),

@@ -7,40 +7,42 @@ const SHOWS = [["open", "Open", OPEN], ["running", "Running", ["running", "resiz
 const LIMIT = 50;
 
 export class QueueView {
-  constructor(app, [show = "open", tenant = ""]) {
+  constructor(app, [show = "open", tenant = "", search = ""]) {
     this.app = app;
     this.title = "Jobs";
     this.show = SHOWS.some(([key]) => key === show) ? show : "open";
     this.tenant = tenant;
+    this.search = search;
     this.before = []; // cursors of the pages before this one
     this.cursor = null;
-    const name = element("input", { type: "search", id: "find-job", placeholder: "A job's whole name", "aria-label": "Open a job by its name", autocomplete: "off", spellcheck: "false" });
-    this.find = element("form", { class: "find", role: "search" }, name, element("button", { type: "submit" }, "Open"));
+    const name = element("input", { type: "search", id: "find-job", value: search, placeholder: "Part of a name", "aria-label": "Find jobs by a part of their name", maxlength: "200", autocomplete: "off", spellcheck: "false" });
+    this.find = element("form", { class: "find", role: "search" }, name, element("button", { type: "submit" }, "Find"));
     this.find.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (name.value) location.hash = to("job", name.value).slice(1);
+      this.go(name.value && !this.search ? "all" : this.show, this.tenant, name.value); // jobs of any state, at first
     });
     this.tools = element("div", { class: "row wrap" });
     this.list = element("div", {});
     this.node = element("div", {}, this.tools, this.list);
-    this.beside = [element("span", { class: "grow" }), this.find, element("a", { class: "act primary", href: to("quote") }, "Ask for a quote")];
+    this.beside = [element("span", { class: "grow" }), this.find, element("a", { class: "act", href: to("quote") }, "Ask for a quote"), app.offers("submit") ? element("a", { class: "act primary", href: to("submit") }, "Submit a job") : ""];
   }
 
   async refresh() {
     const [, , states] = SHOWS.find(([key]) => key === this.show);
-    const query = { state: states.join(","), tenant: this.tenant, cursor: this.cursor, limit: LIMIT };
+    const query = { state: states.join(","), tenant: this.tenant, search: this.search, cursor: this.cursor, limit: LIMIT };
     const [told, service, tenants] = await Promise.all([ask("jobs", { query }), ask("service"), this.app.operates ? ask("tenants") : null]);
     Object.assign(this.app.service, service);
     this.draw(told, service, tenants?.tenants.map((one) => one.name) ?? []);
   }
 
-  go(show, tenant) {
-    location.hash = (tenant ? to("queue", show, tenant) : to("queue", show)).slice(1);
+  go(show, tenant, search = this.search) {
+    const parts = search ? [show, tenant, search] : tenant ? [show, tenant] : [show];
+    location.hash = to("queue", ...parts).slice(1);
   }
 
   draw(told, service, tenants) {
     const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
-    const choices = SHOWS.map(([key, name, states]) => [key, name, states.length && states.every((state) => OPEN.includes(state)) && !this.tenant ? count(states) : null]);
+    const choices = SHOWS.map(([key, name, states]) => [key, name, states.length && states.every((state) => OPEN.includes(state)) && !this.tenant && !this.search ? count(states) : null]);
     const whose = tenants.length > 1 ? element("select", { "aria-label": "Whose jobs", "data-focus": "whose", onchange: (event) => this.go(this.show, event.currentTarget.value) },
       element("option", { value: "" }, "all tenants"), ...tenants.map((name) => element("option", { value: name, selected: name === this.tenant }, name))) : null;
     swap(this.tools, chips("Show jobs", choices, this.show, (show) => this.go(show, this.tenant)), element("span", { class: "grow" }), whose);
@@ -55,10 +57,11 @@ export class QueueView {
       { head: "Why", class: "why", cell: (job) => why(job) },
     ];
     const none = { open: "No job is open.", running: "Nothing runs.", waiting: "Nobody waits." }[this.show] ?? "There is none.";
+    const looked = told.next === null ? "No job has such a name." : "None of the newest 20,000 jobs has such a name.";
     const nothing = !told.jobs.length && !this.before.length;
     const from = this.before.length * LIMIT;
     swap(this.list,
-      nothing ? empty(none, this.show === "open" ? "Submit one with shadowprice submit job.yaml, or see what it would be promised with a quote." : "")
+      nothing ? empty(this.search ? looked : none, this.search ? "" : this.show === "open" ? "Submit one here or with shadowprice submit, or see what it would be promised with a quote." : "")
         : table("Jobs, the newest first", columns, told.jobs, { key: (job) => job.name, none: "There are no more." }),
       element("div", { class: "pager end" },
         told.jobs.length ? element("span", { class: "soft" }, `${number(from + 1)} to ${number(from + told.jobs.length)}, the newest first`) : null,

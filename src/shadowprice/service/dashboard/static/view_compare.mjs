@@ -1,0 +1,110 @@
+// Two jobs' curves together: progress, throughput and the metrics that both report, from the start of each.
+
+import { Chart } from "./charts/charts.mjs";
+import { ask, now, part } from "./api.mjs";
+import { positionsOf, valueAt } from "./curves.mjs";
+import { badge, CLOSED, element, empty, jobLink, OPEN, shown, swap, to } from "./parts.mjs";
+
+const POINTS = 500; // of each job
+const PIECES = 60; // stretches of a curve for which a throughput is computed
+const METRICS = 6;
+const CHOICES = 200; // open jobs that are proposed
+
+export class CompareView {
+  constructor(app, names) {
+    this.app = app;
+    this.names = names.filter(Boolean).slice(0, 2);
+    this.title = "Compare jobs";
+    this.charts = new Map();
+    const [first = "", second = ""] = this.names;
+    this.choices = element("datalist", { id: "open-jobs" });
+    this.inputs = [first, second].map((name, at) => element("input", { type: "search", value: name, list: "open-jobs", "aria-label": at ? "Second job" : "First job", autocomplete: "off", spellcheck: "false", required: true }));
+    const form = element("form", { class: "row" }, this.inputs[0], element("span", { class: "soft" }, "and"), this.inputs[1], element("button", { type: "submit", class: "primary" }, "Compare"), this.choices);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      location.hash = to("compare", ...this.inputs.map((input) => input.value.trim())).slice(1);
+    });
+    this.jobs = element("div", { class: "row" });
+    this.figures = element("div", { class: "grid2" });
+    this.place = element("div", {});
+    this.node = element("div", {}, form, this.jobs, this.place, this.figures);
+  }
+
+  async refresh() {
+    const told = await ask("jobs", { query: { state: OPEN.join(","), limit: CHOICES } });
+    this.choices.replaceChildren(...told.jobs.map((job) => element("option", { value: job.name })));
+    if (this.names.length < 2) {
+      swap(this.place, empty("Choose two jobs", "Their progress, throughput and metrics are drawn together, from the start of each."));
+      return;
+    }
+    const curves = await Promise.all(this.names.map(async (name) => {
+      const [job, curve] = await Promise.all([ask(`jobs/${part(name)}`), ask(`jobs/${part(name)}/progress`, { query: { limit: POINTS } })]);
+      return { job, points: curve.points };
+    }));
+    this.draw(curves);
+  }
+
+  draw(curves) {
+    swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name), badge(job.state)]));
+    const progress = curves.map(({ job, points }) => progressOf(job, points));
+    const any = progress.some((line) => line.length > 1);
+    swap(this.place, any ? null : empty("No progress yet", "The curves appear as soon as one of the jobs reports progress."));
+    this.lines("progress", "Progress", "share of the work", progress.map((line, at) => line.map(([x, y]) => [x, curves[at].job.required ? Math.min(1, y / curves[at].job.required) : 0])), { percent: true, y_high: 1 });
+    this.lines("throughput", "Throughput", "mini-batches a second", progress.map((line, at) => throughputOf(CLOSED.includes(curves[at].job.state) ? line : line.slice(0, -1))), {});
+    const metrics = curves.map(({ points }) => new Set(points.flatMap((point) => Object.keys(point.metrics))));
+    const varies = (name) => curves.some(({ points }) => new Set(points.map((point) => point.metrics[name]).filter((value) => value !== undefined)).size > 1);
+    const both = [...metrics[0]].filter((name) => metrics[1].has(name) && varies(name)).slice(0, METRICS);
+    for (const name of both) {
+      const lines = curves.map(({ points }) => points.filter((point) => typeof point.metrics[name] === "number").map((point) => [point.minibatches, point.metrics[name]]));
+      this.lines(`metric ${name}`, shown(name), shown(name), lines.map(rising), { x_label: "mini-batches" });
+    }
+  }
+
+  /** Draw a chart of the two jobs' lines; a chart without lines is hidden. */
+  lines(key, title, y_label, lines, more) {
+    let chart = this.charts.get(key);
+    if (!chart) {
+      const host = element("div", { class: "chart" }), figure = element("figure", {}, element("h2", {}, title), host);
+      this.figures.append(figure);
+      chart = { figure, host, drawing: null };
+      this.charts.set(key, chart);
+    }
+    const xs = positionsOf(...lines);
+    chart.figure.hidden = xs.length < 2;
+    if (chart.figure.hidden) return;
+    const series = lines.map((line, at) => ({ name: shown(this.names[at]), colour: at, values: xs.map((x) => valueAt(line, x)) }));
+    const description = { kind: "lines", x: xs.map((x) => Math.round(x * 1000) / 1000), x_label: "minutes since its start", y_label, legend: true, height: 260, series, ...more };
+    if (chart.drawing && this.app.charts.charts.has(chart.drawing)) chart.drawing.update(description);
+    else chart.drawing = new Chart(chart.host, description, this.app.charts);
+  }
+
+  close() {}
+}
+
+/** Return [minutes since its start, mini-batches] of a job, from 0 to now or its end; it never falls. */
+function progressOf(job, points) {
+  if (!job.started) return [];
+  const minutes = (moment) => (new Date(moment) - new Date(job.started)) / 60_000;
+  const end = job.state === "finished" ? [minutes(job.closed), job.required] : [job.closed ? minutes(job.closed) : (now() - new Date(job.started)) / 60_000, job.progress];
+  const line = rising([[0, 0], ...points.map((point) => [minutes(point.at), point.minibatches]).filter(([x]) => x > 0), end]);
+  let most = 0;
+  return line.map(([x, y]) => [x, most = Math.max(most, y)]);
+}
+
+/** Return the points whose positions rise. */
+function rising(line) {
+  const kept = [];
+  for (const point of line) if (!kept.length || point[0] > kept.at(-1)[0]) kept.push(point);
+  return kept;
+}
+
+/** Return [minutes, mini-batches a second] over stretches of a curve of progress. */
+export function throughputOf(line) {
+  const step = Math.max(1, Math.ceil((line.length - 1) / PIECES)), found = [];
+  for (let from = 0; from + 1 < line.length; from += step) {
+    const to_ = Math.min(line.length - 1, from + step);
+    const [x0, y0] = line[from], [x1, y1] = line[to_];
+    found.push([(x0 + x1) / 2, (y1 - y0) / (60 * (x1 - x0))]);
+  }
+  return found;
+}
