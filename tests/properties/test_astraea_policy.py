@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.events import JobCancelled, JobsArrived, ServerBack, ServerLost
+from shadowprice.core.events import (
+    JobCancelled,
+    JobsArrived,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+)
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant
@@ -307,11 +314,13 @@ def test_parameters() -> None:
 
 
 def test_online_theta_is_known_theta_once_all_have_arrived() -> None:
-    jobs = random_jobs(CLUSTER, 12, seed=4, latest=0)
+    on = replace(CLUSTER, horizon=64)  # all jobs teach until the last one is scheduled
+    jobs = random_jobs(on, 12, seed=3, latest=0)
     results = []
     for source in ("known", "online"):
         notes = DecisionRecorder()
-        engine = simulate(CLUSTER, jobs, "astraea", {"theta": source}, observers=[notes])
+        engine = simulate(on, jobs, "astraea", {"theta": source}, observers=[notes])
+        assert {record.status for record in engine.jobs.values()} == {Status.FINISHED}
         results.append(engine.state_digest())
     assert results[0] == results[1]
 
@@ -325,6 +334,45 @@ def test_a_job_raises_theta_up_to_the_points_of_its_tenant() -> None:
         thetas[value, points] = policy.pools[0].thetas()  # type: ignore[attr-defined]
     assert thetas[1e5, 40.0] == thetas[40.0, None] < thetas[1e5, None]
     assert thetas[1e5, 0.0] == ([2.0], [2.0])
+
+
+@given(
+    values=st.lists(st.tuples(st.integers(1, 10**6), st.booleans()), min_size=1, max_size=6),
+    points=st.sampled_from([None, 0.0, 1e6]),
+)
+@settings(max_examples=example_count(20), deadline=None, derandomize=True)
+def test_refused_and_cancelled_jobs_leave_theta_as_it_was(
+    values: list[tuple[int, bool]], points: float | None
+) -> None:
+    """Also from the stored state on. Prices and plans of another tenant are the same."""
+    results = []
+    for attacked in (False, True):
+        policy = make_policy("astraea", PolicyContext(CLUSTER), {"theta": "online"})
+        engine = Engine(CLUSTER, policy)
+        engine.handle(JobsArrived(0, (shared_job(CLUSTER, "first", "b"),)))
+        hostile = []
+        for at, (value, fits) in enumerate(values if attacked else ()):
+            # No server holds a hundred workers, and no round is long enough for as many epochs.
+            one = shared_job(CLUSTER, f"hostile-{at}", "a", epochs=1 if fits else 10**6)
+            hostile.append(replace(one, utility=Constant(float(value)), points=points))
+        for one in hostile:
+            engine.handle(JobsArrived(0, (one,)))
+        for one in hostile:
+            engine.handle(JobCancelled(0, one.name))
+        engine.session.load_state(engine.session.dump_state())
+        engine.handle(JobsArrived(0, (shared_job(CLUSTER, "second", "b"),)))
+        for slot in range(8):
+            engine.handle(SlotBegan(slot))
+            engine.handle(SlotEnded(slot, dict.fromkeys(engine.running, 0)))
+        honest = [engine.jobs[name] for name in ("first", "second")]
+        results.append(
+            (
+                policy.parameters_in_force()["theta"],
+                policy.slot_prices(engine.view).tolist(),  # type: ignore[attr-defined]
+                [(record.status, list(record.plan.rows())) for record in honest],
+            )
+        )
+    assert results[0] == results[1]
 
 
 def test_longer_batches_do_not_stall_the_simulation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,16 @@ Integers = npt.NDArray[np.int64]
 
 NEARLY_FREE = 1.0 + 1e-9
 """Minimum of theta: prices are then below a millionth."""
+
+
+class TaughtTheta(NamedTuple):
+    """Theta that one job requires of its types; ``ps_type`` is None without parameter servers."""
+
+    arrival: int
+    worker_type: int
+    worker: float
+    ps_type: int | None
+    ps: float
 
 
 @dataclass(eq=False)
@@ -48,6 +59,7 @@ class TenantPool:
     theta: Theta
     seen_worker: list[float] = field(init=False)
     seen_ps: list[float] = field(init=False)
+    taught: dict[str, TaughtTheta] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         # At least 2, because the definition assumes theta - 1 >= 1.
@@ -73,17 +85,27 @@ class TenantPool:
         Utilities count up to what the tenants could pay.
         """
         for job, claim in jobs:
-            gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
-            max_workers = int(self.workers[claim.worker_type].max(initial=0))
-            worker, ps = theta_of([gang], max_workers, job.payable)
-            index = claim.worker_type
-            self.seen_worker[index] = max(self.seen_worker[index], worker)
-            if claim.ps_type is not None:
-                self.seen_ps[claim.ps_type] = max(self.seen_ps[claim.ps_type], ps)
+            _raise(self.seen_worker, self.seen_ps, self._theta_of(job, claim, rigid=rigid))
+
+    def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
+        """Learn theta from an open job, until it is taken back or forgotten."""
+        self.taught[job.name] = self._theta_of(job, claim, rigid=rigid)
+
+    def take_back(self, name: str) -> None:
+        """Undo what a job has taught, if it has."""
+        self.taught.pop(name, None)
+
+    def _theta_of(self, job: Job, claim: UnitClaim, *, rigid: bool) -> TaughtTheta:
+        gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
+        max_workers = int(self.workers[claim.worker_type].max(initial=0))
+        worker, ps = theta_of([gang], max_workers, job.payable)
+        return TaughtTheta(job.arrival, claim.worker_type, worker, claim.ps_type, ps)
 
     def thetas(self) -> tuple[list[float], list[float]]:
         """Return theta in force by type, of workers and of parameter servers."""
-        worker, ps = self.seen_worker, self.seen_ps
+        worker, ps = list(self.seen_worker), list(self.seen_ps)
+        for taught in self.taught.values():
+            _raise(worker, ps, taught)
         if self.theta.worker is not None and self.theta.ps is not None:
             worker, ps = [self.theta.worker] * len(worker), [self.theta.ps] * len(ps)
         scaled = (
@@ -124,6 +146,13 @@ class TenantPool:
                 ]
             )
         return RoundMarket(kinds[0], kinds[1], pack_in_time=pack_in_time)
+
+
+def _raise(worker: list[float], ps: list[float], taught: TaughtTheta) -> None:
+    """Raise thetas by type to what a job requires."""
+    worker[taught.worker_type] = max(worker[taught.worker_type], taught.worker)
+    if taught.ps_type is not None:
+        ps[taught.ps_type] = max(ps[taught.ps_type], taught.ps)
 
 
 def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:

@@ -158,6 +158,7 @@ class RoundPolicy:
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
         for pool, old in zip(self.pools, before, strict=False):
             pool.seen_worker, pool.seen_ps = list(old.seen_worker), list(old.seen_ps)
+            pool.taught = dict(old.taught)
         if self.tenancy.tenants != tenants:
             self._running.clear()  # their payments refer to the earlier tenants
         self._markets = []
@@ -261,8 +262,6 @@ class RoundPolicy:
             case SlotBegan(slot):
                 yield from self._begin_slot(view, slot)
             case JobsArrived(_, jobs):
-                if self._learns:
-                    self._learn(jobs)
                 for job in jobs:
                     yield self._take_in(view, job)
             case JobsDisplaced(_, names):
@@ -275,6 +274,7 @@ class RoundPolicy:
                 for name in names:
                     self._running.pop(name, None)
             case JobCancelled(_, name):
+                self._take_back(name)
                 self._waiting.pop(name, None)
                 self._running.pop(name, None)
 
@@ -332,7 +332,22 @@ class RoundPolicy:
             claim = self.tenancy.claim_of(job)
             assert isinstance(claim, UnitClaim)
             self._waiting[job.name] = _Waiting(job, claim)
+            if self._learns and self._infeasibility(job, claim) is None:
+                self._pool_of[claim.tenant].teach(job, claim, rigid=self._rigid)
         return decision
+
+    def _take_back(self, name: str) -> None:
+        """Undo what a job has taught: it ends without its result."""
+        for pool in self.pools:
+            pool.take_back(name)
+
+    def _forget(self, view: View) -> None:
+        """Forget jobs that ended, a horizon after their arrival."""
+        for pool in self.pools:
+            for name, taught in list(pool.taught.items()):
+                is_old = taught.arrival <= view.slot - view.cluster.horizon
+                if is_old and name not in view.open_jobs:
+                    pool.take_back(name)
 
     def _first_word(self, view: View, job: Job) -> Queue | Reject:
         claim = self.tenancy.claim_of(job)
@@ -381,6 +396,7 @@ class RoundPolicy:
                 yield turn
 
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
+        self._forget(view)
         while not self._ahead or self._ahead[0].start < slot:
             if self._ahead:
                 # Slots are skipped only while no job waits, so this round had no jobs.
@@ -545,6 +561,7 @@ class RoundPolicy:
         return bool(gang.values(min_slots)[-1] <= 0)
 
     def _give_up(self, name: str, refusal: Refusal) -> Decision:
+        self._take_back(name)
         waiting = self._waiting.pop(name)
         return Drop(name, refusal) if waiting.displaced else Reject(name, refusal)
 
