@@ -323,6 +323,7 @@ def test_swf(tmp_path):
     assert (first["queue"], first["status"], first["tenant"]) == (5.0, "passed", "group-7")
     assert (second["gpus"], second["status"]) == (8.0, "failed")
     assert (last["duration"], last["queue"], last["user"]) == (None, None, None)
+    assert [row["time_limit"] for row in (first, second, last)] == [200.0, 60.0, 60.0]
     assert str(trace.start) == "1970-01-12 13:46:50"
     assert notes(trace) == {
         "blank line": ("dropped", 1),

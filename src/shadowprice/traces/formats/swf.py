@@ -45,6 +45,7 @@ _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
         "allocated processors, or those requested where the former are unknown (counted)",
         "status 2-4 are parts of a job that another line sums up: left out",
         "a run time of 0 never ran: left out; used memory is KB per processor",
+        "the requested time is the time limit, apart from the run time",
     ),
     options={"processors": "gpus (default) or cpus: what a processor of the log is"},
 )
@@ -73,6 +74,7 @@ def read_swf(path: Path, reading: ImportContext) -> Trace:
         submit="submit",
         duration=pl.when(pl.col("run") > 0).then("run"),
         queue=pl.when(pl.col("wait") >= 0).then("wait"),
+        time_limit=pl.when(pl.col("requested_time") > 0).then("requested_time"),
         gpus=processor_count if as_gpus else pl.lit(0.0),
         cpus=pl.lit(None) if as_gpus else processor_count,
         memory=memory.round(),
