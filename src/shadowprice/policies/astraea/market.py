@@ -121,7 +121,9 @@ class UnitPool:
 
     def current_prices(self) -> Integers:
         """Return the price of a unit in each slot."""
-        return np.asarray(self.prices[self.taken], np.int64)
+        # Overrunning gangs keep their place, also beyond the shares that the pool consists of.
+        taken = np.minimum(self.taken, len(self.prices) - 1)
+        return np.asarray(self.prices[taken], np.int64)
 
     def take(self, tenant: int, start: int, end: int, amounts: Integers) -> None:
         """Reserve units on each server over slots ``[start, end)``."""
