@@ -168,6 +168,28 @@ def _check_slot_end(state: EngineState, event: SlotEnded) -> None:
     for name in event.finished:
         if name not in event.progress:
             raise EventError(f"bag {name!r} finished tasks in slot {event.slot} without progress")
+    for name, job in event.lengths.items():
+        _check_length(state, name, job, event)
+
+
+_OF_LENGTH: Final = ("required", "epochs", "chunks", "minibatches", "utility", "walltime")
+"""Fields of a job's record that depend on its length."""
+
+
+def _check_length(state: EngineState, name: str, job: Job, event: SlotEnded) -> None:
+    check_job(state.cluster, job, event.slot)
+    if name != job.name or name not in event.progress:
+        raise EventError(f"job {name!r} has a new length in slot {event.slot} without running")
+    if name not in state.open_jobs:
+        return
+    current = state.open_jobs[name].job
+    new, old = job.record(), current.record()
+    changed = sorted(key for key in new if key not in _OF_LENGTH and new[key] != old.get(key))
+    if changed or job.bag is not None:
+        raise EventError(
+            f"job {name!r} has a new length in slot {event.slot}, but other fields differ too: "
+            f"{', '.join(changed) or 'its tasks'}"
+        )
 
 
 # ---------------------------------------------------------------- servers and commands

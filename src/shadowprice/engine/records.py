@@ -132,9 +132,7 @@ def event_record(event: DriverEvent) -> Fields:
         case ServerLost() | ServerBack():
             record["server"] = event.server
         case SlotEnded():
-            record["progress"] = dict(event.progress)
-            if event.finished:
-                record["finished"] = dict(event.finished)
+            record |= _slot_end_record(event)
         case JobsArrived():
             record["jobs"] = [job.record() for job in event.jobs]
         case JobRevised():
@@ -158,6 +156,15 @@ def event_record(event: DriverEvent) -> Fields:
             record |= _ending_record(event)
         case TimespanChanged():
             record["until"] = event.until
+    return record
+
+
+def _slot_end_record(event: SlotEnded) -> Fields:
+    record: Fields = {"progress": dict(event.progress)}
+    if event.finished:
+        record["finished"] = dict(event.finished)
+    if event.lengths:
+        record["lengths"] = [job.record() for job in event.lengths.values()]
     return record
 
 
@@ -201,6 +208,9 @@ def _read_end(values: Fields) -> None:
     if "finished" in values:
         finished = values["finished"].items()
         values["finished"] = {job: tuple(done) for job, done in finished}
+    if "lengths" in values:
+        jobs = map(Job.from_record, values["lengths"])
+        values["lengths"] = {job.name: job for job in jobs}
 
 
 def _read_progress(values: Fields) -> None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shadowprice.core.events import Command, JobsFinished, Resize, SlotBegan, SlotEnded, Start
+from shadowprice.core.events import (
+    Command,
+    JobsFinished,
+    LengthsRevised,
+    Resize,
+    SlotBegan,
+    SlotEnded,
+    Start,
+)
+from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.bags import count_finished, narrowed
 from shadowprice.engine.commands import add_dependencies, launch, stop
@@ -69,12 +78,17 @@ def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> li
     state.undo.assign(state, "slot_running", None)
     if state.ledger.start == slot:
         state.advance(slot + 1)
+    longer = _revise_lengths(state, event.lengths)
     finished, behind = _record_progress(state, slot, event.progress, event.finished)
     commands: list[Command] = []
     for name in finished:
         commands += complete(state, name, slot)
     if finished:
         commands += session.query(JobsFinished(slot + 1, tuple(finished)))
+    longer = [name for name in longer if name in state.open_jobs]
+    if longer:
+        behind.update(longer)
+        commands += session.query(LengthsRevised(slot + 1, tuple(longer)))
     # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
     short_of_plan = [
         name
@@ -84,6 +98,14 @@ def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> li
     if short_of_plan:
         commands += extend(state, session, short_of_plan)
     return commands
+
+
+def _revise_lengths(state: EngineState, lengths: Mapping[str, Job]) -> list[str]:
+    """Replace the descriptions of open jobs whose length changed; return their names."""
+    revised = [name for name in lengths if name in state.open_jobs]
+    for name in revised:
+        state.touch(state.open_jobs[name]).job = lengths[name]
+    return revised
 
 
 def _record_progress(

@@ -54,6 +54,7 @@ from shadowprice.core.events.driver_events import (
 from shadowprice.core.events.policy_events import (
     JobsDisplaced,
     JobsFinished,
+    LengthsRevised,
     PlansFellShort,
     PolicyEvent,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "JobsArrived",
     "JobsDisplaced",
     "JobsFinished",
+    "LengthsRevised",
     "Order",
     "Pause",
     "Place",

@@ -278,6 +278,9 @@ class SlotEnded:
     finished : mapping of str to tuple of int
         For every running bag: tasks that finished in the slot, by entry of the plan's copies. Their
         sum is the bag's progress.
+    lengths : mapping of str to Job
+        Jobs that ran in the slot and whose length turned out to differ from their description, with
+        a new one. Only work, utility and time limit differ, so progress keeps its units.
     """
 
     tag: ClassVar[str] = "SlotEnded"
@@ -285,6 +288,7 @@ class SlotEnded:
     slot: int
     progress: Mapping[str, int]
     finished: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    lengths: Mapping[str, Job] = field(default_factory=dict)
 
 
 DriverEvent = (

@@ -70,12 +70,33 @@ class PlansFellShort:
     jobs: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LengthsRevised:
+    """Open jobs have more work than was stated so far; placements and plans stay in force.
+
+    The view has the new descriptions. Plans that don't suffice any more follow in `PlansFellShort`.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    jobs : tuple of str
+        The jobs.
+    """
+
+    tag: ClassVar[str] = "LengthsRevised"
+
+    slot: int
+    jobs: tuple[str, ...]
+
+
 PolicyEvent = (
     JobsArrived
     | SlotBegan
     | JobsFinished
     | JobsDisplaced
     | PlansFellShort
+    | LengthsRevised
     | JobCancelled
     | JobRevised
     | ServerLost

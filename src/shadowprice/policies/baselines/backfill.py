@@ -90,6 +90,10 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
     def _restore(self, server: int) -> None:
         self._room.restore(server)
 
+    def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
+        del view, names
+        self._changed = True  # reservations behind these jobs move
+
     def _displace(self, view: View, names: Sequence[str]) -> None:
         displaced = []
         for name in names:

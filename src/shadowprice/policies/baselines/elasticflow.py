@@ -112,6 +112,10 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._changes_at = 0
         yield from ()
 
+    def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
+        del view, names
+        self._changes_at = 0
+
     def _lose(self, server: int) -> None:
         super()._lose(server)
         self._sums.set_up(server, up=False)

@@ -62,6 +62,12 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
             self._crowd = None
         return super()._settle(view, event)
 
+    def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
+        for name in names:
+            self._worths.enter(self._table.rows[name], view.open_jobs[name].job.utility)
+        self._crowd = None
+        self._changed = True
+
     # ------------------------------------------------------------ admission
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +35,7 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
 
     def _order(self, view: View, rows: Integers) -> Integers:
         if not self._changed:
-            # Running jobs only get shorter, and they already precede the waiting jobs.
+            # Running jobs only got shorter, and they already precede the waiting jobs.
             return self._ran_in
         states = view.open_jobs
         remaining = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
@@ -48,6 +50,10 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
         slots = -(-remaining // np.where(together, internal, gain))
         key = slots * self._columns["width"][rows] if self._by_service else slots
         return rows[np.argsort(key, kind="stable")]
+
+    def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
+        del view, names
+        self._changed = True
 
     def _only_together(self, job: Job, workers: int) -> bool:
         """Return whether exactly one server can carry processes of the job, so it is co-located."""

@@ -18,6 +18,7 @@ from shadowprice.core.events import (
     JobsArrived,
     JobsDisplaced,
     JobsFinished,
+    LengthsRevised,
     PolicyEvent,
     Queue,
     Reject,
@@ -80,6 +81,9 @@ class ReactivePolicy(ABC, Generic[P]):
             case SlotBegan():
                 yield from self._begin(view)
                 return
+            case LengthsRevised(_, names):
+                self._revise_lengths(view, names)
+                return
             case JobsArrived(_, jobs):
                 yield from self._arrive(view, jobs)
             case JobsFinished(_, names):
@@ -128,6 +132,10 @@ class ReactivePolicy(ABC, Generic[P]):
     def _cancel(self, name: str) -> None:
         """Remove a job that was cancelled or failed, if the policy knows it."""
         self._leave(name)
+
+    def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
+        """Record that open jobs are longer than stated so far, if the policy uses lengths."""
+        del view, names
 
     @abstractmethod
     def _displace(self, view: View, names: Sequence[str]) -> None:

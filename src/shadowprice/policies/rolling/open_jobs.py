@@ -120,8 +120,8 @@ class OpenJobs(JobRows):
         gains = np.concatenate((job.gains[spread], job.internal_gains[colocated]))
         certain = np.concatenate((job.moved_gains[spread], job.restart_internal_gains[colocated]))
         self._widen(len(workers))
-        self._utilities.enter(row, job.utility)
-        self.arrays = arrays = self.arrays._replace(worths=self._utilities.columns)
+        self._enter_utility(row, job)
+        arrays = self.arrays
         count, spread_count = len(workers), len(spread)
         arrays.worker[row] = job.worker
         arrays.ps[row] = 0 if job.ps is None else job.ps
@@ -140,7 +140,6 @@ class OpenJobs(JobRows):
         arrays.hull[row, : len(hull)] = hull
         arrays.remaining[row] = job.required
         arrays.arrival[row] = job.arrival
-        arrays.last_slot[row] = self._last_slot(job, self.final_slot)
         arrays.tenant[row] = self._quotas.row_of(self._cluster, job)
         loss = self.restart_loss[row] = float(job.restart)
         self.started[row] = self._cluster.restart_first
@@ -151,8 +150,20 @@ class OpenJobs(JobRows):
         self.level[row] = -1
         self.expected_remaining[row] = -1
         self.max_gain_colocated[row] = int(job.internal_gains.max())
-        self.full_utility[row] = float(job.utility.values(np.zeros(1))[0])
         return row
+
+    def revise_length(self, job: Job) -> None:
+        """Replace the description of an open job of which only work and utility changed."""
+        row = self.rows[job.name]
+        self.jobs[row] = job
+        self._enter_utility(row, job)
+
+    def _enter_utility(self, row: int, job: Job) -> None:
+        """Set everything that depends on the utility of a job."""
+        self._utilities.enter(row, job.utility)
+        self.arrays = self.arrays._replace(worths=self._utilities.columns)
+        self.arrays.last_slot[row] = self._last_slot(job, self.final_slot)
+        self.full_utility[row] = float(job.utility.values(np.zeros(1))[0])
 
     def resume(self, state: JobState, before: OpenJobs, running_slot: int | None) -> None:
         """Add a job that was decided on earlier, with its promise and placement.

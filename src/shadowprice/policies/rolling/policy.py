@@ -176,6 +176,11 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if name in self._state.jobs.rows:
             self._state.unpin(self._state.jobs.remove(name))
 
+    def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
+        for name in names:
+            self._state.jobs.revise_length(view.open_jobs[name].job)
+        self._state.planned_slot = None
+
     def _displace(self, view: View, names: Sequence[str]) -> None:
         del view
         state = self._state
