@@ -44,6 +44,12 @@ from shadowprice.results.run_directory import (
 )
 from shadowprice.results.slot_snapshot import SlotSnapshot, slot_snapshot_of
 from shadowprice.short_table import ShortTable, ShownAsTable
+from shadowprice.simulator.lengths import (
+    KNOWN,
+    check_advice_lengths,
+    parse_lengths,
+    with_lengths_in_label,
+)
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import ScenarioSource
 from shadowprice.simulator.trials import (
@@ -335,6 +341,7 @@ def simulate(
     load: float = 1.0,
     seed: int = 0,
     skip_invalid: bool = False,
+    lengths: str = KNOWN,
     advice_seconds: float | None = None,
 ) -> Result:
     """Run a workload under one policy, as ``shadowprice simulate`` does.
@@ -362,6 +369,9 @@ def simulate(
         Random seed.
     skip_invalid : bool
         Whether to leave invalid jobs out.
+    lengths : str
+        Lengths of jobs that the policy sees: ``known``, ``limits`` (time limits) or ``unknown``
+        (predictions).
     advice_seconds : float, optional
         Also search for changes that would have admitted refused jobs, the most valuable job first.
         No further job is started after this time. See `Result.advice`.
@@ -379,10 +389,13 @@ def simulate(
     seed = _seed(seed)
     _check_advice(advice_seconds)
     _check_name(policy)
+    seen = _lengths(lengths, advice_seconds)
+    if len(seen) > 1:
+        raise InputError(Fault("lengths", "names several", "use compare for several"))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    scenario, _ = source.scenario(seed)
+    scenario, _ = replace(source, lengths=seen[0]).scenario(seed)
     named = PolicyChoice.named(policy, to_python_values(parameters or {}), location="policy")
-    choice = replace(named, titled=named.name)
+    choice = with_lengths_in_label(replace(named, titled=named.name), seen[0])
     return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
 
@@ -400,6 +413,7 @@ def compare(
     load: float = 1.0,
     seed: int = 0,
     skip_invalid: bool = False,
+    lengths: str = KNOWN,
     advice_seconds: float | None = None,
 ) -> Comparison:
     """Run a workload under several policies, as ``shadowprice compare`` does.
@@ -414,6 +428,8 @@ def compare(
         Number of seeds: ``seed`` and the following ones.
     seed : int
         The first seed.
+    lengths : str
+        As in `simulate`. Several, such as ``known,unknown``, run every policy with each.
     advice_seconds : float, optional
         As in `simulate`, for every policy's run with the first seed.
 
@@ -431,19 +447,25 @@ def compare(
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     _check_advice(advice_seconds)
+    seen = _lengths(lengths, advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     choices = _choices(policies)
-    scenario, _ = source.scenario(chosen[0])
-    runs = run_all(scenario, choices)
-    if runs[-1].info["partial"]:
-        raise KeyboardInterrupt
-    runs = [
-        _advised(run, scenario, choice, advice_seconds)
-        for run, choice in zip(runs, choices, strict=True)
-    ]
-    more, stopped = further_seeds(source, choices, chosen[1:])
-    if stopped is not None:
-        raise KeyboardInterrupt
+    runs, more = [], []
+    for sees in seen:
+        shown = [with_lengths_in_label(choice, sees) for choice in choices]
+        hiding = replace(source, lengths=sees)
+        scenario, _ = hiding.scenario(chosen[0])
+        ran = run_all(scenario, shown)
+        if ran[-1].info["partial"]:
+            raise KeyboardInterrupt
+        runs += [
+            _advised(run, scenario, choice, advice_seconds)
+            for run, choice in zip(ran, shown, strict=True)
+        ]
+        ran_more, stopped = further_seeds(hiding, shown, chosen[1:])
+        if stopped is not None:
+            raise KeyboardInterrupt
+        more += ran_more
     trials = collect_seed_runs([*((run.policy, chosen[0], run.info) for run in runs), *more])
     return Comparison({run.policy: Result(run) for run in runs}, trials)
 
@@ -529,6 +551,15 @@ def _advised(
     from shadowprice.simulator.advice import add_advice  # noqa: PLC0415
 
     return add_advice(run, scenario, choice, seconds=seconds)
+
+
+def _lengths(text: object, advice_seconds: float | None) -> tuple[str, ...]:
+    if not isinstance(text, str):
+        raise InputError(Fault("lengths", f"{text!r} is not text", "write 'unknown'"))
+    seen = parse_lengths(text, "lengths")
+    if advice_seconds is not None:
+        check_advice_lengths(seen, "advice_seconds")
+    return seen
 
 
 def _check_advice(seconds: float | None) -> None:

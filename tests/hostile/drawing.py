@@ -43,6 +43,7 @@ WORDS: dict[str, Sequence[str]] = {
             "s:1", "old:1,new:1", "gpu:200001", "gpu:1,gpu:1"),
     "slot": ("20min", "1h", "1s", "5"),
     "until": ("5 slots", "50 slots", "2h", "1e9 slots"),
+    "lengths": ("known", "limits", "unknown", "known,unknown", "unknown,unknown", "Known", ","),
     "keep": ("365d", "1s", "0s", "-1d", "1e9d", "3 slots", "1e999d"),
     "allow_user": ("a:nobody", "*:nobody", "a:", ":", "a", "a:b:c", "a:no such"),
     "executor_set": ("grace=1s", "x=1", "=", "x", "x=1=2", "grace=-1s"),

@@ -142,6 +142,16 @@ ParamsOption = Annotated[
         metavar="FILE",
     ),
 ]
+LengthsOption = Annotated[
+    str,
+    typer.Option(
+        "--lengths",
+        help="Lengths of jobs that policies see: known, limits (time limits) or unknown "
+        "(predictions from finished jobs); compare takes several, such as known,unknown.",
+        metavar="known|limits|unknown",
+        rich_help_panel=HOW,
+    ),
+]
 SeedOption = Annotated[
     int,
     typer.Option(

@@ -98,6 +98,9 @@ class Job:
         from at most this value.
     has_default_utility : bool
         Whether the job states no utility, and ``utility`` is the default.
+    value_per_unit : float or None
+        Value of the default utility for each progress unit; None if the job states a utility. It
+        isn't part of `record`: only simulations that hide lengths use it, before the engine.
     """
 
     name: str
@@ -127,6 +130,7 @@ class Job:
     resumable: bool | None = True
     points: float | None = None
     has_default_utility: bool = False
+    value_per_unit: float | None = None
 
     @property
     def payable(self) -> float:

@@ -29,6 +29,7 @@ from shadowprice.engine.snapshot import clone
 from shadowprice.kernels.stopwatch import working_time
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
+from shadowprice.simulator.lengths import HiddenLengths
 from shadowprice.simulator.machines import SimulatedCluster
 
 Incident = ServerLost | ServerBack | JobCancelled
@@ -66,6 +67,8 @@ class Simulation:
     """Whether each job is decided alone in the middle of its arrival slot, as by a service, without
     knowing what that slot yields. Otherwise the jobs of a slot are decided together before the next
     slot begins."""
+    hidden_lengths: HiddenLengths | None = None
+    """Lengths that the policy sees, in their state at the start; None if it knows the true ones."""
 
     def run(
         self,
@@ -105,6 +108,8 @@ class SimulationRun:
         self._machines = SimulatedCluster(
             simulation.execution, simulation.seed, restart_first=cluster.restart_first
         )
+        hidden = simulation.hidden_lengths
+        self._hidden_lengths = None if hidden is None else hidden.copy()
         self._arrived = self._still = self._simulated = 0
         self._resting = False
         self._expect(simulation, observers, progress)
@@ -141,6 +146,8 @@ class SimulationRun:
         twin = copy(self)
         twin.engine = clone(self.engine)
         twin._machines = self._machines.copy()
+        if self._hidden_lengths is not None:
+            twin._hidden_lengths = self._hidden_lengths.copy()
         twin._expect(simulation, observers, None)
         return twin
 
@@ -166,7 +173,10 @@ class SimulationRun:
             idle = machines.idle
             if self._at_once:
                 self._answer_at_once(slot)
-            machines.obey(_send(engine, machines.run(slot), observers))
+            ended = machines.run(slot)
+            if self._hidden_lengths is not None:
+                ended = self._hidden_lengths.revise(ended)
+            machines.obey(_send(engine, ended, observers))
             _hand_over(engine, self._awaited, collectors)
             self.slot += 1
             self._simulated += 1
@@ -188,9 +198,13 @@ class SimulationRun:
         if isinstance(event, JobsArrived):
             self._arrived += len(event.jobs)
             self._machines.submit(event)
+            if self._hidden_lengths is not None:
+                event = self._hidden_lengths.describe(event)
         self._machines.obey(_send(self.engine, event, self._observers))
         if isinstance(event, JobCancelled):
             self._machines.withdraw(event.job)
+            if self._hidden_lengths is not None:
+                self._hidden_lengths.forget(event.job)
 
     def _answer_at_once(self, slot: int) -> None:
         """Handle the jobs that arrive while a slot runs; they belong to the next slot."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.kernels.stopwatch import preparing, working_time
@@ -19,6 +20,7 @@ from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.driver import Incident, ProgressCallback, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from shadowprice.simulator.interrupt import StopRequestObserver, stop_on_signal
+from shadowprice.simulator.lengths import KNOWN, LIMITS, HiddenLengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,34 @@ class Scenario:
     """Options with which the inputs were read."""
     entry: Callable[[int], Mapping[str, Any]] | None = None
     """Function that returns the job at an index as its file writes it; None without a file."""
+    work_limits: Mapping[str, int] = field(default_factory=dict)
+    """Progress units that time limits allow, by name of the jobs that have a limit."""
+    lengths: str = KNOWN
+    """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
+
+    def with_lengths(self, lengths: str) -> Scenario:
+        """Return the scenario with other lengths shown to policies.
+
+        Raises
+        ------
+        InputError
+            If they are time limits, and no job has one.
+        """
+        if lengths == KNOWN:
+            return self
+        if lengths == LIMITS and not self.work_limits:
+            problem = "no job has a time limit"
+            raise InputError(Fault("--lengths limits", problem, "write --lengths unknown"))
+        return replace(self, lengths=lengths, options={**self.options, "lengths": lengths})
+
+    @property
+    def hidden_lengths(self) -> HiddenLengths | None:
+        """Lengths that the policy sees instead of the true ones; None if it sees these."""
+        if self.lengths == KNOWN:
+            return None
+        shows_limits = self.lengths == LIMITS
+        limits = self.work_limits if shows_limits else {}
+        return HiddenLengths(self.cluster, limits, shows_limits=shows_limits)
 
     @property
     def has_bags(self) -> bool:
@@ -52,11 +82,12 @@ class Scenario:
     def context(self, *, explained: bool = True) -> PolicyContext:
         """Return the context of a policy that knows the whole workload, as simulations allow.
 
-        ``explained`` requests reasons of refusals.
+        If lengths are hidden, the policy knows no job beforehand. ``explained`` requests reasons of
+        refusals.
         """
         return PolicyContext(
             cluster=self.cluster,
-            known_jobs=self.jobs,
+            known_jobs=self.jobs if self.lengths == KNOWN else None,
             until=self.until,
             seed=self.seed,
             explained=explained,
@@ -118,6 +149,7 @@ def record_run(
         incidents=scenario.incidents,
         seed=scenario.seed,
         at_once=at_once,
+        hidden_lengths=scenario.hidden_lengths,
     )
     partial = False
     prepared_before, start = preparing.seconds, working_time()

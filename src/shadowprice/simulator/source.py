@@ -23,11 +23,13 @@ from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_record
 from shadowprice.inputs.incidents import Incident, read_incidents, resolve_incidents
 from shadowprice.inputs.text import load_yaml
 from shadowprice.results.run_builder import RunInput
+from shadowprice.simulator.lengths import KNOWN, walltime_limits
 from shadowprice.simulator.scenario import Scenario
 
 if TYPE_CHECKING:
     from shadowprice.simulator.traced import TraceWorkload
     from shadowprice.traces.records import Trace
+    from shadowprice.traces.workload import Workload
 
 Document = Mapping[str, Any]
 
@@ -56,6 +58,8 @@ class ScenarioSource:
     """Requested over available GPU-time of that cluster (core-time without GPUs)."""
     skip_invalid: bool = False
     """Leave invalid jobs out."""
+    lengths: str = KNOWN
+    """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
     _traces: dict[str, TraceWorkload] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -80,12 +84,15 @@ class ScenarioSource:
             If a file is wrong, or the cluster has no such servers.
         """
         inputs: list[RunInput] = []
+        entry: Callable[[int], Document]
         document: Document | None = None
         if self.cluster is not None:
             document, place = self._document()
             inputs.append(_input("cluster", self.cluster))
         if self.jobs is None:
-            servers, workload, remarks, entry = self._read_trace(document, seed, added)
+            servers, columns, remarks = self._read_trace(document, seed, added)
+            workload, entry = columns.to_jobs(servers), columns.to_record
+            limits = columns.work_limits(workload)
             assert self.trace is not None
             traced = self._traced()
             inputs.append(RunInput.of("trace", traced.path, self.trace, traced.start))
@@ -97,6 +104,7 @@ class ScenarioSource:
             servers = resolve_cluster(with_servers_changed(document, added or {}, place), place)
             workload, remarks = self._read_jobs(servers), []
             entry = partial(_entry, self.jobs, workload)
+            limits = walltime_limits(workload)
             inputs.append(_input("jobs", self.jobs))
         events = self._read_incidents(servers, workload)
         if self.incidents is not None:
@@ -112,8 +120,9 @@ class ScenarioSource:
             inputs=inputs,
             options={"slot": self.slot, "load": self.load, "skip_invalid": self.skip_invalid},
             entry=entry,
+            work_limits=limits,
         )
-        return scenario, remarks
+        return scenario.with_lengths(self.lengths), remarks
 
     def log(self) -> Trace | None:
         """Return the trace as it was read, None if the jobs come from a file."""
@@ -170,7 +179,7 @@ class ScenarioSource:
 
     def _read_trace(
         self, document: Document | None, seed: int, added: Mapping[str, int] | None
-    ) -> tuple[Cluster, list[Job], list[str], Callable[[int], Document]]:
+    ) -> tuple[Cluster, Workload, list[str]]:
         traced = self._traced()
         place = SIZED_CLUSTER_LABEL if self.cluster is None else self._document()[1]
         length = parse_positive_duration(self.slot, "--slot", "20min")
@@ -186,8 +195,7 @@ class ScenarioSource:
             remarks.append(f"a cluster sized to the trace at load {self.load:g}: {counts}")
         cluster = resolve_cluster(with_servers_changed(document, added or {}, place), place)
         workload = workload.fitted_to(cluster)
-        jobs = workload.to_jobs(cluster)
-        return cluster, jobs, [*remarks, *workload.notes], workload.to_record
+        return cluster, workload, [*remarks, *workload.notes]
 
 
 def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], at: int) -> Document:

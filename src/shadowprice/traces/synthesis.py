@@ -92,6 +92,7 @@ def synthesize(
     kind, value, decay, target, within, classes = _utilities(
         frame, submit, speeds.duration, slot_seconds, options, rng, notes
     )
+    limit = frame["time_limit"].fill_null(np.nan).to_numpy().astype(np.float64)
     return Workload(
         names=frame["job"].to_list(),
         tenants=frame["tenant"].to_list(),
@@ -114,6 +115,8 @@ def synthesize(
         slot_seconds=slot_seconds,
         notes=tuple(notes),
         within=within,
+        time_limit=None if np.isnan(limit).all() else limit,
+        requested=traced,
     )
 
 

@@ -8,6 +8,7 @@ builds equal `Job` objects; a test compares them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -108,6 +109,11 @@ class Workload:
     within: NDArray[np.int64] | None = None
     """Nanoseconds from the submission to the end of the last slot that meets a target in clock
     time. It overrides ``target``, unless it is -1 for a job or None for all."""
+    time_limit: NDArray[np.float64] | None = None
+    """Seconds that each job was allowed to run with ``requested`` workers; NaN without a limit.
+    None if no job has one."""
+    requested: NDArray[np.int64] | None = None
+    """Number of workers of each job in the trace; None if there is no trace."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -185,6 +191,22 @@ class Workload:
             )
         resolver = _Resolver(cluster)
         return [resolver.job(self, index) for index in range(len(self))]
+
+    def work_limits(self, jobs: Sequence[Job]) -> dict[str, int]:
+        """Return the progress units that time limits allow, by name of the jobs that have one.
+
+        ``jobs`` are those of `to_jobs`, in the same order.
+        """
+        if self.time_limit is None or self.requested is None:
+            return {}
+        slot = float(self.slot_seconds)
+        return {
+            job.name: max(1, math.ceil(seconds / slot * job.gain(workers)))
+            for job, seconds, workers in zip(
+                jobs, self.time_limit.tolist(), self.requested.tolist(), strict=True
+            )
+            if not math.isnan(seconds)
+        }
 
     def to_records(self) -> Iterator[dict[str, object]]:
         """Yield each job in the format of a job file."""

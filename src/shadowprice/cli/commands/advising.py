@@ -71,6 +71,9 @@ def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
         raise InputError(
             Fault(str(folder), "doesn't record its settings and options", "run it again")
         )
+    if "lengths" in info["options"]:
+        problem = f"was run with --lengths {info['options']['lengths']}"
+        raise InputError(Fault(str(folder), problem, "run it with known lengths for advice"))
     scenario = _scenario(folder, info)
     name = story.job["job"]
     position = next(index for index, job in enumerate(scenario.jobs) if job.name == name)

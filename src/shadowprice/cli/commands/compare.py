@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,7 @@ def compare(
     workload: Workload,
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
+    lengths: o.LengthsOption = "known",
     seed: o.SeedOption = 0,
     seeds: Annotated[
         int,
@@ -128,8 +130,16 @@ def compare(
         write_comparison,
     )
     from shadowprice.simulator.interrupt import stop_on_signal
+    from shadowprice.simulator.lengths import (
+        check_advice_lengths,
+        parse_lengths,
+        with_lengths_in_label,
+    )
     from shadowprice.simulator.trials import collect_seed_runs, seeds_from
 
+    seen = parse_lengths(lengths)
+    if advice:
+        check_advice_lengths(seen, "--advice")
     _check_out(out, advice)
     chosen = o.policy_choices(policy, params, set_)
     proving = float(parse_positive_duration(bound_time, "--bound-time", "1min"))
@@ -137,6 +147,14 @@ def compare(
     more_seeds = seeds_from(seed, seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
+    cases = [
+        _Case(
+            scenario.with_lengths(sees),
+            replace(source, lengths=sees),
+            [with_lengths_in_label(choice, sees) for choice in chosen],
+        )
+        for sees in seen
+    ]
     # Report invalid parameters before compiling and before the first run.
     for choice in chosen:
         choice.parameters()
@@ -160,11 +178,11 @@ def compare(
 
         stopped = trials = None
         if on:
-            runs, more = _on_ray(on, scenario, source, chosen, more_seeds, out, resources, quiet)
+            runs, more = _on_ray(on, cases, more_seeds, out, resources, quiet)
             for run in runs:
                 keep(run)
         else:
-            runs, more, stopped = _here(scenario, source, chosen, more_seeds, stop, keep, quiet)
+            runs, more, stopped = _here(cases, more_seeds, stop, keep, quiet)
         if more_seeds and stopped is None:
             trials = collect_seed_runs([*((run.policy, seed, run.info) for run in runs), *more])
         record = None if trials is None else trials.record()
@@ -180,6 +198,15 @@ def compare(
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A workload with the lengths that policies see, and the policies labelled with them."""
+
+    scenario: Scenario
+    source: ScenarioSource
+    choices: Sequence[PolicyChoice]
 
 
 def _beside_log(runs: list[RunData], scenario: Scenario, source: ScenarioSource) -> list[RunData]:
@@ -235,9 +262,7 @@ def _restored_signals() -> Iterator[None]:
 
 
 def _here(
-    scenario: Scenario,
-    source: ScenarioSource,
-    choices: Sequence[PolicyChoice],
+    cases: Sequence[_Case],
     seeds: Sequence[int],
     stop: StopRequestObserver,
     keep: Callable[[RunData], None],
@@ -249,17 +274,23 @@ def _here(
     def bar(label: str) -> AbstractContextManager[ProgressCallback | None]:
         return progress_bar(label, quiet)
 
-    runs = run_all(scenario, choices, stop=stop, bar=bar, each=keep)
-    if runs[-1].info["partial"]:
-        return runs, [], runs[-1]
-    return runs, *further_seeds(source, choices, seeds, stop=stop, bar=bar)
+    runs: list[RunData] = []
+    more: list[SeedRun] = []
+    for case in cases:
+        runs += run_all(case.scenario, case.choices, stop=stop, bar=bar, each=keep)
+        if runs[-1].info["partial"]:
+            return runs, [], runs[-1]
+    for case in cases:
+        measured, stopped = further_seeds(case.source, case.choices, seeds, stop=stop, bar=bar)
+        more += measured
+        if stopped is not None:
+            return runs, more, stopped
+    return runs, more, None
 
 
 def _on_ray(
     address: str,
-    scenario: Scenario,
-    source: ScenarioSource,
-    choices: Sequence[PolicyChoice],
+    cases: Sequence[_Case],
     seeds: Sequence[int],
     out: Path | None,
     resources: ExitStack,
@@ -275,7 +306,8 @@ def _on_ray(
     from shadowprice.experiments.framework import cache_dir
     from shadowprice.experiments.spreading import RayBackend, RunBackend
 
-    scenarios = [scenario, *(source.scenario(seed)[0] for seed in seeds)]
+    runs: list[RunData] = []
+    more: list[SeedRun] = []
     with (
         _restored_signals(),
         RayBackend(address) as on_ray,
@@ -285,7 +317,13 @@ def _on_ray(
         spread: RunBackend = on_ray if kept is None else kept
         folder = Path(resources.enter_context(TemporaryDirectory()))
         try:
-            results = compare_spread(spread, scenarios, choices, folder, progress=bar)
+            for case in cases:
+                scenarios = [case.scenario, *(case.source.scenario(seed)[0] for seed in seeds)]
+                ran, measured = compare_spread(
+                    spread, scenarios, case.choices, folder, progress=bar
+                )
+                runs += ran
+                more += measured
         except KeyboardInterrupt:
             if out is not None:
                 stderr().print(
@@ -295,7 +333,7 @@ def _on_ray(
             raise
         if kept is not None:
             resources.callback(kept.remove)
-    return results
+    return runs, more
 
 
 def _print(runs: list[RunData], trials: SeedRuns | None, output: Output) -> None:

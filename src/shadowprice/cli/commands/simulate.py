@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,7 @@ from shadowprice.cli.console import (
     stderr,
     stdout,
 )
-from shadowprice.cli.workload import Workload, takes_workload
+from shadowprice.cli.workload import Workload, read, takes_workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,7 @@ def simulate(
     policy: o.PolicyOption = "oasis",
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
+    lengths: o.LengthsOption = "known",
     seed: o.SeedOption = 0,
     out: o.OutOption = None,
     journal: Annotated[
@@ -80,16 +82,28 @@ def simulate(
     from shadowprice.results.run_directory import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.journaling import JournalObserver
+    from shadowprice.simulator.lengths import (
+        check_advice_lengths,
+        parse_lengths,
+        with_lengths_in_label,
+    )
     from shadowprice.simulator.scenario import record_run
 
     for flag, given in (("--journal", journal), ("--advice", advice)):
         if given and out is None:
             raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
     advising = float(parse_positive_duration(advice_time, "--advice-time", "1min"))
+    seen = parse_lengths(lengths)
+    if len(seen) > 1:
+        raise InputError(Fault("--lengths", "names several", "use compare for several"))
+    if advice:
+        check_advice_lengths(seen, "--advice")
     choice = o.policy_choice(policy, params, set_)
+    choice = with_lengths_in_label(replace(choice, titled=choice.name), seen[0])
     if out is not None:
         check_directory(out, is_run)  # before a large trace is read
-    scenario = workload.scenario(seed, params, quiet=quiet)
+    source = replace(workload.source(params), lengths=seen[0])
+    scenario = read(source, seed, quiet=quiet)
     choice.parameters()  # report invalid parameters before compiling
     mention_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
@@ -102,7 +116,7 @@ def simulate(
             observers = () if observer is None else (observer,)
             run = record_run(
                 scenario,
-                choice.name,
+                choice.label,
                 built,
                 settings=choice.settings,
                 origin=choice.origin,

@@ -51,6 +51,7 @@ from shadowprice.core.specs.utilities import (
     PRIORITY_LEVELS,
     UtilitySpec,
     default_utility,
+    default_value_per_unit,
     resolve_utility,
 )
 from shadowprice.core.utility import Constant
@@ -430,7 +431,8 @@ class JobSpec(Spec):
         named = self.priority if isinstance(self.priority, str) else "normal"
         multiple = PRIORITY_LEVELS[named].multiple
         utility = default_utility(job, self.worker, cluster.slot_seconds, multiple, by)
-        return replace(job, utility=utility, has_default_utility=True)
+        rate = default_value_per_unit(job, self.worker, cluster.slot_seconds, multiple)
+        return replace(job, utility=utility, has_default_utility=True, value_per_unit=rate)
 
     def _restart(self, cluster: Cluster) -> Fraction:
         """Return the time lost when the placement changes: the job's own, or the cluster's."""

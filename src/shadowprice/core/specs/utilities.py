@@ -190,3 +190,18 @@ def default_utility(
     gpu_hours = worker_slots * float(slot_seconds) / 3600 * gpus
     value = VALUE_PER_GPU_HOUR * multiple * gpu_hours
     return utilities.Constant(value) if by is None else utilities.Deadline(value, by)
+
+
+def default_value_per_unit(
+    job: Job, worker: Mapping[str, Amount], slot_seconds: Fraction, multiple: float
+) -> float | None:
+    """Return the value of the default utility for each progress unit; None for a bag of tasks.
+
+    It doesn't depend on the job's work. The parameters are those of `default_utility`.
+    """
+    if job.bag is not None:
+        return None
+    worker_slots = int(job.worker_counts[0]) / int(job.gains[0])
+    gpus = gpus_per_worker((name, amount.value) for name, amount in worker.items())
+    gpu_hours = worker_slots * float(slot_seconds) / 3600 * gpus
+    return VALUE_PER_GPU_HOUR * multiple * gpu_hours
