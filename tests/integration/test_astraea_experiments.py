@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from shadowprice.experiments.astraea import efficiency, presets, ratio, workload
-from shadowprice.experiments.astraea.runs import POLICIES, run, variance
+from shadowprice.experiments.astraea.runs import POLICIES, initial_shares, run, variance
 from shadowprice.experiments.framework import ExperimentSettings, experiments, run_experiment
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import compute_tenant_accounts
@@ -82,6 +85,20 @@ def test_a_run_s_fairness_is_the_books_one() -> None:
     assert outcome.ideal >= outcome.revenue > 0
 
 
+def test_fairness_ratios_average_1_by_share_under_every_policy() -> None:
+    """Nobody is above 1 unless somebody is below it, so all at 1 or more means all at 1."""
+    cluster = workload.shared_cluster(5, 8, 64)
+    jobs, _ = workload.draw_jobs(cluster, 25, seed=2, ranges=workload.TINY)
+    servers = workload.user_shares(5, 8)
+    shares = initial_shares(cluster)
+    assert shares == pytest.approx({user: count / 8 for user, count in servers.items()})
+    for policy in POLICIES:
+        outcome = run(policy, cluster, jobs)
+        for ideal in (False, True):
+            ratios = outcome.fairness(ideal=ideal)
+            assert sum(shares[user] * ratio for user, ratio in ratios.items()) == pytest.approx(1.0)
+
+
 def test_no_policy_beats_the_offline_bound() -> None:
     cluster = workload.shared_cluster(2, 3, 64)
     jobs, _ = workload.draw_jobs(cluster, 5, seed=4, ranges=workload.TINY, convex=True)
@@ -102,6 +119,26 @@ def test_the_linear_program_bounds_the_offline_optimum() -> None:
         assert bound >= best.value * (1 - 1e-6)
         # It is of use: not much above what a schedule earns.
         assert bound <= 1.2 * best.value
+
+
+def test_ratios_as_stated_are_to_the_linear_bound() -> None:
+    settings = ExperimentSettings(quick=True, seed=5)
+    tables = ratio.measure(settings, ("linear", "stated"), (3,), (2,), ("astraea",))
+    table = tables["ratio"]
+    assert table["case"].to_list() == ["linear", "stated"]
+    cluster = presets.STATED.cluster(2, 2, 512)
+    jobs, _ = presets.STATED.draw(cluster, 3, 5 + 3)
+    outcome = presets.STATED.run("astraea", cluster, jobs)
+    stated = table.filter(pl.col("case") == "stated")
+    assert stated["ratio"].item() == pytest.approx(
+        outcome.revenue / ratio.linear_bound(cluster, jobs)
+    )
+    figure = Figure(figsize=(8, 4))
+    FigureCanvasAgg(figure)
+    ratio.draw_fig5(tables, figure)
+    assert [axes.get_title() for axes in figure.axes] == [
+        ratio.TITLES[case] for case in table["case"]
+    ]
 
 
 def test_machines_have_two_or_eight_workers_in_the_trace_s_proportion() -> None:

@@ -16,7 +16,7 @@ from shadowprice.experiments.astraea.efficiency import (
     trials_of,
 )
 from shadowprice.experiments.astraea.presets import PRESETS
-from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, variance
+from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, initial_shares, variance
 from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ def _ratios(preset: str, trial: int, policy: str, seed: int) -> list[tuple[Any, 
     cluster = setting.cluster(USERS, SERVERS, HORIZON)
     jobs, source = setting.draw(cluster, JOBS, seed + trial)
     ratios = setting.run(policy, cluster, jobs).fairness()
-    return [(preset, policy, user, trial, ratio, source) for user, ratio in ratios.items()]
+    shares = initial_shares(cluster)
+    return [
+        (preset, policy, user, trial, ratio, shares[user], source) for user, ratio in ratios.items()
+    ]
 
 
 def _variances(preset: str, count: int, trial: int, policy: str, seed: int) -> tuple[Any, ...]:
@@ -49,15 +52,16 @@ def measure_fig7(settings: ExperimentSettings) -> Tables:
         lambda preset, trial, policy, _seed: f"{preset}: trial {trial + 1}, {policy}",
     )
     rows = [row for rows in results for row in rows]
-    schema = ["preset", "policy", "user", "trial", "ratio", "arrivals"]
+    schema = ["preset", "policy", "user", "trial", "ratio", "share", "arrivals"]
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     keys = ("preset", "policy", "user", "arrivals")
-    means = frame.group_by(keys, maintain_order=True).agg(pl.col("ratio").mean())
+    means = frame.group_by(keys, maintain_order=True).agg(pl.col("ratio", "share").mean())
     summary = means.group_by("preset", "policy", maintain_order=True).agg(
         (pl.col("ratio") >= 1).sum().alias("at_1_or_more"),
         pl.col("ratio").min().alias("lowest"),
         pl.col("ratio").max().alias("highest"),
         pl.col("ratio").var(ddof=0).alias("variance"),
+        (pl.col("ratio") * pl.col("share")).sum().alias("mean_by_share"),
     )
     return {"ratios": means, "summary": summary, "trials": frame}
 

@@ -100,7 +100,11 @@ class RevenueObserver(Observer):
         return max((slot for slot, count in self.busy.items() if count), default=-1) + 1
 
     def fairness(self, *, ideal: bool = False) -> dict[str, float]:
-        """Return the revenue fairness ratio of each tenant (section 5.1)."""
+        """Return the revenue fairness ratio of each tenant (section 5.1).
+
+        Payments move revenue between tenants, so the mean weighted by initial shares is 1 under
+        every policy. All tenants reach 1 only if all are at exactly 1.
+        """
         utilities: Mapping[str, float] = self.earned
         if ideal and self.commits:
             utilities = {name: self.commits[name].utility for name in self.earned}
@@ -108,17 +112,22 @@ class RevenueObserver(Observer):
         gains: dict[str, float] = dict.fromkeys((str(job.tenant) for job in self.jobs), 0.0)
         for job in self.jobs:
             gains[str(job.tenant)] += utilities.get(job.name, 0.0)
-        tenancy = read_tenant_shares(self.cluster)
-        parts = sum(
-            shares.sum(axis=0) / shares.sum() / 2
-            for shares in (tenancy.worker_shares, tenancy.ps_shares)
-        )
         return {
-            name: (gains.get(name, 0.0) + self.balance[name] / MICRO) / total / float(part)
+            name: (gains.get(name, 0.0) + self.balance[name] / MICRO) / total / share
             if total
             else 0.0
-            for name, part in zip(tenancy.tenants, parts, strict=True)
+            for name, share in initial_shares(self.cluster).items()
         }
+
+
+def initial_shares(cluster: Cluster) -> dict[str, float]:
+    """Return each tenant's share of the cluster: the mean of its shares of workers and of PS."""
+    tenancy = read_tenant_shares(cluster)
+    parts = sum(
+        shares.sum(axis=0) / shares.sum() / 2
+        for shares in (tenancy.worker_shares, tenancy.ps_shares)
+    )
+    return {name: float(part) for name, part in zip(tenancy.tenants, parts, strict=True)}
 
 
 def run(
