@@ -10,6 +10,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,27 @@ def test_starts_are_simulated_for_every_policy(tmp_path: Path) -> None:
     assert set(summary["policy"]) == {"fifo", "drf", "rrh", "oasis", "rolling", "oasis, as printed"}
     assert len(runs) == 3 * len(summary)
     assert summary["utility"].sum() == pytest.approx(runs["utility"].sum() / 3)
+    differences = pl.read_csv(tmp_path / "differences.csv")
+    assert len(differences) == len(summary) - 3  # oasis is the reference at each of three starts
+    utilities = {(row["policy"], row["start"]): row["utility"] for row in summary.to_dicts()}
+    for row in differences.to_dicts():
+        mean = utilities[row["policy"], row["start"]] - utilities["oasis", row["start"]]
+        assert row["beyond_oasis"] == pytest.approx(mean)
+        assert 0 < row["p"] <= row["adjusted_p"] <= 1
+        spread = [
+            mine - reference
+            for mine, reference in zip(
+                *(
+                    runs.filter(
+                        (pl.col("policy") == policy) & (pl.col("start") == row["start"])
+                    ).sort("seed")["utility"]
+                    for policy in (row["policy"], "oasis")
+                ),
+                strict=True,
+            )
+        ]
+        # Student's t with two degrees of freedom
+        assert row["beyond_half"] == pytest.approx(4.302653 * stdev(spread) / 3**0.5)
 
 
 def test_a_job_is_submitted_with_what_it_runs() -> None:

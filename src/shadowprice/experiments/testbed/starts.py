@@ -15,6 +15,7 @@ from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.experiments.testbed.files import scaled
 from shadowprice.experiments.testbed.measure import POLICIES, SUBMIT_LEAD_SECONDS, simulated
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.significance import compare_to_reference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +27,9 @@ SECONDS: Final = 40
 
 BEFORE: Final = 2
 """Slots before the first one that counts."""
+
+REFERENCE: Final = "oasis"
+"""Policy to which the others are compared, draw by draw."""
 
 PRINTED: Final = PolicyChoice(
     "oasis", {"prices": "online", "restarts": "ignored"}, "oasis, as printed"
@@ -55,7 +59,31 @@ def measure_starts(settings: ExperimentSettings) -> Tables:
         promised=pl.col("promised").sum(),
         kept=pl.col("kept").sum(),
     )
-    return {"summary": summary, "runs": table}
+    return {"summary": summary, "differences": _differences(table), "runs": table}
+
+
+def _differences(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the paired differences of each policy's utility to that of `oasis`, by start."""
+    rows: list[dict[str, Any]] = []
+    for (start,), same in runs.group_by("start", maintain_order=True):
+        by_policy = {
+            str(policy): drawn.sort("seed")["utility"].to_list()
+            for (policy,), drawn in same.group_by("policy", maintain_order=True)
+        }
+        reference = by_policy.pop(REFERENCE)
+        pairs = compare_to_reference(reference, list(by_policy.values()))
+        rows += [
+            {
+                "policy": other,
+                "start": start,
+                "beyond_oasis": pair.difference.mean,
+                "beyond_half": pair.difference.half,
+                "p": pair.p,
+                "adjusted_p": pair.adjusted,
+            }
+            for other, pair in zip(by_policy, pairs, strict=True)
+        ]
+    return pl.DataFrame(rows)
 
 
 def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
