@@ -116,7 +116,7 @@ EXPERIMENTS = (
         "Revenue per job and fairness by number of users",
         "Revenue per job 599.64, 571.55, 611.28, 581.06 and variance 0.7053, 0.78126, 0.7979, "
         "0.7388 with 5, 8, 11, 14 users.",
-        (9.0, 3.8),
+        (15.0, 3.8),
     ),
     _declare(
         "settings",
