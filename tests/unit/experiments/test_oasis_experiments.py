@@ -45,7 +45,8 @@ def drawn(name: str, tables: Tables) -> int:
 
 def test_every_figure_is_declared_with_what_the_paper_reports() -> None:
     declared = [one for name, one in experiments().items() if name.startswith("oasis-")]
-    assert [one.name for one in declared] == [f"oasis-fig{at}" for at in range(3, 9)]
+    figures = [f"oasis-fig{at}" for at in range(3, 9)]
+    assert [one.name for one in declared] == [*figures, "oasis-slots"]
     assert all(one.reported.endswith(".") and "INFOCOM" in one.source for one in declared)
 
 
@@ -94,6 +95,34 @@ def test_a_wrong_ratio_is_tried_under_both_readings() -> None:
         assert both["wrong"].n_unique() == 2
         assert both["utility"].n_unique() == 1
     assert drawn("oasis-fig6", tables) == 4
+
+
+def test_slots_of_an_hour_are_those_of_figures_3_and_6() -> None:
+    tables = utility.measure_slots(QUICK)
+    table = tables["slots"]
+    # Two policies at two numbers of jobs, and two estimates under two L at the larger number
+    assert len(table) == len(utility.HOURS) * (2 * 2 + 2 * 2)
+    hour = table.filter(pl.col("hours") == 1)
+    shared = ("policy", "jobs", "seed", "utility", "finished")
+    fig3 = utility.measure_policies(QUICK)["utility"].filter(pl.col("case") == "chunk")
+    assert (
+        hour.filter(pl.col("scale") == 1.0)
+        .select(shared)
+        .sort(shared)
+        .equals(fig3.select(shared).sort(shared))
+    )
+    fig6 = utility.measure_scales(QUICK)["scales"].filter(
+        (pl.col("wrong") == "L") & (pl.col("jobs") == 10) & (pl.col("scale") != 1.0)
+    )
+    assert (
+        hour.filter(pl.col("scale") != 1.0)
+        .select("scale", *shared)
+        .sort("scale", *shared)
+        .equals(fig6.select("scale", *shared).sort("scale", *shared))
+    )
+    # Computing takes the same share of any slot, transfers a smaller share of a longer one.
+    assert table.filter(pl.col("scale") == 1.0)["utility"].n_unique() > len(fig3)
+    assert drawn("oasis-slots", tables) == 4
 
 
 def test_lateness_counts_the_jobs_that_completed() -> None:

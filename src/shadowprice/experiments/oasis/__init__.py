@@ -1,4 +1,4 @@
-"""Figures 3 to 8 of OASiS's evaluation."""
+"""Figures 3 to 8 of OASiS's evaluation, and what the length of a slot does to them."""
 
 from shadowprice.experiments.framework import Experiment
 from shadowprice.experiments.oasis import ratio, testbed, timeliness, utility
@@ -63,5 +63,14 @@ EXPERIMENTS = (
         measure=testbed.measure_targets,
         draw=testbed.draw_lateness,
         size=(9.0, 4.4),
+    ),
+    Experiment(
+        name="oasis-slots",
+        title="Total utility in slots of 1 to 12 hours",
+        source=f"{SOURCE}, Figs. 3 and 6",
+        reported='A slot "can be 1 hour or longer"; the axes of Figs. 3 and 6 go to 8,000.',
+        measure=utility.measure_slots,
+        draw=utility.draw_slots,
+        size=(15.0, 4.4),
     ),
 )

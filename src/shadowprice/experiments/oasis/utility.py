@@ -1,8 +1,9 @@
-"""Fig. 3 and Fig. 6: total utility over the number of jobs."""
+"""Fig. 3 and Fig. 6: total utility over the number of jobs, and by the length of a slot."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,9 +11,11 @@ import polars as pl
 
 from shadowprice.experiments.oasis.setting import (
     CASES,
+    CHUNK,
     CLEARING,
     GUARANTEED,
     POLICY_VARIANTS,
+    WorkloadCase,
     cluster,
     run,
     workload,
@@ -34,6 +37,9 @@ READINGS: Final = {"L": "U exact, L wrong", "U": "L exact, U wrong"}
 
 BASES: Final = (CLEARING, GUARANTEED)
 
+HOURS: Final = (1, 2, 4, 12)
+"""Lengths of a slot; section III says "1 hour or longer"."""
+
 
 def _size(settings: ExperimentSettings) -> tuple[int, int, tuple[int, ...], range]:
     """Return servers of each kind, slots, numbers of jobs and seeds."""
@@ -43,9 +49,8 @@ def _size(settings: ExperimentSettings) -> tuple[int, int, tuple[int, ...], rang
 
 
 def _row(
-    variant: PolicyVariant, name: str, servers: int, slots: int, jobs: int, seed: int
+    variant: PolicyVariant, case: WorkloadCase, servers: int, slots: int, jobs: int, seed: int
 ) -> dict[str, Any]:
-    case = CASES[name]
     on = cluster(servers, servers, slots, seed, case.slot)
     outcomes, _ = run(variant, on, workload(on, case, jobs, slots, seed), slots, seed)
     return {
@@ -55,6 +60,18 @@ def _row(
         "utility": sum(outcome.utility for outcome in outcomes),
         "finished": sum(outcome.completion is not None for outcome in outcomes),
     }
+
+
+def _label(
+    variant: PolicyVariant, case: WorkloadCase, _servers: int, _slots: int, jobs: int, _seed: int
+) -> str:
+    return f"{jobs} jobs, {case.title}, {variant.key}"
+
+
+def _estimated(base: PolicyVariant, scale: float, reading: str) -> PolicyVariant:
+    """Return OASiS with U / L estimated at a multiple of its value."""
+    wrong = {"price_scale": scale, "price_scale_absorbs": reading}
+    return replace(base, choice=replace(base.choice, settings={**base.choice.settings, **wrong}))
 
 
 def measure_policies(settings: ExperimentSettings) -> Tables:
@@ -67,8 +84,8 @@ def measure_policies(settings: ExperimentSettings) -> Tables:
     ]
     results = settings.each(
         _row,
-        [(variant, name, servers, slots, jobs, seed) for variant, name, jobs, seed in cases],
-        lambda variant, name, _servers, _slots, jobs, _seed: f"{jobs} jobs, {name}, {variant.key}",
+        [(variant, CASES[name], servers, slots, jobs, seed) for variant, name, jobs, seed in cases],
+        _label,
     )
     table = pl.DataFrame(
         [{"case": name, **row} for (_, name, *_), row in zip(cases, results, strict=True)]
@@ -101,14 +118,11 @@ def measure_scales(settings: ExperimentSettings) -> Tables:
     combinations = list(product(BASES, READINGS, scales, numbers, seeds))
     cases = []
     for base, reading, scale, jobs, seed in combinations:
-        wrong = {"price_scale": scale, "price_scale_absorbs": reading}
-        choice = replace(base.choice, settings={**base.choice.settings, **wrong})
-        variant = replace(base, choice=choice)
-        cases.append((variant, "chunk", servers, slots, jobs, seed))
+        cases.append((_estimated(base, scale, reading), CHUNK, servers, slots, jobs, seed))
     results = settings.each(
         _row,
         cases,
-        lambda variant, _name, _servers, _slots, jobs, _seed: (
+        lambda variant, _case, _servers, _slots, jobs, _seed: (
             f"{jobs} jobs, {variant.key}, {variant.choice.settings['price_scale']:.6g}"
         ),
     )
@@ -147,6 +161,83 @@ def draw_scales(tables: Tables, figure: Figure) -> None:
     for panel in panels[-1]:
         panel.set_xlabel("jobs")
     panels[0][0].legend(ncols=2, fontsize=9, title="U/L estimated at")
+
+
+def measure_slots(settings: ExperimentSettings) -> Tables:
+    """Run Fig. 3's policies and Fig. 6's estimates of U / L in slots of 1 to 12 hours.
+
+    Dorm is left out, because it solves a program at every decision.
+    """
+    servers, slots, numbers, seeds = _size(settings)
+    numbers = (numbers[0], numbers[-1])
+    variants = [(variant, 1.0) for variant in POLICY_VARIANTS if variant.choice.name != "dorm"] + [
+        (_estimated(base, scale, "L"), scale)
+        for base in BASES
+        for scale in ((0.2, 10.0) if settings.quick else SCALES)
+        if scale != 1.0
+    ]
+    cases = [
+        (hours, scale, variant, jobs, seed)
+        for hours, (variant, scale), jobs, seed in product(HOURS, variants, numbers, seeds)
+        if scale == 1.0 or jobs == numbers[-1]
+    ]
+    results = settings.each(
+        _row,
+        [
+            (variant, _chunk_case(hours), servers, slots, jobs, seed)
+            for hours, _, variant, jobs, seed in cases
+        ],
+        _label,
+    )
+    table = pl.DataFrame(
+        [
+            {"hours": hours, "scale": scale, **row}
+            for (hours, scale, *_), row in zip(cases, results, strict=True)
+        ]
+    )
+    means = table.group_by("hours", "policy", "scale", "jobs", maintain_order=True).agg(
+        pl.col("utility", "finished").mean()
+    )
+    return {"slots": table, "means": means}
+
+
+def _chunk_case(hours: int) -> WorkloadCase:
+    """Return the jobs of `CHUNK` in slots of another length."""
+    return replace(CHUNK, title=f"slots of {hours} h", slot=Fraction(hours * 3600))
+
+
+def draw_slots(tables: Tables, figure: Figure) -> None:
+    """Draw utility by the length of a slot: Fig. 3's policies, then Fig. 6's estimates."""
+    means = tables["means"]
+    exact = means.filter(pl.col("scale") == 1.0)
+    few, many = exact["jobs"].unique().sort().to_list()
+    panels = figure.subplots(1, 2 + len(BASES))
+    for panel, jobs in zip(panels, (few, many), strict=False):
+        for variant in POLICY_VARIANTS:
+            rows = exact.filter((pl.col("policy") == variant.key) & (pl.col("jobs") == jobs)).sort(
+                "hours"
+            )
+            if len(rows):
+                _by_hours(panel, rows, variant.line, color=variant.colour, label=variant.label)
+        panel.set_title(f"{jobs} jobs")
+    panels[0].set_ylim(top=1.5 * panels[0].get_ylim()[1])
+    panels[0].legend(fontsize=8, loc="upper left")
+    for panel, base in zip(panels[2:], BASES, strict=True):
+        rows = means.filter((pl.col("policy") == base.key) & (pl.col("jobs") == many))
+        for colour, scale in zip(PALETTE, rows["scale"].unique().sort(), strict=False):
+            curve = rows.filter(pl.col("scale") == scale).sort("hours")
+            _by_hours(panel, curve, "-", color=colour, label=f"{scale:.0%}")
+        panel.set_title(f"{base.label}, {many} jobs")
+    panels[2].legend(fontsize=8, title="U/L estimated at", loc="lower left")
+    panels[0].set_ylabel("total utility")
+
+
+def _by_hours(panel: Axes, rows: pl.DataFrame, line: str, **style: Any) -> None:
+    x = [HOURS.index(hours) for hours in rows["hours"]]
+    panel.plot(x, rows["utility"].to_numpy(), line, marker="o", **style)
+    panel.set_xticks(range(len(HOURS)), [str(hours) for hours in HOURS])
+    panel.set_xlabel("length of a slot in hours")
+    panel.set_ylim(bottom=0)
 
 
 def _curve(panel: Axes, rows: pl.DataFrame, variant: PolicyVariant) -> None:
