@@ -17,6 +17,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.clock import SECOND
+from shadowprice.service.driver import FIRST_SWEEP_SECONDS
 from shadowprice.service.state.store_queries import list_jobs
 from tests.support.services import run_service
 from tests.support.simulated_hours import Crash, SimulatedHour, disk_full_error
@@ -110,6 +111,28 @@ def test_nothing_is_left_behind_and_nothing_young_goes(tmp_path: Path, kind: int
         raise AssertionError("it never came to an end")
 
     assert asyncio.run(scenario()) > 5
+
+
+def test_a_service_that_never_runs_for_long_purges_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
+        await hour.live()
+        hour.end()
+        now = 1_000.0
+        monkeypatch.setattr("shadowprice.service.driver.monotonic", lambda: now)
+        await hour.open()
+        for seconds, purges in ((FIRST_SWEEP_SECONDS, False), (1.0, True)):
+            now += seconds
+            await hour.driver._tick()
+            assert (hour.driver._sweeping is not None) == purges
+        assert hour.driver._sweeping is not None
+        await hour.driver._sweeping
+        assert hour.rows == {"young"}
+        hour.end()
+
+    asyncio.run(scenario())
 
 
 def hour_rows(hour: Aging) -> set[str]:

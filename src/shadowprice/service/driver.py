@@ -66,6 +66,9 @@ TICK_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 60.0
 """Seconds between two retention runs."""
 
+FIRST_SWEEP_SECONDS: Final = 10.0
+"""Seconds from the start to the first one: a service that never runs for long purges too."""
+
 POINTS: Final = SECOND // 2
 """Minimum nanoseconds between two points of a job's progress curve."""
 
@@ -134,7 +137,8 @@ class Driver(Writer):
         self._chunk = 16
         self._second = 0.0
         self._snapshot_due = False
-        self._swept = self._steady_from = monotonic()
+        self._steady_from = monotonic()
+        self._swept = self._steady_from - self.sweep_seconds + FIRST_SWEEP_SECONDS
         self._background = BackgroundTasks(log, metrics.failed)
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
