@@ -124,6 +124,7 @@ class Result(ShownAsTable):
         return frame.with_columns(names.gather(frame["server"]).alias("server"))
 
     @property
+    @few_collections()
     def decisions(self) -> pl.DataFrame:
         """Decisions in order: ``job``, ``slot``, ``outcome``, ``reason``, and numbers."""
         schema: dict[str, Any] = {
@@ -142,6 +143,7 @@ class Result(ShownAsTable):
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     @property
+    @few_collections()
     def payments(self) -> pl.DataFrame | None:
         """Payments between tenants; None if the policy has none."""
         if self.run.payments is None:
@@ -514,6 +516,7 @@ def whatif(
     return WhatIf(run_whatif(source, _choices(policies), requested, chosen))
 
 
+@few_collections()
 def open_run(folder: PathLike) -> Result:
     """Read a run directory.
 
