@@ -4,11 +4,12 @@
 100 jobs a second one by one, each journalled, decided and answered, while 100 viewers follow the
 event stream. ``batches`` submits batches of 100, accepted as pending, and tells when all are
 decided. ``scrapes`` measures a scrape of the metrics and a query of prices with 10,000 open jobs.
-``decisions`` probes a service that decides 600 jobs over a horizon of 20,000 slots. ``week`` lets a
-week of 1 s slots pass on clocks that are set by hand, and tells how memory grows. The service is a
-process of its own (``serve --observe``: what runs jobs is not measured), the load another; requests
-are sent at their times, however late earlier answers are, and a latency counts from then. What a
-long history costs is measured by ``benchmarks.bench_history``.
+``decisions`` reads from a service that decides 600 jobs over a horizon of 20,000 slots, and from an
+idle one at the same moments. ``week`` lets a week of 1 s slots pass on clocks that are set by hand,
+and tells how memory grows. The service is a process of its own (``serve --observe``: what runs jobs
+is not measured), the load another; requests are sent at their times, however late earlier answers
+are, and a latency counts from then. What a long history costs is measured by
+``benchmarks.bench_history``.
 
 Run: ``python -m benchmarks.bench_service [single|batches|submissions|scrapes|decisions|week ...]
 [--seconds 60] [--policy rolling]``.
@@ -347,28 +348,51 @@ def memory() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
+READS = ("/healthz", "/v1/jobs/d-0", "/metrics")
+
+
 def decisions(folder: Path, policy: str) -> None:
-    """Send a probe every 10 ms while 600 pending jobs are decided over 20,000 slots."""
+    """Read every 10 ms while 600 pending jobs are decided over 20,000 slots.
+
+    An idle service answers the same reads at the same moments: what it takes, the machine takes.
+    """
     text = CLUSTER.replace("horizon: 120", "horizon: 20_000")
+    times: dict[tuple[str, str], list[float]] = {}
 
-    async def probe(server: Server) -> list[float]:
-        connection, times = Connection(server), []
+    async def read(label: str, connection: Connection, path: str) -> None:
+        began = time.perf_counter()
+        status, _ = await connection.ask("GET", path)
+        assert status == 200, (label, path, status)
+        times.setdefault((path, label), []).append(time.perf_counter() - began)
+
+    async def probe(busy: Server, idle: Server) -> None:
+        deciding, waiting = Connection(busy), Connection(idle)
+        await waiting.ask("POST", "/v1/jobs", json.dumps(job("d-0", 2_000)).encode())
         jobs = [job(f"d-{number}", 2_000) for number in range(600)]
-        body = json.dumps({"jobs": jobs}).encode()
-        await connection.ask("POST", "/v1/jobs", body)
-        pending = 1
+        await deciding.ask("POST", "/v1/jobs", json.dumps({"jobs": jobs}).encode())
+        pending, began, cpu = 1, time.perf_counter(), busy.cpu()
         while pending:
-            for _ in range(50):
-                began = time.perf_counter()
-                await connection.ask("GET", "/healthz")
-                times.append(time.perf_counter() - began)
+            for number in range(48):
+                path = READS[number % len(READS)]
+                await asyncio.gather(read("deciding", deciding, path), read("idle", waiting, path))
                 await asyncio.sleep(0.01)
-            pending = json.loads((await connection.ask("GET", "/v1/service"))[1])["pending"]
-        connection.close()
-        return times
+            pending = json.loads((await deciding.ask("GET", "/v1/service"))[1])["pending"]
+        print(
+            f"600 jobs decided over 20,000 slots in {time.perf_counter() - began:.1f} s, "
+            f"{busy.cpu() - cpu:.1f} s of CPU"
+        )
+        deciding.close()
+        waiting.close()
 
-    with serving(folder, policy, text) as server:
-        print(told("probes while 600 jobs are decided, 20,000 slots", asyncio.run(probe(server))))
+    (folder / "idle").mkdir()
+    (folder / "busy").mkdir()
+    with (
+        serving(folder / "idle", policy, text) as idle,
+        serving(folder / "busy", policy, text) as busy,
+    ):
+        asyncio.run(probe(busy, idle))
+    for path, label in sorted(times):
+        print(told(f"{path}, {label}", times[path, label]))
 
 
 def week(folder: Path, policy: str, days: float) -> None:
