@@ -47,8 +47,8 @@ run.fuzz = $(BIN)/python -m tests.hostile.fuzz $(if $(FUZZ_CALLS),--calls $(FUZZ
 about.fuzz-api := valid and invalid requests drawn from the OpenAPI document, API_EXAMPLES (30) of each
 run.fuzz-api = API_EXAMPLES=$(API_EXAMPLES) $(PYTEST) -n 0 tests/integration/test_api_schema.py tests/integration/test_service_stateful.py tests/integration/test_service_strength.py
 
-about.soak := simulated hours of the service with 4,000 faults, and one killed at every crash point (half an hour)
-run.soak = $(BIN)/python -m tests.support.simulated_hours --faults 4000 --apart 14 && $(BIN)/python -m tests.support.crash_points
+about.soak := 100,000 jobs on a service that is killed every minute, then a sample of injected faults (half an hour)
+run.soak = $(BIN)/python -m tests.support.soak && $(BIN)/python -m tests.support.simulated_hours --faults 300 --apart 14 && $(BIN)/python -m tests.support.crash_points --every 40
 
 about.smoke := both wheels, built and used in clean environments
 run.smoke = PYTHON=$(PYTHON) tools/smoke.sh

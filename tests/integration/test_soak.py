@@ -1,0 +1,43 @@
+"""A small soak; ``make test SUITE=soak`` runs it for half an hour."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support.soak import Growth, Soak, SoakOptions
+
+
+@pytest.mark.processes
+def test_a_small_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    options = SoakOptions(jobs=240, minutes=0.05, life_seconds=30.0, kills=2, max_open_jobs=30)
+    lines: list[str] = []
+    soak = Soak(tmp_path, options, lines.append)
+    assert asyncio.run(soak.run()) == [], "\n".join(lines)
+    assert len(soak.lives) >= 3
+    assert len(soak.closed) == 240
+    # Otherwise it shows little.
+    assert soak.counts["bursts tenant-limit"]
+    assert soak.counts["finished"] > 60
+    assert soak.counts["viewers"]
+
+
+def test_growth_is_told_from_noise() -> None:
+    draw = random.Random(1)
+    noisy = [draw.uniform(1.8, 2.4) for _ in range(30)]
+    flat = Growth.of(noisy)
+    assert flat is not None
+    assert not flat.is_real
+    grown = Growth.of([value * (1 + number / 40) for number, value in enumerate(noisy)])
+    assert grown is not None
+    assert grown.is_real
+    slightly = Growth.of([100.0] * 20 + [104.0] * 10)
+    assert slightly is not None
+    assert not slightly.is_real
+    first_third = Growth.of([1.0] * 10 + [100.0] * 20)
+    assert first_third is not None
+    assert not first_third.is_real
+    assert Growth.of(noisy[:8]) is None
