@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import Store, tables
@@ -60,8 +62,17 @@ def check_ledger(store: Store, *, purged: bool = False) -> None:
         assert 0 <= view.used <= price, view
         if price and not (view.state.open and view.refund is None):
             assert price - given[name] == view.used, view
-    if purged:
-        return  # entries of earlier jobs are missing
+    if not purged:
+        _check_conservation(rows, known, in_jobs, views)
+
+
+def _check_conservation(
+    rows: Sequence[Row[Any]],
+    known: Mapping[str, int],
+    in_jobs: Mapping[str, int],
+    views: Mapping[str, JobView],
+) -> None:
+    """Compare the points held, in open jobs and used by jobs with those granted, paid and expired."""
     used = Counter[str]()
     for view in views.values():
         used[view.tenant or ""] += view.used
