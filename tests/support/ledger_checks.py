@@ -72,7 +72,7 @@ def _check_conservation(
     in_jobs: Mapping[str, int],
     views: Mapping[str, JobView],
 ) -> None:
-    """Compare the points held, in open jobs and used by jobs with those granted, paid and expired."""
+    """Check that points held, in open jobs and used by jobs are those granted, paid and expired."""
     used = Counter[str]()
     for view in views.values():
         used[view.tenant or ""] += view.used
