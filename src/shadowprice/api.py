@@ -395,7 +395,7 @@ def simulate(
     if len(seen) > 1:
         raise InputError(Fault("lengths", "names several", "use compare for several"))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    scenario, _ = replace(source, lengths=seen[0]).scenario(seed)
+    scenario, _ = source.with_lengths(seen[0]).scenario(seed)
     named = PolicyChoice.named(policy, to_python_values(parameters or {}), location="policy")
     choice = with_lengths_in_label(replace(named, titled=named.name), seen[0])
     return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
@@ -449,25 +449,28 @@ def compare(
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     _check_advice(advice_seconds)
-    seen = _lengths(lengths, advice_seconds)
+    modes = _lengths(lengths, advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     choices = _choices(policies)
+    scenario, _ = source.scenario(chosen[0])
+    for mode in modes:
+        if mode != KNOWN:  # some policies need to know all jobs: fail before the first run
+            for choice in choices:
+                choice.build(scenario.with_lengths(mode).context())
     runs, more = [], []
-    for sees in seen:
-        shown = [with_lengths_in_label(choice, sees) for choice in choices]
-        hiding = replace(source, lengths=sees)
-        scenario, _ = hiding.scenario(chosen[0])
-        ran = run_all(scenario, shown)
-        if ran[-1].info["partial"]:
+    for mode in modes:
+        labelled = [with_lengths_in_label(choice, mode) for choice in choices]
+        mode_runs = run_all(scenario.with_lengths(mode), labelled)
+        if mode_runs[-1].info["partial"]:
             raise KeyboardInterrupt
         runs += [
             _advised(run, scenario, choice, advice_seconds)
-            for run, choice in zip(ran, shown, strict=True)
+            for run, choice in zip(mode_runs, labelled, strict=True)
         ]
-        ran_more, stopped = further_seeds(hiding, shown, chosen[1:])
+        more_runs, stopped = further_seeds(source.with_lengths(mode), labelled, chosen[1:])
         if stopped is not None:
             raise KeyboardInterrupt
-        more += ran_more
+        more += more_runs
     trials = collect_seed_runs([*((run.policy, chosen[0], run.info) for run in runs), *more])
     return Comparison({run.policy: Result(run) for run in runs}, trials)
 

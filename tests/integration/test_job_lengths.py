@@ -272,3 +272,33 @@ def test_a_new_length_changes_nothing_else() -> None:
             engine.handle(SlotEnded(0, {one.name: 1}, lengths={one.name: changed}))
     engine.handle(SlotEnded(0, {one.name: 1}, lengths={one.name: replace(one, required=9)}))
     assert engine.open_jobs[one.name].remaining == 8
+
+
+def test_a_huge_time_limit_is_no_error(tmp_path: Path) -> None:
+    """Progress units of a million hours at a high rate exceed what kernels count."""
+    servers = {"slot": "1h", "servers": [{"name": "g", "capacity": {"gpu": 1}}]}
+    huge = {
+        "name": "a-1",
+        "steps": 4_000_000,
+        "throughput": {1: 100_000},
+        "worker": {"gpu": 1},
+        "walltime": "1000000h",
+    }
+    for policy in ("srtf", "rolling"):
+        result = shadowprice.simulate(servers, [huge], policy, lengths="limits")
+        assert result.summary["finished"] == 1
+
+
+def test_no_guarantee_is_claimed_with_hidden_lengths() -> None:
+    jobs = [record("a-1", 0, 30), record("b-1", 1, 1)]
+    known = shadowprice.simulate(CLUSTER, jobs, "oasis", until="40 slots")
+    hidden = shadowprice.simulate(CLUSTER, jobs, "oasis", until="40 slots", lengths="unknown")
+    assert "guarantee" in known.info
+    assert "guarantee" not in hidden.info
+
+
+def test_a_policy_that_must_know_all_jobs_fails_before_the_first_run() -> None:
+    with pytest.raises(InputError, match="known lengths"):
+        shadowprice.compare(
+            CLUSTER, [record("a", 0, 2)], ["fifo", "optimum"], lengths="known,unknown"
+        )

@@ -146,7 +146,9 @@ def test_jobs_are_found_by_a_part_of_their_name(
 ) -> None:
     monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", window)
     names = ["lr_01", "LR-02", "x%y", "under_score", "lrx0", "a\\b", "Ärger", "o'clock", "plain"]
-    live.client.post("/v1/jobs", json={"jobs": [job(name) for name in names]})
+    live.client.post(
+        "/v1/jobs", json={"jobs": [job(name, chunks=1, minibatches=1) for name in names]}
+    )
     everything = live.client.get("/v1/jobs", params={"limit": 1_000}).json()["jobs"]
     for states in ("", "pending,admitted,refused"):
         expected = [

@@ -57,6 +57,7 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
     assert told["jobs"] == 4
     assert told["progress"] == {"done": 2, "of": 2}
     assert told["changed"]["total_utility"] > told["as_is"]["total_utility"]
+    assert {"mean_jct", "finished"} <= told["as_is"].keys()
     assert told["gain"] == pytest.approx(
         told["changed"]["total_utility"] - told["as_is"]["total_utility"]
     )

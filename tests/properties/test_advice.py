@@ -306,7 +306,7 @@ def test_a_later_deadline_and_a_later_arrival_are_told_in_slots() -> None:
     found = {advice.key: advice for advice in case.counsel(position).advice}
     # One slot at full width beside it; three slots are taken by the first ones.
     assert found["arrival"].before == "0 slots"
-    assert found["arrival"].verified == "asked"
+    assert found["arrival"].verified == "quoted"
     assert found["utility.by"].completion == int(found["utility.by"].after.split()[0])
     assert found["utility.by"].change.endswith("later")
     record = case.counsel(position).record()

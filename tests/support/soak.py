@@ -214,7 +214,8 @@ class Soak:
 
     def _is_drained(self, follower: asyncio.Task[None]) -> bool:
         if follower.done():
-            follower.result()
+            if (error := follower.exception()) is not None:
+                raise error
             raise AssertionError(f"the event stream ended; {self._log_end()}")
         return not self.open
 
@@ -331,8 +332,8 @@ class Soak:
         while (elapsed := time.monotonic() - before) < seconds and not until():
             self._loaded = loaded + elapsed
             for task in tasks:
-                if task.done():
-                    task.result()
+                if task.done() and (error := task.exception()) is not None:
+                    raise error
             await asyncio.sleep(0.05)
         then()
         stop.set()

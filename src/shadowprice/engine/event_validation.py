@@ -172,7 +172,7 @@ def _check_slot_end(state: EngineState, event: SlotEnded) -> None:
         _check_length(state, name, job, event)
 
 
-_OF_LENGTH: Final = ("required", "epochs", "chunks", "minibatches", "utility", "walltime")
+_LENGTH_FIELDS: Final = ("required", "epochs", "chunks", "minibatches", "utility", "walltime")
 """Fields of a job's record that depend on its length."""
 
 
@@ -184,7 +184,8 @@ def _check_length(state: EngineState, name: str, job: Job, event: SlotEnded) -> 
         return
     current = state.open_jobs[name].job
     new, old = job.record(), current.record()
-    changed = sorted(key for key in new if key not in _OF_LENGTH and new[key] != old.get(key))
+    keys = (new.keys() | old.keys()) - set(_LENGTH_FIELDS)
+    changed = sorted(key for key in keys if new.get(key) != old.get(key))
     if changed or job.bag is not None:
         raise EventError(
             f"job {name!r} has a new length in slot {event.slot}, but other fields differ too: "

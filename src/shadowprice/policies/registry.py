@@ -264,7 +264,7 @@ def make_policy(
     parameters = policy_parameters(info, settings)
     location = f"policy {info.name}"
     if info.knows_all_jobs and context.known_jobs is None:
-        hint = "use it in a simulation only"
+        hint = "use it in a simulation with known lengths"
         raise InputError(Fault(location, "needs to know all jobs beforehand", hint))
     built = _builder(info)(context, parameters)
     if not isinstance(getattr(built, "capabilities", None), Capabilities):

@@ -39,15 +39,16 @@ def finish_time_fairness(cluster: Cluster, jobs: Sequence[Job], table: pl.DataFr
     jobs : sequence of Job
         The workload.
     table : polars.DataFrame
-        Their ``outcome``, ``submitted``, ``ended`` and ``jct`` in the same order, as in
-        `tables.job_table`.
+        Their ``outcome``, ``arrival``, ``submitted``, ``ended`` and ``jct`` in the same order, as
+        in `tables.job_table`.
     """
     rho = np.full(len(jobs), np.nan)
     finished = np.flatnonzero((table["outcome"] == "finished").to_numpy())
     if len(finished):
         present = mean_present(table)[finished]
         alone = slots_alone(cluster, [jobs[row] for row in finished.tolist()], present)
-        rho[finished] = table["jct"].to_numpy()[finished] / alone
+        jct = table["jct"].to_numpy()[finished]
+        rho[finished] = np.where(np.isfinite(alone), jct / alone, np.nan)
     return pl.Series("finish_time_fairness", rho).fill_nan(None)
 
 
@@ -61,7 +62,8 @@ def mean_present(table: pl.DataFrame) -> Floats:
     arrived = (table["outcome"] != "not arrived").to_numpy()
     submitted = table["submitted"].to_numpy()
     ended = table["ended"].cast(pl.Float64).fill_null(np.inf).to_numpy()
-    ended = np.maximum(submitted, ended)  # it may be refused in the slot of its submission
+    # A job that was refused when it arrived never competed.
+    ended = np.where(ended <= table["arrival"].to_numpy(), submitted, ended)
     moments = np.concatenate([submitted[arrived], ended[arrived]])
     changes = np.repeat([1.0, -1.0], int(arrived.sum()))
     is_known = np.isfinite(moments)

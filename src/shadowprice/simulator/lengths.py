@@ -182,6 +182,8 @@ class HiddenLengths:
         required = self._limits.get(job.name)
         if required is None:
             required = _units(job, self._history.predict(job))
+        else:
+            required = min(required, _units(job, bounds.JOB_SLOTS.most))
         stated = self._with_work(job, required)
         self._open[job.name] = _OpenJob(job, stated)
         return stated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,6 +61,12 @@ class ScenarioSource:
     lengths: str = KNOWN
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
     _traces: dict[str, TraceWorkload] = field(default_factory=dict, init=False)
+
+    def with_lengths(self, lengths: str) -> ScenarioSource:
+        """Return this source with other lengths for policies; both share the traces read so far."""
+        twin = copy(self)
+        object.__setattr__(twin, "lengths", lengths)
+        return twin
 
     def __post_init__(self) -> None:
         if (self.jobs is None) == (self.trace is None):

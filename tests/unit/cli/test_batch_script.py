@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shadowprice.cli.batch_script import BatchScript, is_script, read_script
 from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 def script(folder: Path, text: str, name: str = "train.sh") -> BatchScript:
@@ -165,6 +166,7 @@ def test_the_interpreter_receives_every_character(
         command,
         capture_output=True,
         check=True,
+        timeout=WAIT_LIMIT_SECONDS,
         env={"TMPDIR": str(folder), "PATH": "/usr/bin:/bin"},
     )
     assert done.stdout == text.encode()

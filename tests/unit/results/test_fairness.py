@@ -58,7 +58,9 @@ def lives(jobs: list[Job], run: RunData) -> dict[str, tuple[Fraction, Fraction |
         if outcomes[one.name] != "not arrived":
             start = one.arrival - Fraction(one.before_arrival)
             end = gone.get(one.name)
-            found[one.name] = start, None if end is None else max(start, Fraction(end))
+            if end is not None and end <= one.arrival:
+                end = start  # refused when it arrived: it never competed
+            found[one.name] = start, None if end is None else Fraction(end)
     return found
 
 
@@ -285,6 +287,21 @@ def test_two_jobs_worked_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert summary["abandoned_work"] == 0.0
 
 
+def test_a_job_refused_when_it_arrives_is_not_present(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`r` is submitted within slot 0, and refused in slot 1: `a` is alone all the time."""
+    line = "{{name: {}, minibatches: 4, minibatch_time: 1h, arrival: {}, worker: {{gpu: 1}}{}}}"
+    jobs = f"jobs:\n  - {line.format('a', '6min', '')}\n"
+    refused = f"  - {line.format('r', '30min', ', by: 2h')}\n"
+    fair = []
+    for text in (jobs, jobs + refused):
+        summary = simulate(tmp_path, capsys, text, "-p", "oasis", servers=ONE_GPU)
+        fair.append(summary["finish_time_fairness"]["mean"])
+    assert summary["refused"] == 1
+    assert fair == [1.0, 1.0]
+
+
 def test_a_lost_server_costs_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One worker of 2 GPUs moves after an hour: a restart of 15 minutes takes 0.5 GPU-hours.
 
@@ -410,13 +427,14 @@ def test_presence_is_exact_for_many_jobs() -> None:
     table = pl.DataFrame(
         {
             "outcome": ["finished"] * count,
+            "arrival": pl.Series(np.ceil(submitted).astype(np.int64)),
             "submitted": submitted,
             "ended": pl.Series(ended.astype(np.int64)),
         }
     )
     found = fairness.mean_present(table)
     spans = [
-        (Fraction(start), max(Fraction(start), Fraction(int(end))))
+        (Fraction(start), Fraction(int(end)) if end > math.ceil(start) else Fraction(start))
         for start, end in zip(submitted.tolist(), ended.tolist(), strict=True)
     ]
     for mean, (start, end) in zip(found.tolist(), spans, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -137,9 +137,9 @@ def compare(
     )
     from shadowprice.simulator.trials import collect_seed_runs, seeds_from
 
-    seen = parse_lengths(lengths)
+    modes = parse_lengths(lengths)
     if advice:
-        check_advice_lengths(seen, "--advice")
+        check_advice_lengths(modes, "--advice")
     _check_out(out, advice)
     chosen = o.policy_choices(policy, params, set_)
     proving = float(parse_positive_duration(bound_time, "--bound-time", "1min"))
@@ -149,15 +149,16 @@ def compare(
     scenario = read(source, seed, quiet=quiet)
     cases = [
         _Case(
-            scenario.with_lengths(sees),
-            replace(source, lengths=sees),
-            [with_lengths_in_label(choice, sees) for choice in chosen],
+            scenario.with_lengths(mode),
+            source.with_lengths(mode),
+            [with_lengths_in_label(choice, mode) for choice in chosen],
         )
-        for sees in seen
+        for mode in modes
     ]
     # Report invalid parameters before compiling and before the first run.
     for choice in chosen:
         choice.parameters()
+    _check_hidden_lengths(cases)
     mention_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
@@ -198,6 +199,22 @@ def compare(
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
+
+
+def _check_hidden_lengths(cases: Sequence[_Case]) -> None:
+    """Refuse policies that need to know all jobs, before the first run.
+
+    Raises
+    ------
+    InputError
+        If lengths are hidden from such a policy.
+    """
+    from shadowprice.simulator.lengths import KNOWN
+
+    for case in cases:
+        if case.scenario.lengths != KNOWN:
+            for choice in case.choices:
+                choice.build(case.scenario.context())
 
 
 @dataclass(frozen=True, slots=True)

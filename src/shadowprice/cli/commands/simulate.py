@@ -102,7 +102,7 @@ def simulate(
     choice = with_lengths_in_label(replace(choice, titled=choice.name), seen[0])
     if out is not None:
         check_directory(out, is_run)  # before a large trace is read
-    source = replace(workload.source(params), lengths=seen[0])
+    source = workload.source(params).with_lengths(seen[0])
     scenario = read(source, seed, quiet=quiet)
     choice.parameters()  # report invalid parameters before compiling
     mention_compiling(quiet)
