@@ -149,7 +149,8 @@ VALUE_PER_GPU_HOUR: Final = 1.0
 DEFAULT_UTILITY: Final[Mapping[str, object]] = {
     "rule": (
         "value_per_gpu_hour for each GPU-hour of the work at the minimum number of workers (a "
-        "worker without GPUs counts as one GPU), times the multiple of the priority: constant, or until the job's deadline `by`"
+        "worker without GPUs counts as one GPU), times the multiple of the priority: constant, or "
+        "until the job's deadline `by`"
     ),
     "value_per_gpu_hour": VALUE_PER_GPU_HOUR,
     "priorities": {name: level.multiple for name, level in PRIORITY_LEVELS.items()},
