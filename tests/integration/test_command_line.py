@@ -389,7 +389,7 @@ def test_a_truncated_archive_is_refused(call: Call) -> None:
     answer = call("simulate", "-c", "c.yaml", "-j", "j.jsonl.gz", "-p", "flat-rate")
     assert answer.status == 2
     assert answer.err == (
-        "error: j.jsonl.gz: line 1: the gzip stream ends here, cut short; fetch it again\n"
+        "error: j.jsonl.gz: line 1: truncated gzip stream; copy or download the file again\n"
     )
 
 

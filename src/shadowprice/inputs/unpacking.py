@@ -15,10 +15,10 @@ from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
 
-EXPANSION_CHECK_BYTES: Final = 64 << 20
-"""Bytes that any packed file may decompress to, whatever its size."""
+MIN_EXPANSION_LIMIT_BYTES: Final = 64 << 20
+"""Decompressed bytes that are allowed for any packed file, however small."""
 
-BLOCK: Final = 1 << 16
+BLOCK_BYTES: Final = 1 << 16
 """Default size of a block, in bytes."""
 
 _BZIP2_MARKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
@@ -36,9 +36,11 @@ _MAGIC: Final = (
 )
 """First bytes of packed files, and their format."""
 
+_HINT: Final = "copy or download the file again"
 
-def packing(path: Path) -> str:
-    """Return the format that a file's content is packed in, or an empty string.
+
+def detect_compression(path: Path) -> str:
+    """Return the format that a file's content is compressed with, or an empty string.
 
     The name doesn't matter.
     """
@@ -48,7 +50,7 @@ def packing(path: Path) -> str:
 
 
 def open_unpacked(path: Path, packed: str) -> IO[bytes]:
-    """Open a file of a packed format for reading its content; see `packing`.
+    """Open a file of a packed format for reading its content; see `detect_compression`.
 
     Files of several streams, empty streams, and zeros between and after streams are valid.
 
@@ -74,7 +76,7 @@ def open_unpacked(path: Path, packed: str) -> IO[bytes]:
 def read_first_bytes(path: Path, size: int) -> bytes:
     """Return the first bytes of a file's content, fewer if it is damaged after them."""
     content = b""
-    with open_unpacked(path, packing(path)) as file:
+    with open_unpacked(path, detect_compression(path)) as file:
         try:
             while len(content) < size and (block := file.read(min(1 << 12, size - len(content)))):
                 content += block
@@ -115,12 +117,12 @@ class _Streams(io.RawIOBase):
             data = b""
             if self._decompressor.eof:
                 data = self._decompressor.unused_data.lstrip(b"\0")
-                while not data and (block := self._file.read(BLOCK)):
+                while not data and (block := self._file.read(BLOCK_BYTES)):
                     data = block.lstrip(b"\0")
                 if not data:
                     return 0
                 self._decompressor = self._make()
-            elif self._decompressor.needs_input and not (data := self._file.read(BLOCK)):
+            elif self._decompressor.needs_input and not (data := self._file.read(BLOCK_BYTES)):
                 raise EOFError
             content = self._decompressor.decompress(data, len(target))
             if content:
@@ -128,7 +130,7 @@ class _Streams(io.RawIOBase):
                 return len(content)
 
 
-def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[bytes]:
+def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Yield a file's bytes in blocks of ``size``, decompressed.
 
     ``largest`` limits the decompressed bytes; a packed file is also limited by its own size.
@@ -145,11 +147,12 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[
             raise InputError(
                 Fault(str(path), "is not a regular file", "write the data to a file first")
             )
-        packed = packing(path)
+        packed = detect_compression(path)
         max_bytes = largest.most
         if packed:
             max_bytes = min(
-                max_bytes, max(EXPANSION_CHECK_BYTES, bounds.EXPANSION.most * path.stat().st_size)
+                max_bytes,
+                max(MIN_EXPANSION_LIMIT_BYTES, bounds.EXPANSION.most * path.stat().st_size),
             )
         else:
             largest.check(path.stat().st_size, str(path))
@@ -163,7 +166,8 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[
                         Fault(str(path), f"unpacks to more than {limit.most:,} {limit.what}")
                     )
                 new_lines = block.count(b"\n")
-                # Before the block is read: millions of blank lines fit into a small packed file.
+                # Check before yielding, because millions of blank lines fit into a small packed
+                # file.
                 bounds.LINES.check(lines + new_lines, str(path))
                 yield block
                 lines += new_lines
@@ -173,8 +177,7 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[
         raise InputError(Fault(str(path), "is a directory, not a file")) from error
     except EOFError as error:
         place = f"{path}: line {lines + 1}"
-        message = f"the {packed} stream ends here, cut short"
-        raise InputError(Fault(place, message, "fetch it again")) from error
+        raise InputError(Fault(place, f"truncated {packed} stream", _HINT)) from error
     except (zlib.error, lzma.LZMAError) as error:
         raise _damaged(path, packed, lines) from error
     except OSError as error:
@@ -185,5 +188,4 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK) -> Iterator[
 
 
 def _damaged(path: Path, packed: str, lines: int) -> InputError:
-    message = f"the {packed} stream is damaged here"
-    return InputError(Fault(f"{path}: line {lines + 1}", message, "fetch it again"))
+    return InputError(Fault(f"{path}: line {lines + 1}", f"corrupt {packed} stream", _HINT))

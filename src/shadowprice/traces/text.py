@@ -24,7 +24,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import is_valid_utf8, quote_for_display
-from shadowprice.inputs.unpacking import packing, read_blocks, read_first_bytes
+from shadowprice.inputs.unpacking import detect_compression, read_blocks, read_first_bytes
 from shadowprice.traces.records import ABSOLUTE_TIME_COLUMNS, MAX_VALUES
 from shadowprice.traces.registry import ImportContext
 
@@ -68,7 +68,7 @@ def read_head(path: Path) -> str:
         )
     try:
         bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
-        packed = packing(path)
+        packed = detect_compression(path)
         head = read_first_bytes(path, HEAD_BYTES)
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(Fault(str(path), f"is damaged {packed}", "fetch it again")) from error
@@ -274,7 +274,7 @@ def read_table(
     else:
         _check_width(path, head, len(names), separator)
     schema = {name: columns.get(name, pl.String()) for name in names}
-    source: Path | bytes = read_bytes(path) if packing(path) else path
+    source: Path | bytes = read_bytes(path) if detect_compression(path) else path
     try:
         frame = _parse(source, schema, separator, header, quoted)
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
@@ -315,7 +315,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
         If the file isn't text.
     """
     read_head(path)
-    source: Path | bytes = read_bytes(path) if packing(path) else path
+    source: Path | bytes = read_bytes(path) if detect_compression(path) else path
     try:
         frame = _parse(source, {"text": pl.String()}, "\x1f", False, False)
     except pl.exceptions.PolarsError as error:

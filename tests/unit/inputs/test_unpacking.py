@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
-from shadowprice.inputs.unpacking import BLOCK, read_blocks, read_first_bytes
+from shadowprice.inputs.unpacking import BLOCK_BYTES, read_blocks, read_first_bytes
 from shadowprice.traces.text import read_head
 from tests.support.examples import example_count
 
@@ -57,16 +57,16 @@ def test_a_table_is_recognized_behind_an_empty_and_a_short_stream(
     assert read_head(path).startswith("job,gpus\n0,1\n1,1\n")
     assert content_of(path) == b"job,gpus\n" + rows
     blocks = list(read_blocks(path, bounds.TABLE_BYTES))
-    assert all(len(block) == BLOCK for block in blocks[:-1])
+    assert all(len(block) == BLOCK_BYTES for block in blocks[:-1])
 
 
 @pytest.mark.parametrize("packed", PACK)
 def test_damage_is_an_error_and_never_a_shorter_file(packed: str, tmp_path: Path) -> None:
     whole, path = PACK[packed](b"a line\n" * 5_000), tmp_path / "table"
     for damaged, message in (
-        (whole[: len(whole) // 2], f"the {packed} stream ends here, cut short"),
-        (whole + b"garbage", f"the {packed} stream is damaged here"),
-        (whole[: len(whole) // 2] + bytes(40) + whole, f"the {packed} stream is damaged here"),
+        (whole[: len(whole) // 2], f"truncated {packed} stream"),
+        (whole + b"garbage", f"corrupt {packed} stream"),
+        (whole[: len(whole) // 2] + bytes(40) + whole, f"corrupt {packed} stream"),
     ):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=message):
