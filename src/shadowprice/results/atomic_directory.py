@@ -14,15 +14,16 @@ from shadowprice.results.output_paths import create_directories, remove_created_
 _NEW = "give --out a new directory"
 
 
-def check_directory(out: Path, ours: Callable[[Path], bool]) -> None:
+def check_directory(out: Path, is_replaceable: Callable[[Path], bool]) -> None:
     """Check that an `AtomicDirectory` can be created, before anything is read or computed.
 
     Raises
     ------
     InputError
-        If the path holds anything other than an earlier result, or isn't writable.
+        If the path is neither free, nor an empty directory, nor an earlier result, or if it isn't
+        writable.
     """
-    with AtomicDirectory(out, ours):
+    with AtomicDirectory(out, is_replaceable):
         pass
 
 
@@ -36,7 +37,7 @@ class AtomicDirectory:
     ----------
     out : Path
         Final path.
-    ours : callable
+    is_replaceable : callable
         Returns whether an existing directory is an earlier result that may be replaced.
 
     Attributes
@@ -47,22 +48,23 @@ class AtomicDirectory:
     Raises
     ------
     InputError
-        If the path holds anything other than an earlier result, or isn't writable.
+        If the path is neither free, nor an empty directory, nor an earlier result, or if it isn't
+        writable.
     """
 
-    def __init__(self, out: Path, ours: Callable[[Path], bool]) -> None:
-        self._ours = ours
-        self._shown = out
-        self._made: list[Path] = []
+    def __init__(self, out: Path, is_replaceable: Callable[[Path], bool]) -> None:
+        self._is_replaceable = is_replaceable
+        self._given_path = out
+        self._created_parents: list[Path] = []
         try:
             self.out = out.absolute()
             self._check()
-            create_directories(self.out.parent, self._made)
+            create_directories(self.out.parent, self._created_parents)
             self.path = Path(
                 tempfile.mkdtemp(prefix=".shadowprice.", suffix=".unfinished", dir=self.out.parent)
             )
         except OSError as error:
-            remove_created_directories(self._made)
+            remove_created_directories(self._created_parents)
             reason = error.strerror or str(error)
             raise InputError(Fault(str(out), f"cannot be written: {reason}")) from error
         self.path.chmod(0o777 & ~umask())
@@ -78,7 +80,7 @@ class AtomicDirectory:
     ) -> None:
         if self.path.exists():
             shutil.rmtree(self.path, ignore_errors=True)
-            remove_created_directories(self._made)
+            remove_created_directories(self._created_parents)
 
     def commit(self) -> None:
         """Move the directory to its final path.
@@ -109,18 +111,18 @@ class AtomicDirectory:
     def _check(self) -> None:
         out = self.out
         if out.is_symlink():
-            raise InputError(Fault(str(self._shown), "is a link", _NEW))
+            raise InputError(Fault(str(self._given_path), "is a symbolic link", _NEW))
         if not out.exists():
             if not out.name:
-                raise InputError(Fault(str(self._shown), "is no directory of its own", _NEW))
+                raise InputError(Fault(str(self._given_path), "is the root directory", _NEW))
             return
         if not out.is_dir():
-            raise InputError(Fault(str(self._shown), "is a file", _NEW))
+            raise InputError(Fault(str(self._given_path), "is not a directory", _NEW))
         if out.resolve() in {Path.cwd(), *Path.cwd().parents}:
-            raise InputError(Fault(str(self._shown), "is the folder that this runs in", _NEW))
-        if any(out.iterdir()) and not self._ours(out):
+            raise InputError(Fault(str(self._given_path), "contains the current directory", _NEW))
+        if any(out.iterdir()) and not self._is_replaceable(out):
             message = "holds files that no earlier run of this kind wrote"
-            raise InputError(Fault(str(self._shown), message, _NEW))
+            raise InputError(Fault(str(self._given_path), message, _NEW))
 
     def _beside(self) -> Path:
         number = 2
