@@ -14,12 +14,12 @@ from shadowprice.laws.named import law_of
 from shadowprice.policies.bags.planner import RESERVE_SHARE
 
 
-def refuse_past_deadline(job: Job, left: Sequence[int]) -> Refusal:
-    """Return the refusal of a bag whose deadline has passed; ``left`` is by group."""
+def refuse_past_deadline(job: Job, remaining: Sequence[int]) -> Refusal:
+    """Return the refusal of a bag whose deadline has passed; ``remaining`` is by group."""
     bag = job.bag
     assert bag is not None
     last = job.arrival + bag.slots - 1
-    unfinished = sum(left)
+    unfinished = sum(remaining)
     return Refusal(
         RefusalReason.DEADLINE,
         f"its deadline passed in slot {last} with {unfinished} of {bag.tasks} tasks unfinished",
@@ -28,50 +28,54 @@ def refuse_past_deadline(job: Job, left: Sequence[int]) -> Refusal:
 
 
 def refuse_infeasible_deadline(
-    job: Job, left: Sequence[int], slot: int, slots: int, places: int, cut: str = ""
+    job: Job, remaining: Sequence[int], slot: int, slot_count: int, units: int, limit_text: str = ""
 ) -> Refusal:
     """Return the refusal of a bag that would miss its deadline even with all capacity.
 
     Parameters
     ----------
-    left : sequence of int
+    remaining : sequence of int
         Unfinished tasks by group.
     slot : int
         First usable slot.
-    slots : int
+    slot_count : int
         Number of usable slots.
-    places : int
+    units : int
         Number of copies that fit at once.
-    cut : str
-        What limits its time besides the deadline; empty for nothing.
+    limit_text : str
+        Text appended to the message that names another limit of the time; empty for none.
     """
     bag = job.bag
     assert bag is not None
-    if slots <= 0:
-        return Refusal(RefusalReason.TOO_LATE, f"no slot is left for it{cut}")
+    if slot_count <= 0:
+        return Refusal(RefusalReason.TOO_LATE, f"no usable slot remains{limit_text}")
     elapsed = slot - job.arrival
-    time = min(float(slots), bag.deadline - elapsed) * bag.slot_seconds
+    time = min(float(slot_count), bag.deadline - elapsed) * bag.slot_seconds
     groups = [
         TaskGroup(count, law_of(group.law))
-        for count, group in zip(left, bag.groups, strict=True)
+        for count, group in zip(remaining, bag.groups, strict=True)
         if count
     ]
     tasks = sum(group.count for group in groups)
-    places = max(places, tasks)
+    # `CloningProblem` needs a machine for each task, so the bound is optimistic if fewer units fit.
+    machines = max(units, tasks)
+    # Only this share of the miss probability is spent on copies; the rest covers reserving fewer
+    # units.
     share = 1.0 - RESERVE_SHARE
-    problem = CloningProblem(groups, places, time, bag.miss_probability * share)
+    problem = CloningProblem(groups, machines, time, bag.miss_probability * share)
     decays = problem.decays(time)
     best = 1.0
     if decays.min() > 0.0:
-        phi, _ = fewest_machines(problem, DeadlineConstraint.EXACT, places, decays)
+        phi, _ = fewest_machines(problem, DeadlineConstraint.EXACT, machines, decays)
         best = -math.expm1(-phi) / share
     # Reported deadlines count from the submission.
-    since = elapsed + job.before_arrival
-    soonest = min_feasible_deadline(problem) + since * bag.slot_seconds
+    slots_since_submission = elapsed + job.before_arrival
+    soonest = min_feasible_deadline(problem) + slots_since_submission * bag.slot_seconds
+    at_least = "at least " if machines > units else ""
     return Refusal(
-        RefusalReason.TOO_LATE if cut else RefusalReason.DEADLINE,
-        f"no number of copies on {places} places ends {tasks} tasks within "
-        f"{format_seconds(time)} with a miss probability of {bag.miss_probability:g}{cut}; "
-        f"the best misses with {min(best, 1.0):.3g}",
+        RefusalReason.TOO_LATE if limit_text else RefusalReason.DEADLINE,
+        f"the bag can't complete {tasks} tasks within {format_seconds(time)} with a miss "
+        f"probability of {bag.miss_probability:g}, even with all {units} units{limit_text}; "
+        f"the best achievable miss probability is {at_least}{min(best, 1.0):.3g}",
         numbers={"best_miss_probability": min(best, 1.0), "smallest_deadline_s": soonest},
     )

@@ -34,8 +34,8 @@ from shadowprice.policies.pricing.offers import PricedJob
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_EVERYWHERE = np.zeros((2, 0), dtype=np.bool_)
-"""Role masks for `slot_states` if every machine carries both kinds."""
+_NO_ROLE_MASKS = np.zeros((2, 0), dtype=np.bool_)
+"""Empty masks, which make `slot_states` let every machine host both roles."""
 
 METHODS = {"randomised": RANDOMISED, "exact": EXACT, "greedy": GREEDY}
 
@@ -58,8 +58,8 @@ class PdorsPlanner:
         self._limited = (cluster.capacity < UNLIMITED).any(axis=0)
         self._hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
         both = self._hosts.all(axis=0)
-        self._machines = np.unique(cluster.capacity[both], axis=0)
-        self._copies: PriceBoard | None = None
+        self._distinct_capacities = np.unique(cluster.capacity[both], axis=0)
+        self._worker_board: PriceBoard | None = None
 
     @property
     def boards(self) -> Sequence[PriceBoard]:
@@ -71,22 +71,25 @@ class PdorsPlanner:
         self.board.follow(ledger)
 
     def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
-        """Return the job at the current prices; ``remaining`` is in progress units."""
+        """Return the priced job, whose methods quote and plan it.
+
+        ``remaining`` is in progress units.
+        """
         if job.bag is not None:
-            return PricedBag(self._board_for_copies(view.ledger), view, job)
+            return PricedBag(self._board_for_workers(view.ledger), view, job)
         return PdorsPricedJob(self, view, job, remaining)
 
-    def _board_for_copies(self, ledger: LedgerView) -> PriceBoard:
-        """Return a board of the worker servers at the prices of the pool of all servers."""
+    def _board_for_workers(self, ledger: LedgerView) -> PriceBoard:
+        """Return a board of the servers that host workers, at the prices of the whole pool."""
         if self._hosts[0].all():
             return self.board
-        if self._copies is None or self._copies.constants is not self.board.constants:
+        if self._worker_board is None or self._worker_board.constants is not self.board.constants:
             pool = replace(self.board.pool, members=self._hosts[0])
-            self._copies = PriceBoard(
+            self._worker_board = PriceBoard(
                 self._cluster, pool, self.board.constants, self._cluster.horizon
             )
-        self._copies.follow(ledger)
-        return self._copies
+        self._worker_board.follow(ledger)
+        return self._worker_board
 
     def choices(self, job: Job, view: View) -> SlotChoices:
         """Compute the cost of every number of workers in every usable slot: Algorithm 4.
@@ -107,7 +110,7 @@ class PdorsPlanner:
             demanded,
             self.board.pool.shares(job.worker),
             self.board.pool.shares(ps),
-            hosts if roles else _EVERYWHERE,
+            hosts if roles else _NO_ROLE_MASKS,
         )
         # The role columns limit where each kind fits: a worker takes 1 of the first, a PS 1 of the
         # second.
@@ -115,7 +118,7 @@ class PdorsPlanner:
             np.append(demand[demanded], [side == 0, side == 1] if roles else []).astype(np.int64)
             for side, demand in enumerate((job.worker, ps))
         )
-        job_stream = np.uint64(mix(self._stream, _number(job.name)))
+        job_stream = np.uint64(mix(self._stream, _hash_name(job.name)))
         streams = np.array([mix(job_stream, view.slot + int(t)) for t in first], dtype=np.uint64)
         internal_servers, spread = self.colocated_ps_counts(job)
         slots = Slots(price_worker, price_server, room, worker, server)
@@ -134,7 +137,7 @@ class PdorsPlanner:
         return Method(self._method, spread, parameters.factor, parameters.delta, parameters.tries)
 
     def colocated_ps_counts(self, job: Job) -> tuple[Integers, bool]:
-        """Return the PS that each number of workers needs on one machine, and whether to spread.
+        """Return the PS for each worker count on one machine, and whether to spread externally.
 
         Returns
         -------
@@ -153,19 +156,20 @@ class PdorsPlanner:
             or internal <= external
         ):
             return job.ps_counts, False
-        if internal > offered:  # ceil(w b_i / B) > w for every w: (3.4) against (3.5)
+        # ceil(w b_i / B) > w for every w, so (3.4) and (3.5) can't both hold.
+        if internal > offered:
             return np.zeros(0, dtype=np.int64), True
         counts = [-(-int(workers) * internal // offered) for workers in job.worker_counts]
         return np.array(counts, dtype=np.int64), True
 
-    def fastest(self, job: Job) -> int:
-        """Return the most progress units that a slot can add in an empty cluster."""
+    def max_gain_per_slot(self, job: Job) -> int:
+        """Return the maximum progress units that one slot can add in an empty cluster."""
         max_gain = int(job.gains.max())
         servers, _ = self.colocated_ps_counts(job)
         if len(servers) and job.two_rates:
             ps = np.zeros_like(job.worker) if job.ps is None else job.ps
             needs: Integers = job.worker_counts[:, None] * job.worker + servers[:, None] * ps
-            machines = self._machines
+            machines = self._distinct_capacities
             if job.ps is None:
                 machines = self._cluster.capacity[self._cluster.hosts_workers]
             holds = np.asarray(needs[:, None, :] <= machines).all(axis=-1)
@@ -176,7 +180,10 @@ class PdorsPlanner:
     def place(
         self, job: Job, choices: SlotChoices, state: int, choice: int
     ) -> list[tuple[int, int, int]]:
-        """Return (server, workers, PS) triples of one choice, as Algorithm 4 places it."""
+        """Return (server, workers, PS) triples of one choice, as Algorithm 4 places it.
+
+        The first choices are external placements by worker count, the rest are on one machine.
+        """
         counts = len(job.worker_counts)
         servers, spread = self.colocated_ps_counts(job)
         if choice >= counts:
@@ -206,6 +213,6 @@ def pairs_of(job: Job) -> Pairs:
     return Pairs(job.worker_counts.copy(), job.ps_counts.copy())
 
 
-def _number(name: str) -> int:
+def _hash_name(name: str) -> int:
     """Return a number for a job that depends only on its name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")

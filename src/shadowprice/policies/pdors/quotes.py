@@ -152,7 +152,7 @@ class PdorsPricedJob:
 
     def fastest(self) -> int:
         """Return the most progress units that one slot can add, in an empty cluster."""
-        return self._planner.fastest(self._job)
+        return self._planner.max_gain_per_slot(self._job)
 
     def hopeless(self) -> None:
         """Return None: the scarcest resource explains why no schedule completes the work."""

@@ -1,8 +1,8 @@
-"""Total capacity of a pool as linear limits that every placement obeys.
+"""Linear limits on the total capacity of a pool that every placement obeys.
 
 The plain limits are the resources: demands add up to at most the capacities. But servers are
-integral: 50 servers of 4 GPUs host 50 workers of 3 GPUs, not 66. For a superadditive function u on
-[0, 1] and items on a server of capacity c, with C the largest capacity,
+integral: 50 servers of 4 GPUs host 50 workers of 3 GPUs, not 66. For a nondecreasing superadditive
+function u on [0, 1] and processes on a server of capacity c, with C the largest capacity,
 
     sum of u(demand / C) <= u(sum of demands / C) <= u(c / C),
 
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MAX_DFF_K: Final = 4
-"""Maximum k."""
+"""Maximum k of the functions u_k (dual feasible functions)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class CapacityLimit:
         return _weight(demand, self.reference, self.parts)
 
     def share(self, demands: NDArray[np.int64]) -> float:
-        """Return the share of the limit that one item with these demands takes."""
+        """Return the share of the limit that one process with these demands takes."""
         return float(self.weight(int(demands[self.resource])) / self.total)
 
 
@@ -76,7 +76,7 @@ def _weight(demand: int, reference: int, parts: int) -> Fraction:
 def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[CapacityLimit]:
     """Return the limits of the servers of a pool.
 
-    Resources that a server doesn't limit, or that no server has, give no limit.
+    A resource that is unlimited on some server, or absent from all, gives no limit.
     """
     limits = []
     for resource in range(len(cluster.resources)):
@@ -98,7 +98,7 @@ def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[CapacityLimi
 
 
 def shares(limits: Sequence[CapacityLimit], demand: Integers | None) -> Floats:
-    """Return the share of each limit that one item of a demand takes, shape (limits,)."""
+    """Return the share of each limit that one process of a demand takes, shape (limits,)."""
     if demand is None:
         return np.zeros(len(limits))
     return np.array([limit.share(demand) for limit in limits])

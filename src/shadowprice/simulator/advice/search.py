@@ -1,4 +1,7 @@
-"""Search for the smallest step of a change that is admitted, with few queries."""
+"""Search for the smallest admitted variant of a job, in few queries.
+
+Steps number the variants by size of the change.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import Final, Generic, TypeVar
 PROBES_WHEN_MAX_REFUSED: Final = 3
 """Number of evenly spaced steps that are queried if the largest is refused."""
 
-_NEAR: Final = 4
+_MAX_STRIDE_BEFORE_MAX_CHECK: Final = 4
 """Stride at which the search near a first step ends, unless the largest step is admitted."""
 
-_AIMS: Final = 6
+_MAX_ESTIMATES: Final = 6
 """Number of estimated steps before bisection."""
 
 Answer = TypeVar("Answer")
@@ -46,9 +49,8 @@ def find_smallest_step(
 ) -> StepFound[Answer] | NoStepFound:
     """Return a step that is admitted while the step before it is refused.
 
-    If a larger step is never worse, this is the smallest admitted step. Otherwise it is the end of
-    a run of refused steps: every smaller step that was queried is refused, and the previous one
-    certainly.
+    If a larger step is never worse, this is the smallest admitted step. Otherwise the previous step
+    and every smaller queried step are refused, but a smaller step may be admitted.
 
     ``ask`` returns the answer to a step, None if it is refused; step 0, no change, is refused.
     ``steps`` is the largest step, and ``start`` a step near which the result may be, or 0.
@@ -66,21 +68,21 @@ def find_smallest_step(
 
     step = min(max(start, 0), steps)
     if step > 0:
-        low, high = _around(answer, step, steps, aim)
+        low, high = _bracket_near_start(answer, step, steps, aim)
     else:
         low, high = 0, steps if steps > 0 and answer(steps) is not None else 0
     if not high:
-        high = _spread(answer, steps, evenly)
+        high = _probe_evenly(answer, steps, evenly)
         low = max((step for step in answers if step < high and answers[step] is None), default=0)
     if not high:
         return NoStepFound(len(answers) - 1)
     if guess is not None:
-        low, high = _guessed(answer, low, high, guess)
-    remaining_aims = _AIMS if aim is not None else 0
+        low, high = _follow_guesses(answer, low, high, guess)
+    remaining_estimates = _MAX_ESTIMATES if aim is not None else 0
     while high - low > 1:
         middle = (low + high) // 2
-        if aim is not None and remaining_aims > 0:
-            remaining_aims -= 1
+        if aim is not None and remaining_estimates > 0:
+            remaining_estimates -= 1
             middle = min(max(aim() or middle, low + 1), high - 1)
         if answer(middle) is None:
             low = middle
@@ -91,7 +93,7 @@ def find_smallest_step(
     return StepFound(high, result)
 
 
-def _around(
+def _bracket_near_start(
     answer: Callable[[int], object], step: int, steps: int, aim: Callable[[], int] | None
 ) -> tuple[int, int]:
     """Return a refused and an admitted step near another, by doubling strides; (0, 0) if none."""
@@ -108,10 +110,10 @@ def _around(
         return 0, high
     low = step
     while low < steps:
-        if stride == _NEAR and answer(steps) is None:
+        if stride == _MAX_STRIDE_BEFORE_MAX_CHECK and answer(steps) is None:
             break
         step = low + stride
-        if aim is not None and stride < 2 * _NEAR:
+        if aim is not None and stride < 2 * _MAX_STRIDE_BEFORE_MAX_CHECK:
             step = max(step, aim())
         step = min(step, steps)
         if answer(step) is not None:
@@ -120,7 +122,7 @@ def _around(
     return 0, 0
 
 
-def _guessed(
+def _follow_guesses(
     answer: Callable[[int], Answer | None],
     low: int,
     high: int,
@@ -145,8 +147,8 @@ def _guessed(
     return low, high
 
 
-def _spread(answer: Callable[[int], object], steps: int, evenly: int) -> int:
-    """Return the first admitted of the smallest and evenly spaced steps, 0 if none is."""
+def _probe_evenly(answer: Callable[[int], object], steps: int, evenly: int) -> int:
+    """Query step 1, then evenly spaced steps; return the first admitted one, or 0."""
     if steps > 0 and evenly and answer(1) is not None:
         return 1
     for position in range(1, evenly + 1):
