@@ -1,7 +1,8 @@
-"""Kernels of the Lagrangian bound on CSD's integer copies.
+"""Kernels of the Lagrangian bound on integer copies in CSD, the cloning problem with a deadline.
 
 For any prices k, l >= 0 the minimum of sum g + k (sum phi - C) + l (sum r - M) over integer copies
-is a lower bound of the cost. These kernels find the prices that maximise it.
+is a lower bound of the cost, D(k, l). C is the budget of sum phi, M the number of machines, and r
+the copies of a task. These kernels find the prices that maximise it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def whole_answers(
     ratios: Floats,
     copies: Integers,
 ) -> tuple[float, float, int]:
-    """Minimise g + k phi + l r over integer r for every group; return its sum, sum phi, sum r."""
+    """Minimise g + k phi + l r over integer r in every group.
+
+    Return the sums of the minimum, of phi and of r.
+    """
     count, decay, minimum, scale, kind, shape, table, tables = columns
     value, late, used = 0.0, 0.0, 0
     for j in range(count.shape[0]):
@@ -42,6 +46,7 @@ def whole_answers(
         ratios[j] = r
         below = int(r)
         best = np.inf
+        # The integer minimiser is next to the real one, because the cost has a single minimum.
         for c in range(below, min(below + 1, most[j]) + 1):
             cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
             phi = miss(decay[j], float(c), relaxed)
@@ -68,6 +73,7 @@ def break_step(
 ) -> tuple[float, float, float]:
     """Maximise the bound over k at a fixed l.
 
+    The break step is the first that makes sum phi fit, as the break item in a knapsack problem.
     Two prices around ``k_near`` bracket the break step; the steps between them, sorted by
     (cost of a copy + l) / (fall of phi), are taken until sum phi is within the budget.
 
@@ -164,7 +170,7 @@ def integer_bound(
     ratios: Floats,
     copies: Integers,
 ) -> tuple[float, float, float]:
-    """Maximise D(k, l) over both prices.
+    """Maximise the bound D(k, l) of this module's docstring over both prices.
 
     The inner problem over k is exact (`break_step`); its sum of machines is a subgradient in l,
     so l is bisected.
