@@ -30,7 +30,7 @@ def test_labels_name_the_owner_they_were_made_of() -> None:
 
 @pytest.mark.parametrize("label", [*OWNER.labels(), "shadowprice.io/anything"])
 def test_nobody_submits_the_labels_of_an_owner(label: str) -> None:
-    with pytest.raises(InputError, match="set by the service"):
+    with pytest.raises(InputError, match="reserved for the service"):
         read(job("a", labels={label: "kube-system"}))
     assert read(job("a", labels={"mine": "x"}))
 
@@ -49,5 +49,5 @@ def test_a_revision_leaves_the_owner_as_it_is(given: Any) -> None:
 @pytest.mark.parametrize("before", [{}, OWNER.labels()])
 def test_no_revision_makes_another_owner(before: dict[str, str]) -> None:
     forged = Owner("kube-system", "resnet", OWNER.uid).labels()
-    with pytest.raises(InputError, match="set by the service"):
+    with pytest.raises(InputError, match="reserved for the service"):
         merge_changes(job("a", labels=before), {"labels": forged})

@@ -22,7 +22,7 @@ from shadowprice.kubernetes.definition import (
     supports_cel_rules,
 )
 from shadowprice.kubernetes.structural import SchemaError, to_structural_schema
-from shadowprice.service.state.submission import REVISABLE
+from shadowprice.service.state.submission import REVISABLE_KEYS
 
 RECORDED = """
 $ref $schema additionalItems additionalProperties allOf anyOf default definitions dependencies
@@ -98,7 +98,7 @@ def test_rules_are_found_by_what_a_server_publishes(
 
 
 def test_what_cannot_be_revised_is_what_lasts() -> None:
-    left = JobSpec.model_fields.keys() - EXCLUDED_KEYS - set(REVISABLE) - {"run", "restart"}
+    left = JobSpec.model_fields.keys() - EXCLUDED_KEYS - set(REVISABLE_KEYS) - {"run", "restart"}
     assert set(IMMUTABLE_KEYS) == left
 
 

@@ -24,7 +24,7 @@ from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.definition import EXCLUDED_KEYS, build_crd
 from shadowprice.kubernetes.names import FINALIZER
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.submission import REVISABLE, merge_changes
+from shadowprice.service.state.submission import REVISABLE_KEYS, merge_changes
 from shadowprice.service.trainingjobs.controller import (
     NEW_RESOURCE_PRIORITY_SECONDS,
     STATUS_WRITE_SECONDS,
@@ -149,7 +149,7 @@ def test_times_move_with_the_status_of_a_condition_alone(state: State) -> None:
 
 
 KEYS = sorted(
-    set(REVISABLE) | {"worker", "ps", "run", "gradient", "family", "restart"} - EXCLUDED_KEYS
+    set(REVISABLE_KEYS) | {"worker", "ps", "run", "gradient", "family", "restart"} - EXCLUDED_KEYS
 )
 RECORDS = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 3)).map(
     lambda found: {key: value for key, value in found.items() if key != "labels"}
@@ -162,8 +162,8 @@ def test_edits_lead_from_one_job_to_the_other_but_for_what_lasts(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     changes, fixed = diff_spec(before, after)
-    assert changes.keys() <= set(REVISABLE)
-    assert not set(fixed) & set(REVISABLE)
+    assert changes.keys() <= set(REVISABLE_KEYS)
+    assert not set(fixed) & set(REVISABLE_KEYS)
     revised = merge_changes(before, changes)
     rest = {key for key in {*revised, *after} if revised.get(key) != after.get(key)}
     # A speed of its own takes a job out of its family.

@@ -64,7 +64,7 @@ from shadowprice.service.state.operations import (
     ReviseJob,
     SubmitJobs,
 )
-from shadowprice.service.state.submission import REVISABLE, Submission, read_submissions
+from shadowprice.service.state.submission import REVISABLE_KEYS, Submission, read_submissions
 from shadowprice.service.usage import added_memory, memory_of
 
 router = api_router("/v1", "jobs")
@@ -83,7 +83,7 @@ class JobBatch(BaseModel):
 
 
 _OPTIONAL_FIELDS: Any = {
-    name: (JobSpec.model_fields[name].annotation, None) for name in REVISABLE
+    name: (JobSpec.model_fields[name].annotation, None) for name in REVISABLE_KEYS
 } | {"deadline": (str, None)}
 
 JobRevision = create_model(

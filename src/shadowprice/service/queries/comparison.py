@@ -54,7 +54,7 @@ MAX_JOBS: Final = 5_000
 MAX_UTILIZATION_SLOTS: Final = 1_000
 """Maximum number of slots with utilization, newest first."""
 
-MAX_UNSUBMITTED_JOBS: Final = 100
+MAX_UNMANAGED_JOBS: Final = 100
 """Maximum number of unmanaged jobs listed by name, newest first."""
 
 
@@ -84,7 +84,7 @@ class JobComparison:
     utility: float | None = None
 
     @property
-    def real_state(self) -> ObservedState:
+    def observed_state(self) -> ObservedState:
         """Observed state: ``not seen``, ``running``, ``failed``, or ``ended``."""
         if self.started is None:
             return "not seen"
@@ -123,7 +123,7 @@ class JobComparison:
                 reason=None if reason is None else JobReason.model_validate(reason),
             ),
             observed=ObservedJob(
-                state=self.real_state,
+                state=self.observed_state,
                 started=to_datetime_or_none(self.started),
                 completion=to_datetime_or_none(self.ended),
                 utility=self.utility,
@@ -186,16 +186,17 @@ def _pair(view: JobView, row: Any) -> JobComparison:
 
 
 def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
-    """Return the totals of both sides, without withdrawn jobs.
+    """Return both totals as of now, without withdrawn jobs.
 
-    Both sides are of the same moment: a job that hasn't ended has no utility yet.
+    A job that hasn't ended has no utility yet.
     """
     counted = [pair for pair in found if pair.view.state is not State.CANCELLED]
-    ended = [pair for pair in counted if pair.ended is not None and pair.done is not False]
-    both = [pair for pair in ended if pair.view.state is State.FINISHED]
-    promised = [pair for pair in ended if pair.view.first_promise is not None]
+    # Observed to end, and not observed to fail.
+    succeeded = [pair for pair in counted if pair.ended is not None and pair.done is not False]
+    both = [pair for pair in succeeded if pair.view.state is State.FINISHED]
+    promised = [pair for pair in succeeded if pair.view.first_promise is not None]
     states = Counter(pair.view.state for pair in counted)
-    real_states = Counter(pair.real_state for pair in counted)
+    observed_states = Counter(pair.observed_state for pair in counted)
     return ComparisonTotals(
         jobs=len(counted),
         withdrawn=len(found) - len(counted),
@@ -209,17 +210,21 @@ def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
         ),
         observed=ObservedTotals(
             utility=sum(pair.utility or 0.0 for pair in counted),
-            finished=len(ended),
-            running=real_states["running"],
-            waiting=real_states["not seen"],
-            failed=real_states["failed"],
-            assumed_completed=sum(pair.done is None for pair in ended),
-            unknown_utility=sum(pair.utility is None for pair in ended),
+            finished=len(succeeded),
+            running=observed_states["running"],
+            waiting=observed_states["not seen"],
+            failed=observed_states["failed"],
+            assumed_completed=sum(pair.done is None for pair in succeeded),
+            unknown_utility=sum(pair.utility is None for pair in succeeded),
         ),
         both=CompletedInBoth(
             jobs=len(both),
-            simulated_seconds=_mean([_took(pair.view, pair.view.completion_at) for pair in both]),
-            observed_seconds=_mean([_took(pair.view, pair.ended) for pair in both]),
+            simulated_seconds=_mean(
+                [_seconds_since_submission(pair.view, pair.view.completion_at) for pair in both]
+            ),
+            observed_seconds=_mean(
+                [_seconds_since_submission(pair.view, pair.ended) for pair in both]
+            ),
         ),
         promises=ComparedPromises(
             jobs=len(promised),
@@ -233,7 +238,7 @@ def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
     )
 
 
-def _took(view: JobView, ended: int | None) -> float | None:
+def _seconds_since_submission(view: JobView, ended: int | None) -> float | None:
     return None if ended is None else (ended - view.submitted) / 1e9
 
 
@@ -257,7 +262,7 @@ def unsubmitted_jobs(
         select(func.count()).select_from(joined).where(condition)
     ).scalar_one()
     query = select(outcomes).select_from(joined).where(condition)
-    rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(MAX_UNSUBMITTED_JOBS))
+    rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(MAX_UNMANAGED_JOBS))
     newest = [
         UnmanagedJob(
             name=row.job,
@@ -354,8 +359,9 @@ def comparison(
 ) -> Comparison:
     """Return the comparison of the last days as a REST resource.
 
-    ``plans`` provides the demands of open jobs, and ``now`` is in nanoseconds since 1970. A
-    requesting tenant, ``scope``, only gets its own jobs; None gets all.
+    ``plans`` provides the demands of open jobs, and ``now`` is in nanoseconds since 1970. If
+    ``scope`` names a tenant, only its jobs are included, except in the utilization, which covers
+    all jobs.
     """
     calendar = published.servers.calendar
     since = now - int(days * 86_400 * 10**9)

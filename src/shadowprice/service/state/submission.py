@@ -21,7 +21,7 @@ from shadowprice.inputs.families import Families, with_family
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.problems import ProblemError
 
-REVISABLE: Final = (
+REVISABLE_KEYS: Final = (
     "utility",
     "by",
     "steps",
@@ -45,7 +45,7 @@ MISSING_FAMILY_HINT: Final = "state its `throughput`, or start the service with 
 class Submission:
     """A submitted job.
 
-    ``record`` is the job of the request with its owner and its family's curve filled in, and
+    ``record`` is the requested job with its tenant and its family's speed curve filled in, and
     ``spec`` is the validated record. ``content`` is the hash before the curve was added. Jobs with
     an equal name and content are the same submission.
     """
@@ -107,7 +107,8 @@ def read_submissions(
         if isinstance(record, Mapping) and tenant is not None:
             named = record.get("tenant")
             if named is not None and named != tenant:
-                raise ProblemError("forbidden", f"{place}.tenant: the token is {tenant!r}'s")
+                message = f"{place}.tenant: the token belongs to tenant {tenant!r}"
+                raise ProblemError("forbidden", message)
             record = {**record, "tenant": tenant}
         content = content_hash(record) if isinstance(record, Mapping) else ""
         try:
@@ -152,19 +153,19 @@ def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault
     faults = []
     if not owned:
         faults += [
-            Fault(f"{place}.labels.{label}", "is set by the service", "leave it out")
+            Fault(f"{place}.labels.{label}", "reserved for the service", "remove it")
             for label in spec.labels
             if label.startswith(RESERVED_LABELS)
         ]
     if spec.arrival.seconds or spec.arrival.slots:
-        hint = "leave it out: a job arrives when it is submitted"
-        faults.append(Fault(f"{place}.arrival", "is for simulations", hint))
+        hint = "remove it: a job arrives when it is submitted"
+        faults.append(Fault(f"{place}.arrival", "only valid in simulations", hint))
     if spec.tasks is not None:
         hint = "submit one job that runs shadowprice.training.bag, or one job a task"
         message = "bags of tasks are simulated only: executors start trainings, not tasks"
         faults.append(Fault(f"{place}.tasks", message, hint))
     if runs and spec.run is None:
-        hint = "say what it runs: {command: [python, train.py]}"
+        hint = "add the command: {command: [python, train.py]}"
         faults.append(Fault(f"{place}.run", "is missing", hint))
     for key, name in (("name", spec.name), ("tenant", spec.tenant)):
         faults += path_segment_diagnostics(name or "", f"{place}.{key}")
@@ -191,7 +192,8 @@ def family_keys(record: Mapping[str, Any], content: str) -> frozenset[str]:
 
     ``content`` is the hash of the record without them.
     """
-    # After a revision of `throughput`, only `restart` comes from the family.
+    # The family adds both keys, or one if the job or a revision states the other, or the family
+    # has no restart cost.
     for keys in (_FAMILY_KEYS, frozenset({"throughput"}), frozenset({"restart"})):
         if content_hash(without_keys(record, keys)) == content:
             return keys
@@ -229,7 +231,7 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
             revised["utility"] = utility | {"by": value}
         elif key == "labels":
             revised["labels"] = _labels(record.get("labels") or {}, value, faults)
-        elif key in REVISABLE:
+        elif key in REVISABLE_KEYS:
             if value is None:
                 revised.pop(key, None)
             else:
@@ -238,7 +240,11 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
                 revised.pop("family", None)  # the job states its own speed from now on
         else:
             faults.append(
-                Fault(key, "cannot be revised", f"these can: deadline, {', '.join(REVISABLE)}")
+                Fault(
+                    key,
+                    "can't be changed after submission",
+                    f"these can: deadline, {', '.join(REVISABLE_KEYS)}",
+                )
             )
     if faults:
         raise InputError(faults)
@@ -252,7 +258,7 @@ def _labels(before: Mapping[str, str], after: Any, faults: list[Fault]) -> Any:
     kept = {key: value for key, value in before.items() if key.startswith(RESERVED_LABELS)}
     given = dict(after or {})
     faults += [
-        Fault(f"labels.{key}", "is set by the service", "leave it out")
+        Fault(f"labels.{key}", "reserved for the service", "remove it")
         for key, value in given.items()
         if str(key).startswith(RESERVED_LABELS) and kept.get(key) != value
     ]

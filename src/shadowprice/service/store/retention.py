@@ -10,7 +10,10 @@ from sqlalchemy import Table, delete, func, select
 from shadowprice.service.store import Store, tables
 
 PURGE_BATCH_ROWS: Final = 1_000
-"""Maximum number of rows of a table that one call purges."""
+"""Maximum number of rows of a table that one call purges for their age.
+
+The rows of purged jobs don't count.
+"""
 
 PURGE_BATCH_JOBS: Final = 100
 """Maximum number of jobs that one call purges, each with thousands of progress points."""
@@ -42,16 +45,16 @@ def expired_jobs(store: Store, before: int) -> list[str]:
         return list(rows.scalars())
 
 
-def purge(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
+def purge(store: Store, before: int, job_names: Sequence[str] | None = None) -> bool:
     """Purge some data from before a moment; return whether rows other than jobs may remain.
 
     Parameters
     ----------
     before : int
         Nanoseconds since 1970.
-    gone : sequence of str, optional
-        Jobs to purge, of those that `expired_jobs` returned; by default all of them. An executor
-        must delete its files of a job first, because later the job's name is unknown.
+    job_names : sequence of str, optional
+        Expired jobs to purge, by default a batch of `expired_jobs`. Delete their executor files
+        first: the names are gone afterwards.
 
     Raises
     ------
@@ -59,7 +62,7 @@ def purge(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
         If the store can't be written.
     """
     jobs, tokens = tables.jobs, tables.tokens
-    gone = expired_jobs(store, before) if gone is None else gone
+    job_names = expired_jobs(store, before) if job_names is None else job_names
     old: list[tuple[Table, list[int]]] = []
     with store.reading() as connection:
         ended_before = func.coalesce(tokens.c.revoked, tokens.c.expires) < before
@@ -80,11 +83,11 @@ def purge(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
         )
         unmanaged = list(result.scalars())
     old_rows = [ids for _, ids in old]
-    if not gone and not unmanaged and not any(old_rows):
+    if not job_names and not unmanaged and not any(old_rows):
         return False
     with store.transaction() as connection:
-        for start in range(0, len(gone), 500):
-            names = gone[start : start + 500]
+        for start in range(0, len(job_names), 500):
+            names = job_names[start : start + 500]
             for table in _OF_JOBS:
                 store.write(connection, delete(table).where(table.c.job.in_(names)))
             store.write(connection, delete(jobs).where(jobs.c.name.in_(names)))

@@ -11,7 +11,7 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.names import API_VERSION, CLAIM, FINALIZER, KIND, PLURAL
 from shadowprice.service.state.job_views import State
-from shadowprice.service.state.submission import REVISABLE
+from shadowprice.service.state.submission import REVISABLE_KEYS
 
 ROUTE: Final = f"/apis/{API_VERSION}"
 
@@ -124,7 +124,7 @@ def diff_spec(
     for key in sorted({*before, *after} - {"name", "tenant"}):
         if before.get(key) == after.get(key):
             continue
-        if key in REVISABLE:
+        if key in REVISABLE_KEYS:
             changes[key] = after.get(key)
         else:
             fixed.append(key)
