@@ -1,4 +1,4 @@
-"""Prices, the timeline, decisions and what-if runs."""
+"""REST models of prices, the timeline, decisions and what-if runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from shadowprice.rest.jobs import JobState, StoredEvent
 
 
 class ResourcePrice(TypedDict, total=False):
-    """Reserved share of a resource, and the price of all of it; absent keys are unknown."""
+    """Reserved share of a resource, and the mean price of a whole server's amount of it.
+
+    Absent keys are unknown.
+    """
 
     used: float
     price: float
@@ -67,7 +70,10 @@ class TimelineBars(ApiRecord):
     end: list[float]
     workers: list[int]
     ps: list[int]
-    kind: list[int] = Field(description="0 ran, 1 planned, 2 continues if nothing moves")
+    kind: list[int] = Field(
+        description="0: the job ran; 1: reserved by the plan; 2: expected at the current rate, if "
+        "the policy decides slot by slot"
+    )
     share: list[float] = Field(description="share of the server's scarcest resource")
 
 
@@ -76,17 +82,17 @@ class Timeline(ApiRecord):
 
     slot_seconds: float
     origin: datetime
-    now: float
-    first: int
-    last: int
-    running: int | None
-    coming: int
+    now: float = Field(description="current time, in slots since `origin`")
+    first: int = Field(description="first slot shown")
+    last: int = Field(description="slot after the last one shown")
+    running: int | None = Field(description="running slot")
+    coming: int = Field(description="first slot that can still be decided")
     servers: list[str]
     incomplete: bool
     levels: str | None = Field(
         default=None,
-        description="base64, one byte a slot from `first` to before `last`, server after server: "
-        "the used share of the scarcest resource, 255 for all of it; null for one job",
+        description="base64 of one byte per slot in [first, last), server by server: used share of "
+        "the scarcest resource, 255 for all; null for one job",
     )
     jobs: list[TimelineJob] | None
     bars: TimelineBars | None = Field(
@@ -131,9 +137,9 @@ class WhatIf(ApiRecord):
     progress: WhatIfProgress
     jobs: int
     question: WhatIfQuestion
-    as_is: dict[str, Any] | None = Field(description="summary of the simulation")
-    changed: dict[str, Any] | None = Field(description="summary of the simulation")
-    gain: float | None = Field(description="difference of the total utilities")
+    as_is: dict[str, Any] | None = Field(description="summary on the cluster as it is")
+    changed: dict[str, Any] | None = Field(description="summary with the change")
+    gain: float | None = Field(description="total utility of `changed` less that of `as_is`")
     reason: str | None = Field(description="why the run failed")
 
 
