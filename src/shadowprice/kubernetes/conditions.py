@@ -19,7 +19,7 @@ class Condition(StrEnum):
     REJECTED = "Rejected"
     """It was refused, and never ran."""
     FAILED = "Failed"
-    """It failed or was abandoned."""
+    """It failed, was abandoned, or was cancelled."""
     EDITED = "Edited"
     """The last edit of its `spec` is applied; absent if it was never edited."""
 
@@ -66,7 +66,7 @@ class Reason(StrEnum):
     RETRIES = "RetriesExhausted"
     """It failed more often than its retries allow."""
     GIVEN_UP = "GivenUp"
-    """It was abandoned, because its utility fell to nothing."""
+    """It was abandoned: the scheduler stopped pursuing it."""
     CANCELLED = "Cancelled"
     """It was cancelled."""
     OPEN = "NotOver"
