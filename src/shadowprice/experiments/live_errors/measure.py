@@ -1,4 +1,4 @@
-"""Value earned live by every policy when stated work is wrong, compared with simulation."""
+"""Utility of every policy in live runs when stated work is wrong, compared with simulation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LIVE_COLUMNS: Final = ("finished", "promised", "kept", "learnt", "learnt_kept",
 
 
 def measure_errors(settings: ExperimentSettings) -> Tables:
-    """Run the same draws under every policy and error, and simulate them as stated."""
+    """Run the same draws live under every policy and error; simulate each with its stated work."""
     draws, jobs, slots = (2, 16, 16) if settings.quick else (5, 60, 60)
     choices = [
         candidate
@@ -59,7 +59,7 @@ def measure_errors(settings: ExperimentSettings) -> Tables:
         for error in (None, *ERRORS)
         for number in range(draws)
     ]
-    rows = settings.each(_earned, cases, _label)
+    rows = settings.each(_measure_row, cases, _label)
     runs = pl.DataFrame(rows, infer_schema_length=None)
     return {"summary": _summary(runs), "runs": runs, "promises": _promises(settings)}
 
@@ -75,7 +75,7 @@ def _promises(settings: ExperimentSettings) -> pl.DataFrame:
         for number in range(draws)
     ]
     columns = ["policy", "error", "draw", "promised", "kept", "learnt", "learnt_kept"]
-    return pl.DataFrame(settings.each(_earned, cases, _label)).select(columns)
+    return pl.DataFrame(settings.each(_measure_row, cases, _label)).select(columns)
 
 
 def _label(choice: PolicyChoice, error: float | None, seed: int, *_: int) -> str:
@@ -83,15 +83,23 @@ def _label(choice: PolicyChoice, error: float | None, seed: int, *_: int) -> str
     return f"{choice.label}, draw {seed}, {how}"
 
 
-def _earned(
+def _measure_row(
     choice: PolicyChoice, error: float | None, seed: int, jobs: int, slots: int
 ) -> dict[str, Any]:
-    """Return what a policy earned of one draw; simulated as stated if there is no error."""
+    """Return the result row of one draw.
+
+    It is of a live run with errors of work up to ``error``, or, for None, of a simulation of the
+    stated work.
+    """
     workload = draw(seed, jobs, slots)
     row: dict[str, Any] = {"policy": choice.label, "error": error, "draw": seed}
     offer = workload.on_offer()
     if error is None:
-        return row | {"value": _simulated(choice, workload) / offer} | dict.fromkeys(_LIVE_COLUMNS)
+        return (
+            row
+            | {"value": _simulated_utility(choice, workload) / offer}
+            | dict.fromkeys(_LIVE_COLUMNS)
+        )
     # Long enough for every policy to finish all that it took.
     outcomes = run_live(
         CLUSTER, workload.submissions(error), choice, (slots + 100.0) * SLOT
@@ -113,8 +121,8 @@ def _earned(
     }
 
 
-def _simulated(choice: PolicyChoice, workload: Workload) -> float:
-    """Return the simulated value: jobs take their stated work and restart costs."""
+def _simulated_utility(choice: PolicyChoice, workload: Workload) -> float:
+    """Return the simulated utility: jobs take their stated work and restart costs."""
     documents = [
         {**record, "arrival": f"{arrival * SLOT - AHEAD:.0f}s"}
         for record, arrival in zip(workload.records, workload.arrivals, strict=True)
@@ -169,7 +177,7 @@ def _summary(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def draw_errors(tables: Tables, figure: Figure) -> None:
-    """Draw value, promises, moves and lost work of every policy over the size of errors."""
+    """Draw utility, promises, moves and lost work of every policy over the size of errors."""
     panels = figure.subplots(2, 2).ravel()
     summary = tables["summary"].filter(pl.col("error").is_not_null())
     columns = (

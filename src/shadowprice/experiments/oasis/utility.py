@@ -1,4 +1,7 @@
-"""Fig. 3 and Fig. 6: total utility over the number of jobs, and by the length of a slot."""
+"""Total utility by policy (Fig. 3), by error of the estimate of U / L (Fig. 6), and by slot length.
+
+The paper doesn't vary the slot length.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _size(settings: ExperimentSettings) -> tuple[int, int, tuple[int, ...], rang
     return 50, 300, (100, 200, 300, 400), range(settings.seed, settings.seed + 3)
 
 
-def _row(
+def _measure_row(
     variant: PolicyVariant, case: WorkloadCase, servers: int, slots: int, jobs: int, seed: int
 ) -> dict[str, Any]:
     on = cluster(servers, servers, slots, seed, case.slot)
@@ -68,7 +71,7 @@ def _label(
     return f"{jobs} jobs, {case.title}, {variant.key}"
 
 
-def _estimated(base: PolicyVariant, scale: float, reading: str) -> PolicyVariant:
+def _with_estimate(base: PolicyVariant, scale: float, reading: str) -> PolicyVariant:
     """Return OASiS with U / L estimated at a multiple of its value."""
     wrong = {"price_scale": scale, "price_scale_absorbs": reading}
     return replace(base, choice=replace(base.choice, settings={**base.choice.settings, **wrong}))
@@ -83,7 +86,7 @@ def measure_policies(settings: ExperimentSettings) -> Tables:
         if variant.choice.name != "dorm" or seed == seeds[0]  # Dorm solves a program per decision
     ]
     results = settings.each(
-        _row,
+        _measure_row,
         [(variant, CASES[name], servers, slots, jobs, seed) for variant, name, jobs, seed in cases],
         _label,
     )
@@ -118,9 +121,9 @@ def measure_scales(settings: ExperimentSettings) -> Tables:
     combinations = list(product(BASES, READINGS, scales, numbers, seeds))
     cases = []
     for base, reading, scale, jobs, seed in combinations:
-        cases.append((_estimated(base, scale, reading), CHUNK, servers, slots, jobs, seed))
+        cases.append((_with_estimate(base, scale, reading), CHUNK, servers, slots, jobs, seed))
     results = settings.each(
-        _row,
+        _measure_row,
         cases,
         lambda variant, _case, _servers, _slots, jobs, _seed: (
             f"{jobs} jobs, {variant.key}, {variant.choice.settings['price_scale']:.6g}"
@@ -171,7 +174,7 @@ def measure_slots(settings: ExperimentSettings) -> Tables:
     servers, slots, numbers, seeds = _size(settings)
     numbers = (numbers[0], numbers[-1])
     variants = [(variant, 1.0) for variant in POLICY_VARIANTS if variant.choice.name != "dorm"] + [
-        (_estimated(base, scale, "L"), scale)
+        (_with_estimate(base, scale, "L"), scale)
         for base in BASES
         for scale in ((0.2, 10.0) if settings.quick else SCALES)
         if scale != 1.0
@@ -182,7 +185,7 @@ def measure_slots(settings: ExperimentSettings) -> Tables:
         if scale == 1.0 or jobs == numbers[-1]
     ]
     results = settings.each(
-        _row,
+        _measure_row,
         [
             (variant, _chunk_case(hours), servers, slots, jobs, seed)
             for hours, _, variant, jobs, seed in cases
