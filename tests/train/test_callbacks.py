@@ -119,8 +119,8 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
             "66 samples, no multiple of the mini-batch of 12: leave 6",
         ),
         ("trainer", ("--stream",), "the data set has no length"),
-        ("lightning", ("--accumulate", "2"), "leave accumulate_grad_batches at 1"),
-        ("lightning", ("--limit", "3"), "leave limit_train_batches at 1.0"),
+        ("lightning", ("--accumulate", "2"), "accumulate_grad_batches must be 1"),
+        ("lightning", ("--limit", "3"), "limit_train_batches must be 1.0"),
     ],
 )
 def test_what_would_depend_on_the_workers_is_refused(

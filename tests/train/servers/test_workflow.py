@@ -220,7 +220,10 @@ def test_a_checkpoint_that_cannot_be_written_ends_nothing_but_a_stop(
     monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "file" / "checkpoints"))
     assert healthy.run() == "done"
     said = capfd.readouterr().err
-    assert "no checkpoint after mini-batch 6, the one before stands: [Errno 20]" in said
+    assert (
+        "failed to save a checkpoint after mini-batch 6; the previous one remains: [Errno 20]"
+        in said
+    )
     assert said.count("no checkpoint after mini-batch") > 1
     with pytest.raises(TrainingError, match=r"stopping, but mini-batch \d could not be saved"):
         stopped.run()
@@ -365,7 +368,9 @@ def test_several_workers_without_a_server_are_refused(
     told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, value in told.items():  # as torchrun does
         monkeypatch.setenv(name, value)
-    with pytest.raises(TrainingError, match="2 workers and no parameter server: give the job a ps"):
+    with pytest.raises(
+        TrainingError, match="2 workers, but no parameter server; add `ps` to the job"
+    ):
         run(recipe)
 
 

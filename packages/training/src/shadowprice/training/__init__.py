@@ -1,6 +1,7 @@
 """Elastic training inside a job: it continues when the number of workers changes.
 
-Names are imported at first use, because they need torch (``pip install 'shadowprice[train]'``).
+Names are imported at first use, because they need torch: in a clone,
+``pip install './packages/training[torch]'``.
 """
 
 from __future__ import annotations
@@ -55,5 +56,5 @@ def __getattr__(name: str) -> Any:
         if error.name not in {"numpy", "torch"}:
             raise
         message = f"shadowprice.training.{name} needs {error.name}: "
-        message += "pip install 'shadowprice-training[torch]'"
+        message += "pip install './packages/training[torch]' in a clone of Shadowprice"
         raise ModuleNotFoundError(message, name=error.name) from None

@@ -1,4 +1,4 @@
-"""Synchronisation of gradients once a step, which refuses gradients that it would miss."""
+"""Gradient synchronisation once per step, with an error for gradients that it would miss."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ class Reduction:
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
-        self._travelled: set[str] | None = None
-        """Parameters with averaged gradients since the last forward pass; None before the first."""
-        self._watching = False
+        self._averaged: set[str] | None = None
+        """Parameters with averaged gradients since the last forward pass.
+
+        None until a forward pass in this context.
+        """
+        self._checks = False
         wrapped.register_forward_pre_hook(self._forward)
         for name, parameter in wrapped.module.named_parameters():
             if parameter.requires_grad:
@@ -43,28 +46,27 @@ class Reduction:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Synchronise gradients in the backward pass of this context, and check them."""
-        self._watching, self._travelled = not self.wrapped.static_graph, None
+        self._checks, self._averaged = not self.wrapped.static_graph, None
         try:
             yield
         finally:
-            self._watching = False
+            self._checks = False
 
     def _forward(self, *_: Any) -> None:
         if torch.is_grad_enabled():
-            self._travelled = set()
+            self._averaged = set()
 
     def _accumulated(self, name: str, _: Any) -> None:
-        if not self._watching:
+        if not self._checks:
             return
-        if self._travelled is None:
+        if self._averaged is None:
             raise TrainingError(
-                f"a loss went back to {name} that was computed without the model that run.wrap "
-                "returned: call that one, for nothing else averages gradients over the workers"
+                f"the backward pass reached {name} without a forward pass through the model that "
+                "run.wrap returned; call that model, because only it averages gradients"
             )
-        if name in self._travelled:
+        if name in self._averaged:
             raise TrainingError(
-                f"a second backward pass went back to {name}, whose gradient had been averaged "
-                "over the workers: weigh each loss, add them up, and go back once: "
-                "(step.weigh(a) + step.weigh(b)).backward()"
+                f"a second backward pass reached {name}, whose gradient is already averaged; use "
+                "one: (step.weigh(a) + step.weigh(b)).backward()"
             )
-        self._travelled.add(name)
+        self._averaged.add(name)

@@ -86,8 +86,9 @@ class Run:
         self.loss: float | None = None
         self._loss_wanted = True
         self._group = group
-        self._told = torch.zeros(3, dtype=torch.float64)
-        hold(self._told)
+        self._agreement = torch.zeros(3, dtype=torch.float64)
+        """Stop flag, loss sum and report flag, summed over the workers."""
+        hold(self._agreement)
         self._save_every = save_every
         self._reporter = Reporter(report_every)
         self._models: list[Any] = []
@@ -97,8 +98,8 @@ class Run:
         self._notes: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
         self._step: Step | None = None  # the current step
-        self._broken: Step | None = None  # a step whose loop was left before its end
-        self._save_asked = False
+        self._unfinished_step: Step | None = None  # the loop over its batches was left early
+        self._save_requested = False
         self._saved_at, self._saved_step = time.monotonic(), -1
 
     @property
@@ -154,9 +155,9 @@ class Run:
             hold the state of an object.
         """
         if self._kept is not None:
-            raise TrainingError("keep is called twice: name all objects in one call")
+            raise TrainingError("keep() was called twice; pass all objects in one call")
         if not objects:
-            raise TrainingError("keep what? name the model and its optimizer at least")
+            raise TrainingError("keep() needs at least the model and its optimizer")
         self._kept = {name: _bare(value) for name, value in objects.items()}
         _check_states(self._kept)
         restored = checkpoints.load_and_broadcast(group=self._group)
@@ -164,7 +165,7 @@ class Run:
             self._restore(restored)
         # SIGTERM is handled only from here on; before, there is nothing to save.
         self._stop = jobs.StopSignal()
-        self._together(lambda: dist.barrier(group=self._group), "the beginning")
+        self._run_collective(lambda: dist.barrier(group=self._group), "the beginning")
         if self.leads:
             jobs.note_restored(self.done)
             say(f"step {self.done} of {self.total}, {workers()}")
@@ -185,7 +186,7 @@ class Run:
                 target.load_state_dict(states[name])
             except (RuntimeError, ValueError, KeyError) as error:
                 raise TrainingError(
-                    f"{name} is not as in the checkpoint of step {found.step}: {error}"
+                    f"cannot restore {name} from the checkpoint of step {found.step}: {error}"
                 ) from error
         # Set when the first step begins, because scripts clear gradients before.
         self._gradients = found.state.get("gradients", {})
@@ -208,7 +209,7 @@ class Run:
         Parameters
         ----------
         data : Dataset
-            Data set with a length and samples by number.
+            A map-style data set: ``__len__`` and ``__getitem__``.
         collate : callable, optional
             Function that makes a batch of several samples; by default torch's own.
         **options
@@ -232,38 +233,41 @@ class Run:
             try:
                 yield step
             except GeneratorExit:
-                self._left_within(step)
+                self._on_early_exit(step)
                 raise
             step.check_complete()
             end = f"the end of step {number}"
-            self._together(buffers.end, end)
+            self._run_collective(buffers.end, end)
             seed_all(self.order.key(number, 0, 2))  # for random numbers drawn between steps
             self.done, self._step = number + 1, None
             self._after(step, end)
         self._finish()
 
-    def _left_within(self, step: Step) -> None:
+    def _on_early_exit(self, step: Step) -> None:
         """Record that the loop over a step was left early, for example by `break`."""
         self._step = None
         if step.begun:
-            self._broken = step
-        if self._save_asked and self.leads:
-            say(f"not saved: the loop over the steps was left within step {step.number}")
+            self._unfinished_step = step
+        if self._save_requested and self.leads:
+            say(
+                "requested checkpoint not saved, because the loop left step "
+                f"{step.number} unfinished"
+            )
 
     def _after(self, step: Step, end: str) -> None:
         """Agree on whether to go on, then report and save if it is time."""
-        flags, on_cpu = self._told, self.device.type == "cpu"
+        flags, on_cpu = self._agreement, self.device.type == "cpu"
         flags[0] = float(bool(self._stop))
         flags[1] = step.loss_sum if on_cpu else 0.0
         flags[2] = float(self.leads and self._reporter.due)
-        self._together(lambda: self._summed(flags), end)
+        self._run_collective(lambda: self._all_reduce(flags), end)
         # Reading a number from a GPU blocks, so the loss is read only if it is reported. The first
         # all-reduce comes before, because a GPU waits silently for a worker that doesn't come.
         reads_loss = on_cpu or self._loss_wanted or self.done == self.total
         stopping, self._loss_wanted = bool(flags[0]), bool(flags[2])
         if reads_loss and not on_cpu:
             flags[1] = step.loss_sum
-            self._together(lambda: self._summed(flags[1:2]), end)
+            self._run_collective(lambda: self._all_reduce(flags[1:2]), end)
         if reads_loss:
             self.loss = float(flags[1])
         if self.leads:
@@ -271,32 +275,35 @@ class Run:
             if stopping or (reads_loss and (self._reporter.due or self.done == self.total)):
                 self._reporter.report(self.done, {**self._losses(), **self._notes})
             waited = time.monotonic() - self._saved_at
-            if not stopping and (self._save_asked or waited >= self._save_every):
+            if not stopping and (self._save_requested or waited >= self._save_every):
                 self._save_if_possible()
         if stopping and self.done < self.total:
-            self._leave()
+            self._save_and_exit()
 
     def _losses(self) -> dict[str, float]:
         return {} if self.loss is None else {"loss": self.loss}
 
-    def _summed(self, numbers: Any) -> None:
+    def _all_reduce(self, numbers: Any) -> None:
         wait_for(dist.all_reduce(numbers, group=self._group, async_op=True))
 
-    def _together(self, action: Callable[[], Any], where: str) -> None:
-        """Run a collective operation. After SIGTERM, an absent worker is no error."""
+    def _run_collective(self, action: Callable[[], Any], where: str) -> None:
+        """Run a collective operation. After SIGTERM, exit if another worker is gone."""
         try:
             action()
         except (dist.DistError, RuntimeError) as error:
             if not self._stop and "Timed out" in str(error):
                 raise TrainingError(
-                    f"another worker did not come to {where} in time: where one of them has more "
-                    "to do than the others, as worker 0 that evaluates has, raise the patience of "
-                    "join"
+                    f"worker {self.generation.rank} timed out waiting for another worker at "
+                    f"{where}. If one worker has extra work, such as evaluation on worker 0, raise "
+                    "the `patience` of join"
                 ) from error
             if not self._stop:
                 raise
             reason = (str(error).splitlines() or [""])[0]
-            say(f"stopping, but others are gone already; step {self.done} is lost: {reason}")
+            say(
+                f"stopping without a checkpoint after step {self.done}, because another worker has "
+                f"exited: {reason}"
+            )
             jobs.leave()
 
     # ---------------------------------------------------------------- saving
@@ -304,8 +311,8 @@ class Run:
     def save(self) -> None:
         """Save a checkpoint now, on the leader only.
 
-        Within the loop over a step, the kept objects are between two states. The checkpoint is then
-        saved at the end of the step, and a failure to write it is only logged.
+        During a step the kept objects are inconsistent. The checkpoint is then saved at the end of
+        the step, and a failure to write it is only logged.
 
         Raises
         ------
@@ -316,21 +323,22 @@ class Run:
             If it cannot be written; earlier checkpoints are untouched.
         """
         if self._kept is None:
-            raise TrainingError("save what? call run.keep(model=..., optimizer=...) before")
-        if self._broken is not None:
+            message = "save() needs kept objects; call run.keep(model=..., optimizer=...) first"
+            raise TrainingError(message)
+        if self._unfinished_step is not None:
             raise TrainingError(
-                f"the loop was left within step {self._broken.number}, so what is kept is of no "
-                "step: leave it before `for batch in step:`, and save after it"
+                f"the loop left step {self._unfinished_step.number} unfinished, so the kept "
+                "objects match no step; break before `for batch in step:`, then save"
             )
         if self._step is not None:
-            self._save_asked = True
+            self._save_requested = True
             return
         if self.leads:
             self._save()
 
     def _save(self) -> None:
         assert self._kept is not None
-        self._save_asked = False
+        self._save_requested = False
         if self._saved_step == self.done:
             return
         states = {name: target.state_dict() for name, target in self._kept.items()}
@@ -347,10 +355,13 @@ class Run:
         try:
             self._save()
         except OSError as error:
-            say(f"no checkpoint after step {self.done}, the one before stands: {error}")
+            say(
+                f"failed to save a checkpoint after step {self.done}; the previous one remains: "
+                f"{error}"
+            )
             self._saved_at = time.monotonic()
 
-    def _leave(self) -> NoReturn:
+    def _save_and_exit(self) -> NoReturn:
         if self.leads:
             try:
                 self._save()
@@ -407,7 +418,7 @@ def join(
     shuffle : bool, optional
         Whether every epoch has an order of its own.
     whole : bool, optional
-        Whether an incomplete last mini-batch of an epoch is left out.
+        Whether to drop an incomplete last mini-batch of an epoch.
     save_every, report_every : float, optional
         Seconds between two checkpoints, and between two reports.
     backend : str, optional
@@ -422,17 +433,17 @@ def join(
         If a number is out of range, the job has parameter servers, or the others don't join.
     """
     if (epochs is None) == (steps is None):
-        raise TrainingError("say how long to train: epochs or steps, one of the two")
+        raise TrainingError("expected exactly one of epochs and steps")
     parts = min(8, max(1, batch)) if parts is None else parts
     order = Order(samples, batch, parts, seed, shuffle, whole)
     total = steps if steps is not None else (epochs or 0) * order.steps
     if total < 1:
-        raise TrainingError("there is no step to do: epochs and steps have to be 1 or more")
+        raise TrainingError("epochs and steps must be at least 1")
     generation = current()
     if generation.job.ps:
         raise TrainingError(
-            f"the job has {generation.job.ps} parameter servers, and adds up gradients without: "
-            "leave ps out of its file"
+            "all-reduce training uses no parameter servers, but the job has "
+            f"{generation.job.ps}; remove `ps` from the job file"
         )
     if generation.rank == 0 and generation.world > order.parts:
         say(f"{generation.world} workers share {order.parts} parts: raise parts, or lower workers")

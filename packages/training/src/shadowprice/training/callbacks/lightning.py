@@ -2,6 +2,9 @@
 
 .. code-block:: python
 
+    from lightning.pytorch import Trainer
+
+    from shadowprice import training
     from shadowprice.training.callbacks.lightning import Elastic, arguments, loader, newest
 
     order = training.Order(len(data), batch=64, whole=True)
@@ -84,7 +87,7 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
     Parameters
     ----------
     data : Dataset
-        Data set with a length and samples by number.
+        A map-style data set: ``__len__`` and ``__getitem__``.
     order : Order
         Samples of each step; every number of workers has to divide its mini-batch.
     folder : str or Path, optional
@@ -132,17 +135,18 @@ class Elastic(pl.Callback):
         Raises
         ------
         TrainingError
-            If a step takes several batches, or an epoch is cut short: `loader` couldn't go on in
-            the middle of it.
+            If ``accumulate_grad_batches`` isn't 1 or ``limit_train_batches`` shortens an epoch,
+            because `loader` could not resume it.
         """
         del pl_module
         if trainer.accumulate_grad_batches != 1:
-            raise TrainingError("leave accumulate_grad_batches at 1: every batch has to be a step")
+            message = "accumulate_grad_batches must be 1, because every batch is a step"
+            raise TrainingError(message)
         steps = getattr(trainer.train_dataloader, "batch_sampler", None)
         cut = isinstance(steps, _Steps) and trainer.num_training_batches < len(steps)
         if cut and not trainer.fast_dev_run:
             raise TrainingError(
-                "leave limit_train_batches at 1.0: loader goes through whole epochs"
+                "limit_train_batches must be 1.0, because loader yields whole epochs"
             )
         # Older checkpoints have no batch count; with one optimizer `global_step` equals it.
         self._batches = self._batches or trainer.global_step

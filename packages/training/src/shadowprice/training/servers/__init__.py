@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("fsspec") is None:
         raise ModuleNotFoundError(
             f"shadowprice.training.servers.{name} needs torch and fsspec: "
-            "pip install 'shadowprice-training[torch]'",
+            "pip install './packages/training[torch]' in a clone of Shadowprice",
             name="torch",
         )
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -321,7 +321,10 @@ class Leader(Server):
         try:
             self.save()
         except OSError as error:
-            say(f"no checkpoint after mini-batch {self.version}, the one before stands: {error}")
+            say(
+                f"failed to save a checkpoint after mini-batch {self.version}; the previous one "
+                f"remains: {error}"
+            )
 
     def save(self) -> int:
         """Save the state of all servers at one version; return its size in bytes."""

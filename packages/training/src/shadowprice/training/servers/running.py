@@ -27,8 +27,11 @@ from shadowprice.training.servers.shard import Shard, State, layout_of, seeded
 from shadowprice.training.servers.wires import device_of
 from shadowprice.training.servers.worker import Worker
 
-_SOON: Final = 5.0
+_SIGTERM_SPREAD_SECONDS: Final = 5.0
 """Seconds within which all processes of a generation receive SIGTERM."""
+
+_THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0
+"""Maximum wait for threads at exit."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Outcome:
     minibatches : int
         Mini-batches that it includes; steps in synchronous training.
     leads : bool
-        Whether this worker is to show or keep the model: the first of the remaining workers.
+        Whether this worker should report and save the model; true for exactly one worker.
     measured : dict of str to float
         Measurements of the leading server, if it is in this process: outside a scheduler.
     """
@@ -78,24 +81,26 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
     SystemExit
         Status 143, once everything is saved, after SIGTERM.
     """
-    talking: list[threading.Thread] = []
+    connection_threads: list[threading.Thread] = []
     try:
-        outcome = _run(recipe, settings or Settings(), talking)
+        outcome = _run_role(recipe, settings or Settings(), connection_threads)
     except SystemExit as leaving:
-        _end(talking, leaving.code if isinstance(leaving.code, int) else 0)
+        _end(connection_threads, leaving.code if isinstance(leaving.code, int) else 0)
         raise
     except BaseException as error:
-        if any(thread.is_alive() for thread in talking):
+        if any(thread.is_alive() for thread in connection_threads):
             # These threads wait for other processes, which go on only once this process is gone.
             sys.excepthook(type(error), error, error.__traceback__)
             _exit(1)
         raise
-    _end(talking, 0)
+    _end(connection_threads, 0)
     return outcome
 
 
-def _run(recipe: Recipe, settings: Settings, talking: list[threading.Thread]) -> Outcome | None:
-    """Run the process's role; append threads with open connections to ``talking``."""
+def _run_role(
+    recipe: Recipe, settings: Settings, connection_threads: list[threading.Thread]
+) -> Outcome | None:
+    """Run the process's role; append threads with open connections to ``connection_threads``."""
     generation = current()
     job = generation.job
     stop = jobs.StopSignal()
@@ -104,20 +109,22 @@ def _run(recipe: Recipe, settings: Settings, talking: list[threading.Thread]) ->
             workers = max(job.workers, generation.world)  # torchrun sets only the latter
             if workers > 1:
                 raise TrainingError(
-                    f"{workers} workers and no parameter server: give the job a ps section; by "
-                    "hand one process is both, without torchrun"
+                    f"{workers} workers, but no parameter server; add `ps` to the job. Without a "
+                    "scheduler, start one process without torchrun: it has both roles"
                 )
-            return _alone(recipe, settings, stop)
+            return _run_both_roles(recipe, settings, stop)
         if not generation.address:
-            raise TrainingError("MASTER_ADDR and MASTER_PORT are not set: nobody can be met")
+            message = "MASTER_ADDR and MASTER_PORT are not set; the processes need them to connect"
+            raise TrainingError(message)
         if job.role == "ps":
-            ended = _serve(recipe, settings, generation, stop, talking)
+            ended = _run_ps(recipe, settings, generation, stop, connection_threads)
             if ended == "stop":
                 jobs.leave()
             return None
         return _work(recipe, settings, generation, stop)
     except GoneError as error:
-        if stop.wait(_SOON):  # the other processes received SIGTERM a moment before this one
+        # The other processes may have received SIGTERM a moment before this one.
+        if stop.wait(_SIGTERM_SPREAD_SECONDS):
             jobs.leave()
         raise TrainingError(f"another process of the job is gone: {error}") from error
 
@@ -125,8 +132,8 @@ def _run(recipe: Recipe, settings: Settings, talking: list[threading.Thread]) ->
 # ------------------------------------------------------------------ alone
 
 
-def _alone(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
-    leader = Leader(recipe, settings, 1, 1, _restored(recipe, settings))
+def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
+    leader = Leader(recipe, settings, 1, 1, _load_state(recipe, settings))
     ours, theirs = LocalLink.pair()
     ended: list[Any] = []
 
@@ -164,17 +171,17 @@ def _alone(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
 # ------------------------------------------------------------------ among others
 
 
-def _serve(
+def _run_ps(
     recipe: Recipe,
     settings: Settings,
     generation: Generation,
     stop: Any,
-    talking: list[threading.Thread],
+    connection_threads: list[threading.Thread],
 ) -> str:
     """Run as a parameter server until the end; return ``done`` or ``stop``."""
     job = generation.job
     device = device_of(settings.backend)
-    state = _restored(recipe, settings)
+    state = _load_state(recipe, settings)
     server: Server
     if job.rank == 0:
         server = Leader(recipe, settings, job.ps, job.workers, state, device)
@@ -184,7 +191,7 @@ def _serve(
         model = None if state is None else state["model"]
         shard = Shard(recipe, job.rank, job.ps, model, device)
         server = Server(shard, version, keeps=settings.synchronous)
-    store = _in_time(lambda: _store(generation, settings), stop)
+    store = _run_until_sigterm(lambda: _store(generation, settings), stop)
     patience = timedelta(seconds=settings.join)
 
     def meet(worker: int) -> None:
@@ -196,7 +203,7 @@ def _serve(
             offer(link, server.shard.values.nbytes if settings.shared_memory else 0)
             link.traffic = server.traffic
         except GoneError as error:
-            say(f"worker {worker} did not come: {error}")
+            say(f"worker {worker} did not connect: {error}")
             return
         server.serve(worker, link)
         link.close()
@@ -205,30 +212,32 @@ def _serve(
         assert isinstance(server, Leader)
         for other in range(1, job.ps):
             name = f"leader-server-{other}"
-            server.followers.append(_in_time(_met(store, name, 1, settings), stop))
+            server.followers.append(_run_until_sigterm(_pairing(store, name, 1, settings), stop))
     else:
         name = f"leader-server-{job.rank}"
-        leader: PairLink = _in_time(_met(store, name, 0, settings), stop)
-        talking.append(threading.Thread(target=server.follow, args=(leader,), daemon=True))
-    talking.extend(
+        leader: PairLink = _run_until_sigterm(_pairing(store, name, 0, settings), stop)
+        connection_threads.append(
+            threading.Thread(target=server.follow, args=(leader,), daemon=True)
+        )
+    connection_threads.extend(
         threading.Thread(target=meet, args=(worker,), daemon=True) for worker in range(job.workers)
     )
-    for thread in talking:
+    for thread in connection_threads:
         thread.start()
-    return server.lead(stop) if isinstance(server, Leader) else _followed(server)
+    return server.lead(stop) if isinstance(server, Leader) else _wait_for_leader(server)
 
 
-def _end(talking: Sequence[threading.Thread], status: int) -> None:
+def _end(connection_threads: Sequence[threading.Thread], status: int) -> None:
     """Wait for a server's threads; if one still hangs, end the process at once.
 
     A thread can't be ended while gloo waits for a message or closes a connection. An interpreter
     that shuts down around it aborts. The thread that follows the leader is included, because it may
     hold the last reference to its connection.
     """
-    deadline = time.monotonic() + _SOON
-    for thread in talking:
+    deadline = time.monotonic() + _THREAD_EXIT_TIMEOUT_SECONDS
+    for thread in connection_threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    if any(thread.is_alive() for thread in talking):
+    if any(thread.is_alive() for thread in connection_threads):
         _exit(status)
 
 
@@ -239,14 +248,14 @@ def _exit(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _followed(server: Server) -> str:
+def _wait_for_leader(server: Server) -> str:
     """Wait until the leader announces the end."""
     with server.changed:
-        server.changed.wait_for(lambda: server.ended and True)
+        server.changed.wait_for(lambda: bool(server.ended))
     if server.failure is not None:
         raise server.failure
     if server.ended == "gone":
-        raise GoneError("the leading server is gone")
+        raise GoneError("lost the connection to the leading parameter server")
     return server.ended
 
 
@@ -265,7 +274,7 @@ def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any)
         return store, links
 
     # Keep the store to the end: other processes may still need it to meet.
-    _store_held, links = _in_time(meet, stop)
+    _store_held, links = _run_until_sigterm(meet, stop)
     worker = Worker(recipe, settings, links, stop)
     minibatches = worker.work()
     for link in links:
@@ -277,7 +286,7 @@ def _name(worker: int, server: int) -> str:
     return f"worker-{worker}-server-{server}"
 
 
-def _met(store: Any, name: str, rank: int, settings: Settings) -> Callable[[], PairLink]:
+def _pairing(store: Any, name: str, rank: int, settings: Settings) -> Callable[[], PairLink]:
     return lambda: pair(store, name, rank, timedelta(seconds=settings.join))
 
 
@@ -304,7 +313,9 @@ def _store(generation: Generation, settings: Settings) -> Any:
         )
     except (RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise TrainingError(f"nobody to meet at {generation.address}: {reason}") from error
+        raise TrainingError(
+            f"cannot connect to the rendezvous store at {generation.address}: {reason}"
+        ) from error
 
 
 def _is_loopback(address: str) -> bool:
@@ -314,8 +325,8 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def _in_time(action: Callable[[], Any], stop: Any) -> Any:
-    """Run an action that may block, and exit if SIGTERM comes meanwhile."""
+def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
+    """Run a blocking action in a thread; exit with status 143 if SIGTERM comes first."""
     results: list[Any] = []
 
     def act() -> None:
@@ -336,19 +347,22 @@ def _in_time(action: Callable[[], Any], stop: Any) -> Any:
 # ------------------------------------------------------------------ what was saved
 
 
-def _restored(recipe: Recipe, settings: Settings) -> State | None:
+def _load_state(recipe: Recipe, settings: Settings) -> State | None:
     """Return the state of the newest checkpoint, None without any."""
     checkpoint = checkpoints.load()
     if checkpoint is None:
         return None
     state = checkpoint.state
     if state.get("synchronous") != settings.synchronous:
-        raise TrainingError("the checkpoint is of the other mode, synchronous or not: keep it")
+        raise TrainingError(
+            f"the checkpoint was made with synchronous={state.get('synchronous')}; restore that "
+            "setting, or start a new job"
+        )
     for name, value in recipe.to_record().items():
         if state["recipe"].get(name) != value:
             raise TrainingError(
-                f"the checkpoint was made with another {name}: its numbers mean other samples; "
-                "keep it, or begin a new job"
+                f"the checkpoint was made with another {name}, so its positions in the data don't "
+                f"match; restore {name}, or start a new job"
             )
     return state
 
