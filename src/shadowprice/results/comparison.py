@@ -91,7 +91,7 @@ def _common(runs: Sequence[RunData]) -> MetricRow:
     shared, means = common_completion([run.jobs for run in runs])
     texts = ["-" if mean is None else format_number(mean) for mean in means]
     return MetricRow(
-        "common_jct", f"mean JCT of {shared:,} all finished", means, texts, best_of(means, -1)
+        "common_jct", f"mean JCT of {shared:,} finished by all", means, texts, best_of(means, -1)
     )
 
 

@@ -173,7 +173,7 @@ _LOST: Final = (
     ),
     MetricDefinition(
         "abandoned_work",
-        "abandoned work",
+        "work of unfinished jobs",
         _summary("abandoned_work"),
         -1,
         _SHARE,

@@ -176,7 +176,7 @@ def test_completion_times_are_compared_on_the_same_jobs() -> None:
     for mean, mine in zip(means, done, strict=True):
         assert mean == pytest.approx(sum(mine[name] for name in both) / len(both))
     rows = {row.name: row.values for row in rows_of(runs)}
-    assert rows[f"mean JCT of {shared} all finished"] == means
+    assert rows[f"mean JCT of {shared} finished by all"] == means
     end = max(run.summary["end"] for run in runs)
     wanted = [restricted_mean(run.jobs, end) for run in runs]
     assert rows["restricted mean JCT, slots"] == pytest.approx(wanted)

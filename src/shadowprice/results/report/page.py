@@ -158,7 +158,7 @@ def run_tiles(run: RunData) -> list[Tile]:
         tiles.append(("restarts", f"{summary['restarts']:,}", remark))
     if summary["abandoned_work"]:
         share = f"{summary['abandoned_work']:.1%}"
-        tiles.append(("abandoned work", share, "of worker-slots, on jobs that didn't finish"))
+        tiles.append(("work of unfinished jobs", share, "of all worker-slots"))
     money = summary.get("money")
     if money is not None:
         per = money["utility_per_used"]
