@@ -195,7 +195,7 @@ def compare(
     _print(runs, trials, output)
     if output is not Output.JSON:
         if out is not None:
-            stdout().print(f"read {out}/{PAGE}", soft_wrap=True, markup=False)
+            stdout().print(f"see {out}/{PAGE}", soft_wrap=True, markup=False)
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)

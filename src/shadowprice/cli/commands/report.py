@@ -41,4 +41,4 @@ def report(
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be written: {reason}")) from error
-    stdout().print(f"read {path}", soft_wrap=True, markup=False)
+    stdout().print(f"see {path}", soft_wrap=True, markup=False)

@@ -137,7 +137,7 @@ def simulate(
     _print(run, output)
     if output is not Output.JSON:
         if out is not None:
-            stdout().print(f"read {out}/report.html", soft_wrap=True, markup=False)
+            stdout().print(f"see {out}/report.html", soft_wrap=True, markup=False)
         elif not quiet:
             stderr().print("add --out DIR to keep decisions, tables and a report", soft_wrap=True)
     leave_if_partial([run], out, stop.status)
