@@ -48,7 +48,7 @@ def refuse_infeasible_deadline(
     bag = job.bag
     assert bag is not None
     if slot_count <= 0:
-        return Refusal(RefusalReason.TOO_LATE, f"no usable slot remains{limit_text}")
+        return Refusal(RefusalReason.TOO_LATE, f"no slot is left for it{limit_text}")
     elapsed = slot - job.arrival
     time = min(float(slot_count), bag.deadline - elapsed) * bag.slot_seconds
     groups = [
@@ -71,11 +71,9 @@ def refuse_infeasible_deadline(
     # Reported deadlines count from the submission.
     slots_since_submission = elapsed + job.before_arrival
     soonest = min_feasible_deadline(problem) + slots_since_submission * bag.slot_seconds
-    at_least = "at least " if machines > units else ""
     return Refusal(
         RefusalReason.TOO_LATE if limit_text else RefusalReason.DEADLINE,
-        f"the bag can't complete {tasks} tasks within {format_seconds(time)} with a miss "
-        f"probability of {bag.miss_probability:g}, even with all {units} units{limit_text}; "
-        f"the best achievable miss probability is {at_least}{min(best, 1.0):.3g}",
-        numbers={"best_miss_probability": min(best, 1.0), "smallest_deadline_s": soonest},
+        f"no number of copies on {machines} places ends {tasks} tasks within "
+        f"{format_seconds(time)} with a miss probability of {bag.miss_probability:g}{limit_text}; "
+        f"the best misses with {min(best, 1.0):.3g}",
     )
