@@ -76,4 +76,5 @@ def refuse_infeasible_deadline(
         f"no number of copies on {machines} places ends {tasks} tasks within "
         f"{format_seconds(time)} with a miss probability of {bag.miss_probability:g}{limit_text}; "
         f"the best misses with {min(best, 1.0):.3g}",
+        numbers={"best_miss_probability": min(best, 1.0), "smallest_deadline_s": soonest},
     )
