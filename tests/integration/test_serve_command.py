@@ -240,6 +240,7 @@ def test_an_unknown_executor(
         ("--keep", "10 slots", "--keep: '10 slots' is no length of time; write 365d"),
         ("--keep", "3", "--keep: '3' is a duration without a unit"),
         ("--keep", "-1d", "--keep: '-1d' is negative"),
+        ("--until", "99999w", "--until: '99999w' is not a time; write 18:00"),
         ("--cluster", "/nowhere.yaml", "/nowhere.yaml"),
     ],
 )
@@ -252,6 +253,7 @@ def test_wrong_options(
     told: str,
 ) -> None:
     assert told in _refused(capsys, cluster, tmp_path / "d", option, value)
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_missing_extra(

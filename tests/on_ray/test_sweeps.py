@@ -21,8 +21,8 @@ from shadowprice.experiments.framework import (
     find_experiment,
     run_experiment,
 )
-from shadowprice.experiments.oasis.setting import CLEARING
-from shadowprice.experiments.oasis.utility import _row
+from shadowprice.experiments.oasis.setting import CASES, CLEARING
+from shadowprice.experiments.oasis.utility import _measure_row
 from shadowprice.experiments.spreading import (
     QUEUED_RUNS_PER_CORE,
     CachingBackend,
@@ -55,10 +55,11 @@ def square(number: int, seconds: float, marks: str) -> int:
 
 
 def test_results_are_those_of_a_run_in_turn(on_ray: RunBackend) -> None:
-    cases = [(CLEARING, name, 6, 30, 8, seed) for name in ("chunk", "bursty") for seed in range(2)]
-    here = ExperimentSettings(spread=SequentialBackend()).each(_row, cases, lambda *_: "")
+    workloads = [CASES[name] for name in ("chunk", "bursty")]
+    cases = [(CLEARING, case, 6, 30, 8, seed) for case in workloads for seed in range(2)]
+    here = ExperimentSettings(spread=SequentialBackend()).each(_measure_row, cases, lambda *_: "")
     settings = ExperimentSettings(spread=on_ray)
-    there = settings.each(_row, cases, lambda *_: "")
+    there = settings.each(_measure_row, cases, lambda *_: "")
     assert len(settings.times.runs) == len(cases)
     assert repr(here) == repr(there)
     assert len({row["utility"] for row in here}) > 1
@@ -175,7 +176,7 @@ def test_a_wrong_address_is_told_in_a_line(
 
 
 def test_a_cluster_that_is_gone_is_not_waited_for() -> None:
-    code = "from shadowprice.experiments.spreading import OnRay as on\n"
+    code = "from shadowprice.experiments.spreading import RayBackend as on\n"
     code += "with on('ray') as spread: print(spread.cores > 0)"
     told = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as folder:  # sockets: a short path

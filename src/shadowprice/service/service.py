@@ -18,6 +18,7 @@ from sqlalchemy import Connection, select
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
+from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
@@ -110,6 +111,8 @@ class Service:
         self.store = Store(settings.data)
         self.tokens = Tokens(self.store)
         cluster = read_cluster(settings.cluster, starts_cost=True)
+        if settings.until is not None:  # an invalid text is refused before the store is created
+            parse_moment_ahead(settings.until, 0, cluster.slot_seconds, "--until")
         self.families: Families = read_families(settings.families) if settings.families else {}
         # Accounts enforce budgets, so the engine and its policies get tenants without them.
         self.budgets = {
