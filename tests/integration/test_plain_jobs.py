@@ -132,7 +132,7 @@ def test_a_script_runs_as_it_was_at_its_submission(
     assert main(["submit", "-o", "json", "train.sh", "--", "--lr", "0.1 $x"]) == 0
     printed = capsys.readouterr()
     [job] = json.loads(printed.out)
-    assert printed.err == "train.sh: ignored #SBATCH options: --partition, --nodes\n"
+    assert printed.err == "train.sh: ignored #SBATCH options: --partition\n"
     name = job["name"]
     assert name.startswith("nightly-")
     assert job["state"] != "running"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import typer
 from shadowprice.cli.plain_job import COMMAND, CommandAfterDashes, generate_name
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.script_command import build_script_command
 from shadowprice.core.wording import closest_match, quote_for_display, text_problem
 
 SCRIPT: Final = "shadowprice.script"
@@ -33,17 +35,6 @@ _DEFAULT_INTERPRETER: Final = ("bash",)
 
 # The kernel splits the line of an interpreter into at most one argument.
 _SHEBANG: Final = re.compile(r"#!\s*(\S+)(?:[ \t]+(.*\S))?\s*")
-
-# The script is a file while its interpreter starts, because interpreters other than shells take no
-# script as an argument. It is removed first, so that nothing is left behind.
-_RUN_FROM_WORDS: Final = """\
-file=$(mktemp "${{TMPDIR:-/tmp}}/shadowprice-XXXXXX") || exit 126
-pieces=$1; shift
-while [ "$pieces" -gt 0 ]; do
-  printf %s "$1" || exit 126; shift; pieces=$((pieces - 1))
-done >"$file"
-exec 9<"$file" && rm -f "$file" && exec {interpreter} /dev/fd/9 "$@"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +77,7 @@ class BatchScript:
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """Return the words that run the script, and pass it arguments."""
-        size = int(bounds.TEXT.most)
-        pieces = [self.text[start : start + size] for start in range(0, len(self.text), size)]
-        program = _RUN_FROM_WORDS.format(interpreter=shlex.join(self.interpreter))
-        return ["/bin/sh", "-c", program, self.path.name, str(len(pieces)), *pieces, *arguments]
+        return build_script_command(self.path.name, self.text, self.interpreter, arguments)
 
 
 def is_script(path: Path) -> bool:
@@ -98,7 +86,7 @@ def is_script(path: Path) -> bool:
         return True
     try:
         with path.open("rb") as file:
-            return file.read(2) == b"#!"
+            return file.read(len(BOM_UTF8) + 2).removeprefix(BOM_UTF8).startswith(b"#!")
     except OSError:
         return False
 
@@ -120,7 +108,7 @@ def read_script(path: Path) -> BatchScript:
         hint = "move its code into files that the script runs"
         raise InputError(Fault(str(path), bounds.SCRIPT.broken, hint))
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(Fault(str(path), "is not UTF-8 text")) from error
     problem = text_problem(text)
@@ -129,6 +117,9 @@ def read_script(path: Path) -> BatchScript:
     if "\r\n" in text:
         hint = f"convert it: sed -i 's/\\r$//' {shlex.quote(str(path))}"
         raise InputError(Fault(str(path), "has line endings of Windows", hint))
+    if "\r" in text and "\n" not in text:
+        hint = f"convert it: sed -i 's/\\r/\\n/g' {shlex.quote(str(path))}"
+        raise InputError(Fault(str(path), "has line endings of classic Mac OS", hint))
     if not text.strip():
         raise InputError(Fault(str(path), "is empty", "write the commands to run"))
     header = [*_header(path, text)]
@@ -160,7 +151,8 @@ class ScriptCommand(CommandAfterDashes):
         in_force = [entry for entry in options if params[entry.name].name not in given]
         ctx.meta[SCRIPT] = replace(script, options=in_force)
         ctx.meta.setdefault(COMMAND, [])
-        header = [word for entry in options for word in (entry.name, entry.value)]
+        # One word each, because a value may be --.
+        header = [f"{entry.name}={entry.value}" for entry in options]
         return super().parse_args(ctx, [*header, *args])
 
     def _job_params(self, ctx: Any) -> dict[str, Any]:
@@ -187,7 +179,8 @@ class ScriptCommand(CommandAfterDashes):
             raise InputError(Fault(entry.location, message, hint))
         param = params[entry.name]
         try:
-            given, _, _ = self.make_parser(ctx).parse_args(args=[entry.name, entry.value])
+            words = [f"{param.opts[0]}={entry.value}"]
+            given, _, _ = self.make_parser(ctx).parse_args(args=words)
             param.process_value(ctx, given[param.name])
         except typer.BadParameter as error:
             location = f"{entry.location}: {param.opts[0]}"
@@ -236,31 +229,99 @@ _LONG: Final[Mapping[str, str]] = {
     "c": "cpus-per-task",
     "J": "job-name",
     "D": "chdir",
+    "N": "nodes",
+    "n": "ntasks",
+    "a": "array",
+    "d": "dependency",
 }
 """Short options of ``sbatch`` that are understood."""
 
-_UNDERSTOOD: Final = frozenset(
-    {"gpus", "gres", "time", "cpus-per-task", "mem", "job-name", "chdir"}
-)
+_SAME: Final[Mapping[str, str]] = {
+    "gpus": "--gpus",
+    "gpus-per-node": "--gpus",
+    "gpus-per-task": "--gpus",
+    "cpus-per-task": "--cpus",
+    "chdir": "--workdir",
+}
+"""Options with the same value here; a script is one task on one node."""
+
+_UNDERSTOOD: Final = frozenset({*_SAME, "gres", "time", "mem", "mem-per-cpu", "job-name"})
+_ONE: Final = frozenset({"nodes", "ntasks", "ntasks-per-node"})
+"""Options that must be 1."""
+
+_UNSUPPORTED: Final[Mapping[str, str]] = {
+    "array": "submit the script once for each task, with an argument after --",
+    "dependency": "remove it, and submit the script when the other job has finished",
+    "mem-per-gpu": "write --mem, the memory of the whole job",
+}
+"""Hints for options without which the job would be another."""
+
+_NO_LIMIT: Final = frozenset({"unlimited", "infinite"})
 _TIME: Final = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
     r"|(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)|(?P<only>\d+))"
 )
 _MEMORY: Final = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
-_GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
+_SOCKETS: Final = re.compile(r"\([^)]*\)")
+_GPU: Final = re.compile(r"(?:gres[/:])?gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
 
 
 def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
-    """Yield the options of ``submit`` that ``#SBATCH`` options stand for; collect the others."""
-    for entry in entries:
-        option = _LONG.get(entry.name[1:]) if len(entry.name) == 2 else entry.name[2:]
+    """Yield the options of ``submit`` that ``#SBATCH`` options stand for; collect the others.
+
+    Raises
+    ------
+    InputError
+        If a value is invalid, or the job would need something that isn't supported.
+    """
+    named = [(_long_name(entry.name), entry) for entry in entries]
+    cpus = next((entry.value for name, entry in reversed(named) if name == "cpus-per-task"), "")
+    for option, entry in named:
         translated = None
-        if option in _UNDERSTOOD:
+        if option in _UNSUPPORTED:
+            location = f"{entry.location}: --{option}"
+            raise InputError(Fault(location, "is not supported", _UNSUPPORTED[option]))
+        if option in _ONE:
+            _check_one(option, entry)
+            continue
+        if option == "mem-per-cpu":
+            translated = _memory_of_cpus(entry, cpus)
+        elif option in _UNDERSTOOD:
             translated = _translated(option, entry.value, entry.location)
         if translated is None:
             ignored.append(entry.name)
         else:
             yield HeaderOption(*translated, entry.location)
+
+
+def _long_name(name: str) -> str:
+    return _LONG.get(name[1:], "") if len(name) == 2 else name[2:]
+
+
+def _check_one(option: str, entry: HeaderOption) -> None:
+    # A range such as 1-4 begins with the minimum.
+    if entry.value.partition("-")[0].lstrip("0") != "1":
+        location = f"{entry.location}: --{option}"
+        hint = "write 1, or state `workers` in a job file"
+        message = f"expected 1, got {quote_for_display(entry.value)}: a script is one process"
+        raise InputError(Fault(location, message, hint))
+
+
+def _memory_of_cpus(entry: HeaderOption, cpus: str) -> tuple[str, str] | None:
+    """Return the memory of all cores of ``--cpus-per-task``."""
+    if not cpus.isdecimal() or len(cpus) > bounds.QUANTITY.most:
+        location = f"{entry.location}: --mem-per-cpu"
+        hint = "give --cpus-per-task, or write --mem"
+        raise InputError(Fault(location, "needs the number of cores", hint))
+    amount, unit = _memory("mem-per-cpu", entry.value, entry.location)
+    return ("--memory", f"{amount * int(cpus)}{unit}iB") if amount else None
+
+
+def _memory(option: str, value: str, location: str) -> tuple[int, str]:
+    match = _MEMORY.fullmatch(value) if len(value) <= bounds.QUANTITY.most else None
+    if match is None:
+        raise _invalid(option, value, location, "16G")
+    return int(match[1]), (match[2] or "M").upper()
 
 
 def _translated(option: str, value: str, location: str) -> tuple[str, str] | None:
@@ -272,30 +333,30 @@ def _translated(option: str, value: str, location: str) -> tuple[str, str] | Non
         If the value is invalid.
     """
     if option == "gres":
-        matches = [_GPU.fullmatch(part) for part in value.split(",")]
+        matches = [_GPU.fullmatch(part) for part in _SOCKETS.sub("", value).split(",")]
         match = next((match for match in matches if match is not None), None)
-        if match is None:
+        if match is None or (match["count"] and not match["count"].strip("0")):
             return None
         kind = "" if match["kind"] is None else f"{match['kind']}:"
         return "--gpus", f"{kind}{match['count'] or 1}"
     if option == "time":
-        match = _TIME.fullmatch(value)
+        if value.lower() in _NO_LIMIT:
+            return None
+        # The length first, because Python refuses to convert thousands of digits.
+        match = _TIME.fullmatch(value) if len(value) <= bounds.QUANTITY.most else None
         if match is None:
             raise _invalid(option, value, location, "3:00:00, or minutes")
         days, h, m, s, hours, minutes, seconds, only = (int(part or 0) for part in match.groups())
         total = ((days * 24 + h + hours) * 60 + m + minutes + only) * 60 + s + seconds
         return ("--time", f"{total}s") if total else None  # 0: no limit
     if option == "mem":
-        match = _MEMORY.fullmatch(value)
-        if match is None:
-            raise _invalid(option, value, location, "16G")
-        unit = (match[2] or "M").upper()
-        return ("--memory", f"{match[1]}{unit}iB") if int(match[1]) else None  # 0: the whole node
+        amount, unit = _memory(option, value, location)
+        return ("--memory", f"{amount}{unit}iB") if amount else None  # 0: the whole node
     if not value:
         raise _invalid(option, value, location, "a value")
     if option == "job-name":  # names are used once here
         return "--name", generate_name(value)
-    return {"gpus": "--gpus", "cpus-per-task": "--cpus", "chdir": "--workdir"}[option], value
+    return _SAME[option], value
 
 
 def _invalid(option: str, value: str, location: str, example: str) -> InputError:

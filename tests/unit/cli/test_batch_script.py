@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +21,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 def script(folder: Path, text: str, name: str = "train.sh") -> BatchScript:
     path = folder / name
-    path.write_text(text)
+    path.write_bytes(text.encode())
     return read_script(path)
 
 
@@ -35,6 +38,16 @@ def options(folder: Path, *lines: str) -> list[tuple[str, str, int]]:
         ("-G 4", [("--gpus", "4")]),
         ("--gres=gpu:2", [("--gpus", "2")]),
         ("--gres=license:1,gpu:a100:3", [("--gpus", "a100:3")]),
+        ("--gpus-per-node=2", [("--gpus", "2")]),
+        ("--gpus-per-task=a100:2", [("--gpus", "a100:2")]),
+        ("--gres=gpu:2(S:0-1)", [("--gpus", "2")]),
+        ("--gres=gpu:a100:2(S:0,1),license:1", [("--gpus", "a100:2")]),
+        ("--gres=gres/gpu:2", [("--gpus", "2")]),
+        ("--gres=gpu:0", []),
+        ("--nodes=1 -n 1 --ntasks-per-node=1 -N 1-4", []),
+        ("--time=UNLIMITED", []),
+        ("--time infinite", []),
+        ("--mem-per-cpu=4G -c 8", [("--memory", "32GiB"), ("--cpus", "8")]),
         ("--gres=gpu", [("--gpus", "1")]),
         ("--gres gpu:v100", [("--gpus", "v100:1")]),
         ("--time=90", [("--time", "5400s")]),
@@ -68,11 +81,11 @@ def test_a_name_of_slurm_begins_the_generated_name(tmp_path: Path) -> None:
 def test_other_lines_of_slurm_are_named_once(tmp_path: Path) -> None:
     found = script(
         tmp_path,
-        "#!/bin/sh\n#SBATCH -p debug --nodes 2 --exclusive\n#SBATCH --mem=0 --time=0\n"
-        "##SBATCH --gpus=9\n#SBATCHED --gpus=9\n#SBATCH --nodes=3 --gres=license:1\n",
+        "#!/bin/sh\n#SBATCH -p debug --nodes 1 --exclusive\n#SBATCH --mem=0 --time=0\n"
+        "##SBATCH --gpus=9\n#SBATCHED --gpus=9\n#SBATCH -p long --gres=license:1\n",
     )
     assert found.options == ()
-    assert found.ignored == ("-p", "--nodes", "--exclusive", "--mem", "--time", "--gres")
+    assert found.ignored == ("-p", "--exclusive", "--mem", "--time", "--gres")
 
 
 def test_own_lines_take_precedence_and_the_header_ends_at_the_first_command(
@@ -96,10 +109,29 @@ def test_own_lines_take_precedence_and_the_header_ends_at_the_first_command(
         ("#SBATCH --time=soon\n", "train.sh:1: --time: unexpected value 'soon'; write 3:00:00"),
         ("\n#SBATCH --mem=1.5G\n", "train.sh:2: --mem: unexpected value '1.5G'; write 16G"),
         ("#SBATCH --gpus=\n", "train.sh:1: --gpus: unexpected value ''"),
+        (f"#SBATCH --time={'9' * 5000}\n", "train.sh:1: --time: unexpected value '999"),
+        (f"#SBATCH --mem={'9' * 5000}\n", "train.sh:1: --mem: unexpected value '999"),
+        ("#SBATCH -a 1-4\n", "train.sh:1: --array: is not supported; submit the script once"),
+        ("#SBATCH --dependency=afterok:1\n", "train.sh:1: --dependency: is not supported; remove"),
+        ("#SBATCH --mem-per-gpu=4G\n", "train.sh:1: --mem-per-gpu: is not supported; write --mem,"),
+        (
+            "#SBATCH --mem-per-cpu=4G\n",
+            "train.sh:1: --mem-per-cpu: needs the number of cores; give",
+        ),
+        (
+            "#SBATCH --nodes=2\n",
+            "train.sh:1: --nodes: expected 1, got '2': a script is one process",
+        ),
+        ("#SBATCH -n 2\n", "train.sh:1: --ntasks: expected 1, got '2': a script is one process"),
+        ("#SBATCH --ntasks-per-node=11\n", "train.sh:1: --ntasks-per-node: expected 1, got '11'"),
         ("#SBATCH gpus=2\n", "train.sh:1: expected an option, got 'gpus=2'"),
         ("#SHADOWPRICE --gpus\n", "train.sh:1: --gpus: expected a value; write --gpus=..."),
         ("#SHADOWPRICE --name 'a\n", "train.sh:1: can't be split into words"),
         ("true\r\n", "train.sh: has line endings of Windows; convert it: sed"),
+        (
+            "#!/bin/sh\r#SBATCH --gpus=2\rtrue\r",
+            "train.sh: has line endings of classic Mac OS; convert it: sed -i 's/\\r/\\n/g' ",
+        ),
         (" \n", "train.sh: is empty"),
         ("true\0\n", "train.sh: contains a null character"),
         (
@@ -154,7 +186,7 @@ def test_the_interpreter_receives_every_character(
     folder = tmp_path_factory.mktemp("script")
     code = (
         f"#!{sys.executable}\nimport os, sys\n"
-        f"sys.stdout.buffer.write(open('/dev/fd/9', 'rb').read())\n"
+        f"sys.stdout.buffer.write(open(__file__, 'rb').read())\n"
         f"print(sys.argv[1:], file=sys.stderr)\n"
     )
     text = code + "#" + body.replace("\n", "\n#") * repeated
@@ -172,3 +204,92 @@ def test_the_interpreter_receives_every_character(
     assert done.stdout == text.encode()
     assert done.stderr.decode().strip() == repr(arguments)
     assert not [*folder.iterdir()], "the copy is removed"
+
+
+def run_script(
+    folder: Path, text: str, *arguments: str, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a script after its file was removed, with an empty directory for temporary files."""
+    path = folder / "train.py"
+    path.write_bytes(text.encode())
+    command = read_script(path).command(arguments)
+    path.unlink()
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    environment = {"TMPDIR": str(temporary), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        command, capture_output=True, check=False, text=True, env=environment, **more
+    )
+    assert not [*temporary.iterdir()], "the copy is removed"
+    return done
+
+
+def test_a_script_imports_nothing_from_the_shared_temporary_directory(tmp_path: Path) -> None:
+    done = run_script(tmp_path, f"#!{sys.executable}\nimport sys\nprint(sys.path[0])\n")
+    folder = Path(done.stdout.strip())
+    assert folder.parent == tmp_path / "temporary"
+    assert folder.name.startswith("shadowprice-")
+
+
+def test_processes_that_a_script_spawns_read_it_again(tmp_path: Path) -> None:
+    done = run_script(
+        tmp_path,
+        f"#!{sys.executable}\nimport multiprocessing, sys\n"
+        "def work(number): sys.exit(number)\n"
+        "if __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=work, args=(5,))\n"
+        "    child.start()\n    child.join()\n    sys.exit(child.exitcode)\n",
+    )
+    assert done.returncode == 5, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 15)", 143), ("", 0)]
+)
+def test_the_exit_status_is_that_of_the_script(tmp_path: Path, line: str, status: int) -> None:
+    done = run_script(tmp_path, f"#!{sys.executable}\nimport os, sys\n{line}\n")
+    assert done.returncode == status
+
+
+@pytest.mark.parametrize(
+    ("trap", "status", "saved"),
+    [("trap 'sleep 0.5; echo saved; exit 7' TERM", 7, "saved\n"), ("", 143, "")],
+)
+def test_a_signal_to_every_process_lets_the_script_save(
+    tmp_path: Path, trap: str, status: int, saved: str
+) -> None:
+    text = f"#!/bin/sh\n{trap}\necho ready\nwhile :; do sleep 0.05; done\n"
+    command = script(tmp_path, text).command([])
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {"TMPDIR": str(temporary), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.communicate()[0] == saved
+    assert process.returncode == status
+    assert not [*temporary.iterdir()]
+
+
+def test_a_script_reads_its_own_input(tmp_path: Path) -> None:
+    assert run_script(tmp_path, "#!/bin/sh\ncat\n", input="é\n").stdout == "é\n"
+
+
+@pytest.mark.parametrize("name", ["a b'$x.sh", "-rf.sh", "é\n.sh"])
+def test_a_script_may_have_any_file_name(tmp_path: Path, name: str) -> None:
+    command = script(tmp_path, '#!/bin/sh\nprintf %s "${0##*/}"\n', name).command([])
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert done.stdout == name
+
+
+def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
+    text = "\ufeff#!/bin/sh\n#SBATCH --gpus=2\ntrue\n"
+    (tmp_path / "run").write_bytes(text.encode())
+    assert is_script(tmp_path / "run")
+    found = read_script(tmp_path / "run")
+    assert found.text == text[1:]
+    assert [*found.interpreter] == ["/bin/sh"]
+    assert [(entry.name, entry.value) for entry in found.options] == [("--gpus", "2")]
