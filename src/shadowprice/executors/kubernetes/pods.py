@@ -29,7 +29,7 @@ _AWAY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 # waits for them, and exits with the line's status. As PID 1 it can't see the others end.
 _LINE: Final = """stopping=
 trap 'stopping=1; kill -TERM -1' TERM
-/bin/sh -c "$1" 2>&1 &
+/bin/sh -c "$@" 2>&1 &
 exec 2>/dev/null
 child=$!
 while :; do
@@ -276,8 +276,8 @@ def _container(
     variables["SHADOWPRICE_PROGRESS_URL"] = reached(settings, spec.progress_url)
     del variables[TOKEN]
     argv = spec.program.command
-    if argv[:2] == _SHELL and len(argv) == 3:
-        argv = (*_SHELL, _LINE, "line", argv[2])
+    if argv[:2] == _SHELL and len(argv) >= 3:
+        argv = (*_SHELL, _LINE, "line", *argv[2:])
     amounts = spec.worker if process.role == "worker" else spec.ps
     requests = asked_of(amounts, node, settings.gpu)
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 from collections.abc import Collection
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
+from shadowprice.core.script_command import build_script_command
 from shadowprice.core.specs import RunSpec, validate
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import processes_of
@@ -179,6 +181,18 @@ def test_a_line_runs_under_a_shell_that_passes_signals_on() -> None:
     assert words[-1] == "a | b $$HOME"
     _, pods = asked(order(program_of(command=["python", "t.py"], image="i")))
     assert pods[0]["spec"]["containers"][0]["command"] == ["python", "t.py"]
+
+
+def test_a_batch_script_runs_under_the_same_shell_with_all_its_words() -> None:
+    command = build_script_command("train.sh", 'echo "$@"\nexit 3\n', ["/bin/sh"], ["a b", "$x"])
+    _, pods = asked(order(program_of(command=command, image="i")))
+    words = [expanded(word) for word in pods[0]["spec"]["containers"][0]["command"]]
+    _, line_pods = asked(order(program_of(command="true", image="i")))
+    line_words = line_pods[0]["spec"]["containers"][0]["command"]
+    assert words[:4] == [expanded(word) for word in line_words[:4]]
+    assert words[4:] == command[2:]
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stdout) == (3, "a b $x\n")
 
 
 @pytest.mark.parametrize(("grace", "whole"), [(0.0, 1), (0.2, 1), (1.0, 1), (1.5, 2), (30.0, 30)])
