@@ -252,11 +252,14 @@ def parse_rate(value: object) -> Rate:
     if match is None or match[2]:
         raise InputError(f"{quote_for_display(value)} is not a rate; {_RATE_HELP}")
     number = Fraction(match[1])
-    bounds.NUMBER.checked(float(abs(number)))
-    if not slash or unit == "slot":
+    if abs(number) > bounds.NUMBER.most:
+        raise InputError(bounds.NUMBER.message(int(abs(number))))
+    if not slash or unit in ("slot", "slots"):
         return Rate(number)
     if unit not in _TIME_UNITS:
-        raise InputError(f"{value!r} has the unknown unit of time {unit!r}; {_RATE_HELP}")
+        units = ", ".join(("slot", *_TIME_UNITS))
+        hint = f"write 0.5/h; units: {units}"
+        raise InputError(f"{value!r} has the unknown unit of time {unit!r}; {hint}")
     return Rate(number, unit)
 
 
