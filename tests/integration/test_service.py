@@ -4,6 +4,7 @@ import asyncio
 import gc
 import http.client
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,9 +138,13 @@ def test_jobs_are_listed_by_page(live: RunningService) -> None:
     assert len(seen) == len(set(seen)) >= 5
 
 
+def ascii_lower(text: str) -> str:
+    return re.sub("[A-Z]", lambda letter: letter[0].lower(), text)
+
+
 @pytest.mark.parametrize("window", [3, 20_000])
 @pytest.mark.parametrize(
-    "search", ["lr", "LR", "%", "_", "/", "lr_0", "\\", "nothing-like-it", "Ä", "'"]
+    "search", ["lr", "LR", "%", "_", "/", "lr_0", "\\", "nothing-like-it", "Ä", "ä", "ÄRG", "'"]
 )
 def test_jobs_are_found_by_a_part_of_their_name(
     live: RunningService, monkeypatch: pytest.MonkeyPatch, search: str, window: int
@@ -154,7 +159,7 @@ def test_jobs_are_found_by_a_part_of_their_name(
         expected = [
             one["name"]
             for one in everything
-            if search.lower() in one["name"].lower()
+            if ascii_lower(search) in ascii_lower(one["name"])
             and (not states or one["state"] in states.split(","))
         ]
         found: list[str] = []
@@ -170,6 +175,41 @@ def test_jobs_are_found_by_a_part_of_their_name(
                 break
         assert cursor is None
         assert found == expected
+
+
+def test_a_search_tells_a_tenant_nothing_of_other_tenants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", 3)
+    tenants = {"tenants": [{"name": "red"}, {"name": "blue"}]}
+    with run_service(tmp_path, cluster={**CLUSTER, **tenants}) as live:
+        with live.as_(live.token("red")) as red:
+
+            def pages() -> list[tuple[list[str], bool]]:
+                found, cursor = [], None
+                while True:
+                    query = {"search": "red"} | ({} if cursor is None else {"cursor": cursor})
+                    page = red.get("/v1/jobs", params=query).json()
+                    cursor = page["next"]
+                    found.append(([one["name"] for one in page["jobs"]], cursor is not None))
+                    if cursor is None:
+                        return found
+
+            assert pages() == [([], False)]
+            for number in range(3):
+                live.client.post("/v1/jobs", json=job(f"red-{number}", tenant="red"))
+                live.client.post("/v1/jobs", json=job(f"red-b{number}", tenant="blue"))
+                live.client.post("/v1/jobs", json=job(f"b{number}", tenant="blue"))
+            assert pages() == [(["red-2", "red-1", "red-0"], False)]
+            # A cursor beyond the newest job doesn't lengthen the window either.
+            newest = red.get("/v1/jobs", params={"search": "red", "cursor": 10**9}).json()
+            assert newest["next"] is None
+            live.client.post("/v1/jobs", json=job("other", tenant="red"))
+            assert pages() == [(["red-2", "red-1"], True), (["red-0"], False)]
+        far = live.client.get("/v1/jobs", params={"search": "zz", "cursor": 10**9}).json()
+        assert far["next"] is not None
+        again = live.client.get("/v1/jobs", params={"search": "zz", "cursor": far["next"]}).json()
+        assert again["next"] == far["next"] - 3
 
 
 def test_a_job_is_revised_and_cancelled(live: RunningService) -> None:

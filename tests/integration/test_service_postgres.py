@@ -61,6 +61,18 @@ def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path:
             assert standby.client.get("/v1/jobs/stale").status_code == 404
 
 
+def test_jobs_are_found_by_a_part_of_their_name(tmp_path: Path) -> None:
+    with postgres() as server, run_service(tmp_path, data=server.url) as live:
+        names = ["lr_01", "LR-02", "lrx0", "a%b", "a\\b", "it's"]
+        for name in names:
+            assert live.client.post("/v1/jobs", json=job(name)).status_code == 200
+        for search in ("lr", "LR_", "_", "%", "\\", "'", "B", "zz"):
+            page = live.client.get("/v1/jobs", params={"search": search}).json()
+            expected = [name for name in reversed(names) if search.lower() in name.lower()]
+            assert [one["name"] for one in page["jobs"]] == expected
+            assert page["next"] is None
+
+
 def test_one_without_the_records_of_what_runs_lets_another_write(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

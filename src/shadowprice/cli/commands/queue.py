@@ -72,7 +72,10 @@ def queue(
     ] = ",".join(OPEN),
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant.")] = None,
     search: Annotated[
-        str, typer.Option("--search", help="Part of the name, in any case.", metavar="TEXT")
+        str,
+        typer.Option(
+            "--search", help="Part of the name, letters a to z in any case.", metavar="TEXT"
+        ),
     ] = "",
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of jobs.")

@@ -270,15 +270,19 @@ async def list_jobs(
     state: Annotated[str, Query(description="states, separated by commas")] = "",
     tenant: str | None = None,
     search: Annotated[
-        str, Query(max_length=bounds.NAME.most, description="part of the name, in any case")
+        str,
+        Query(
+            max_length=bounds.NAME.most,
+            description="part of the name, letters a to z in any case",
+        ),
     ] = "",
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> JobPage:
     """List jobs, newest first; `next` is the cursor of the next page.
 
-    A page of a search by name ends after 20,000 jobs, so that it may have fewer than `limit`
-    entries, even none, and still a `next`.
+    A page of a search by name ends after 20,000 jobs, of a tenant if the list is a tenant's. It
+    may have fewer than `limit` entries, even none, and still a `next`.
     """
     states = [text for text in state.split(",") if text]
     for text in states:
@@ -292,7 +296,7 @@ async def list_jobs(
 
     # In the reader's thread: a thousand jobs would delay other requests.
     def read(connection: Connection) -> JobPage:
-        after = store_queries.search_start(connection, cursor) if search else 0
+        after = store_queries.search_start(connection, cursor, tenant) if search else 0
         views = store_queries.list_jobs(
             connection,
             states=states,
