@@ -14,6 +14,9 @@ from typing import Final
 MAX_ROWS: Final = 20
 """Maximum number of rows that are shown."""
 
+MAX_FIELDS: Final = 60
+"""Maximum number of fields that are shown of one record, a row each."""
+
 MAX_COLUMNS: Final = 10
 """Maximum number of columns that are shown."""
 
@@ -37,6 +40,10 @@ class ShortTable:
         Number of rows, those that are not in ``rows`` included.
     numeric : collection of int
         Positions of the columns that are aligned to the right.
+    max_rows : int
+        Maximum number of rows that are shown.
+    row_noun : str
+        What a row is, in the remark on rows that are left out.
     """
 
     title: str
@@ -44,12 +51,14 @@ class ShortTable:
     rows: Sequence[Sequence[str]]
     total: int
     numeric: Collection[int] = ()
+    max_rows: int = MAX_ROWS
+    row_noun: str = "row"
 
     @property
     def remark(self) -> str:
         """Number of rows and columns that are left out; empty if everything is shown."""
         omitted = (
-            (self.total - min(len(self.rows), MAX_ROWS), "row"),
+            (self.total - min(len(self.rows), self.max_rows), self.row_noun),
             (len(self.columns) - MAX_COLUMNS, "column"),
         )
         parts = [f"{n:,} more {noun}{'s' if n > 1 else ''}" for n, noun in omitted if n > 0]
@@ -58,7 +67,7 @@ class ShortTable:
     def text(self) -> str:
         """Return lines of aligned text. Unprintable characters are escaped, as in `repr`."""
         lines = [_printable(self.title)]
-        rows = [self.columns, *self.rows[:MAX_ROWS]] if self.total else []
+        rows = [self.columns, *self.rows[: self.max_rows]] if self.total else []
         cells = [[_cell(cell) for cell in row[:MAX_COLUMNS]] for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for row in cells:
@@ -76,7 +85,7 @@ class ShortTable:
         parts = [f"<p>{escape(_printable(self.title))}</p>"]
         if self.total:
             head = self._html_row("th", self.columns)
-            body = "".join(self._html_row("td", row) for row in self.rows[:MAX_ROWS])
+            body = "".join(self._html_row("td", row) for row in self.rows[: self.max_rows])
             parts.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
         if self.remark:
             parts.append(f"<p>and {self.remark}</p>")
@@ -133,7 +142,7 @@ def format_value(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:,.6g}"
+        return f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:,.6g}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

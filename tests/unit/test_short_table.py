@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 import shadowprice
 from shadowprice.client.calls import Page, RecordTuple, SubmitResult
 from shadowprice.client.errors import ServiceError
+from shadowprice.rest.base import ApiRecord
 from shadowprice.rest.servers import Server
 from shadowprice.rest.tokens import NewToken
+from shadowprice.results.report.number_format import format_number
 from shadowprice.short_table import (
     MAX_CELL_CHARS,
     MAX_COLUMNS,
+    MAX_FIELDS,
     MAX_ROWS,
     ShortTable,
+    format_value,
     table_of_records,
 )
 
@@ -139,7 +143,7 @@ def test_results_show_their_tables_in_a_notebook() -> None:
 def test_empty_results_show_a_heading() -> None:
     run = shadowprice.simulate(CLUSTER, _jobs(2), "fifo")
     same = run.diff(run)
-    earned = f"{run.summary['total_utility']:.4g}"
+    earned = format_number(run.summary["total_utility"])
     title = f"fifo earned {earned}, fifo {earned}; 0 jobs with another result"
     assert repr(same).splitlines() == [title]
     assert "<table>" not in same._repr_html_()
@@ -152,6 +156,7 @@ def test_records_of_the_client_show_their_fields() -> None:
     server = Server(name="<b>gpu</b>", role="any", state="up", capacity={"gpu": "4"}, jobs=[])
     servers = RecordTuple((server, server))
     assert servers == (server, server)
+    assert repr(RecordTuple((server,))).startswith("1 entry\n")
     lines = repr(servers).splitlines()
     assert lines[0] == "2 entries"
     assert lines[1].split() == ["name", "role", "state", "capacity"]
@@ -172,3 +177,29 @@ def test_any_number_is_a_cell(value: object) -> None:
     lines = table_of_records("", [[("x", value)]]).text().splitlines()
     assert lines[1].strip() == "x"
     assert lines[2].strip()
+
+
+@pytest.mark.parametrize("count", [MAX_ROWS + 1, MAX_FIELDS, MAX_FIELDS + 1, MAX_FIELDS + 5])
+def test_a_record_shows_more_fields_than_a_table_has_rows(count: int) -> None:
+    html = ApiRecord(**{f"field_{at}": at for at in range(count)})._repr_html_()
+    page = _Cells(html)
+    assert len(page.rows) == 1 + min(count, MAX_FIELDS)
+    omitted = count - MAX_FIELDS
+    noun = "field" if omitted == 1 else "fields"
+    assert (f"<p>and {omitted} more {noun}</p>" in html) == (omitted > 0)
+    assert ("more" in html) == (omitted > 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (12345.0, "12,345"),
+        (99999.5, "99,999.5"),
+        (1234567.0, "1,234,567"),
+        (-2500001.0, "-2,500,001"),
+        (1e15, "1e+15"),
+        (0.125, "0.125"),
+    ],
+)
+def test_large_values_have_no_exponent(value: float, expected: str) -> None:
+    assert format_value(value) == expected

@@ -100,7 +100,8 @@ class SubmitResult(ShownAsTable):
             *([("name", name), ("problem", str(error))] for name, error in self.problems.items()),
             *(_short(job) for job in self.jobs),
         ]
-        title = f"{len(self.jobs):,} jobs accepted, {len(self.problems):,} with problems"
+        jobs = "1 job" if len(self.jobs) == 1 else f"{len(self.jobs):,} jobs"
+        title = f"{jobs} accepted, {len(self.problems):,} with problems"
         return table_of_records(title, records)
 
 
@@ -114,9 +115,8 @@ class Page(ShownAsTable, Generic[T]):
     def short_table(self) -> ShortTable:
         """Return a table with a row for each entry."""
         more = ", more follow" if self.next is not None else ""
-        return table_of_records(
-            f"{len(self.entries):,} entries{more}", [_short(entry) for entry in self.entries]
-        )
+        title = f"{_entry_count(self.entries)}{more}"
+        return table_of_records(title, [_short(entry) for entry in self.entries])
 
 
 class RecordTuple(ShownAsTable, tuple[T, ...]):
@@ -126,7 +126,11 @@ class RecordTuple(ShownAsTable, tuple[T, ...]):
 
     def short_table(self) -> ShortTable:
         """Return a table with a row for each record."""
-        return table_of_records(f"{len(self):,} entries", [_short(record) for record in self])
+        return table_of_records(_entry_count(self), [_short(record) for record in self])
+
+
+def _entry_count(entries: Sequence[object]) -> str:
+    return "1 entry" if len(entries) == 1 else f"{len(entries):,} entries"
 
 
 def _short(record: object) -> Iterable[tuple[str | None, object]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shadowprice.short_table import ShortTable, format_value
+from shadowprice.short_table import MAX_FIELDS, ShortTable, format_value
 
 
 class ApiRecord(BaseModel):
@@ -29,7 +29,14 @@ class ApiRecord(BaseModel):
             for name, value in self.__repr_args__()
             if value is not None
         ]
-        return ShortTable(type(self).__name__, ("field", "value"), rows, len(rows)).html()
+        return ShortTable(
+            type(self).__name__,
+            ("field", "value"),
+            rows,
+            len(rows),
+            max_rows=MAX_FIELDS,
+            row_noun="field",
+        ).html()
 
 
 class ApiPage(ApiRecord):

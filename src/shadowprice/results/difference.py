@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from shadowprice.results.job_history_text import pluralize
+from shadowprice.results.report.number_format import format_number
 from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.short_table import MAX_ROWS, ShortTable, ShownAsTable, table_of_records
 
@@ -43,9 +44,9 @@ class RunDiff(ShownAsTable):
     def short_table(self) -> ShortTable:
         """Return a table of the jobs with another result, the largest change first."""
         first, second = self._infos
-        totals = [info["summary"]["total_utility"] for info in self._infos]
+        totals = [format_number(info["summary"]["total_utility"]) for info in self._infos]
         title = (
-            f"{second['policy']} earned {totals[1]:,.4g}, {first['policy']} {totals[0]:,.4g}; "
+            f"{second['policy']} earned {totals[1]}, {first['policy']} {totals[0]}; "
             f"{pluralize(len(self.jobs), 'job')} with another result"
         )
         rows = [row.items() for row in self.jobs.head(MAX_ROWS).iter_rows(named=True)]

@@ -71,6 +71,8 @@ from shadowprice.service.queries.event_text import format_event
             "has a promise again, by the end of slot 473: servers are back",
         ),
         ("new-kind", {"a": 1, "reason": "why"}, 'new-kind {"a": 1}: why'),
+        ("new", {"a": 2500001.0, "b": [0.123456789]}, 'new {"a": 2500001.0, "b": [0.123457]}'),
+        ("new", {"a": 1234567.25, "b": -999999.75}, 'new {"a": 1234567.25, "b": -1000000.0}'),
     ],
 )
 def test_lines_are_sentences(kind: str, data: dict[str, Any], expected: str) -> None:

@@ -53,6 +53,7 @@ def diff(
 
 def _print(found: RunDiff, limit: int) -> None:
     from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.report.number_format import format_number
 
     console = stdout()
     names = [found.first["policy"], found.second["policy"]]
@@ -62,9 +63,9 @@ def _print(found: RunDiff, limit: int) -> None:
     better = len(found.jobs.filter(found.jobs["gain"] > 0))
     worse = len(found.jobs.filter(found.jobs["gain"] < 0))
     console.print(
-        f"{names[1]} earned {totals[1]:,.4g}, {names[0]} {totals[0]:,.4g}: "
-        f"{totals[1] - totals[0]:+,.4g}; {pluralize(better, 'job')} earned more, {worse:,} less, "
-        f"{len(found.jobs) - better - worse:,} the same at another time",
+        f"{names[1]} earned {format_number(totals[1])}, {names[0]} {format_number(totals[0])}: "
+        f"{_format_gain(totals[1] - totals[0])}; {pluralize(better, 'job')} earned more, "
+        f"{worse:,} less, {len(found.jobs) - better - worse:,} the same at another time",
         soft_wrap=True,
         markup=False,
     )
@@ -81,6 +82,12 @@ def _print(found: RunDiff, limit: int) -> None:
         )
 
 
+def _format_gain(value: float) -> str:
+    from shadowprice.results.report.number_format import format_number
+
+    return f"{'' if value < 0 else '+'}{format_number(value)}"
+
+
 def _outcomes(found: RunDiff, names: list[str]) -> Table:
     from rich.table import Table
 
@@ -92,7 +99,7 @@ def _outcomes(found: RunDiff, names: list[str]) -> Table:
     table.add_column("jobs", justify="right")
     table.add_column("gain", justify="right")
     for row in found.outcomes.iter_rows(named=True):
-        cells = (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", f"{row['gain']:+,.4g}")
+        cells = (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", _format_gain(row["gain"]))
         table.add_row(*(SafeText(cell) for cell in cells))
     return table
 
@@ -101,6 +108,7 @@ def _jobs(found: RunDiff, names: list[str], limit: int) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText
+    from shadowprice.results.report.number_format import format_number
 
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column("job", overflow="fold")
@@ -113,7 +121,7 @@ def _jobs(found: RunDiff, names: list[str], limit: int) -> Table:
         for side in ("a", "b"):
             done = row[f"completion_{side}"]
             when = row[f"outcome_{side}"] if done is None else f"slot {done}"
-            cells.append(f"{row[f'utility_{side}']:,.4g}, {when}")
-        cells += [f"{row['gain']:+,.4g}", row["why"]]
+            cells.append(f"{format_number(row[f'utility_{side}'])}, {when}")
+        cells += [_format_gain(row["gain"]), row["why"]]
         table.add_row(*(SafeText(cell) for cell in cells))
     return table

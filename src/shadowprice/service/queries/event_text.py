@@ -24,9 +24,10 @@ def format_event(entry: Mapping[str, Any]) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Return a JSON value whose fractions have at most six digits."""
+    """Return a JSON value whose fractions below a million have at most six digits."""
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        exact = value.is_integer() or abs(value) >= 1e6
+        return value if exact else float(f"{value:.6g}")
     if isinstance(value, Mapping):
         return {key: _rounded(item) for key, item in value.items()}
     return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value

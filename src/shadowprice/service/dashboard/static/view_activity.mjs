@@ -41,9 +41,9 @@ export class ActivityView {
   close() {}
 }
 
-/** Return any value of an event; its numbers have at most six digits. */
+/** Return any value of an event; its fractions below a million have at most six digits. */
 function told(value) {
-  const rounded = (one) => (typeof one === "number" && !Number.isInteger(one) ? Number(one.toPrecision(6)) : one);
+  const rounded = (one) => (typeof one === "number" && !Number.isInteger(one) && Math.abs(one) < 1e6 ? Number(one.toPrecision(6)) : one);
   return typeof value === "object" ? JSON.stringify(value, (_, one) => rounded(one)) : String(rounded(value));
 }
 
