@@ -367,7 +367,7 @@ def test_jobs_are_found_by_a_part_of_their_name(browser: Browser, live: RunningS
         assert page.locator("tbody tr").count() == 1
         page.get_by_label("Find jobs by a part of their name").fill("no such name")
         page.keyboard.press("Enter")
-        page.get_by_text("No job has such a name.").wait_for()
+        page.get_by_text("No job in this list has this text in its name.").wait_for()
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
 
@@ -401,7 +401,7 @@ def test_a_command_is_submitted(browser: Browser, live: RunningService) -> None:
         spec = live.client.get("/v1/jobs/from%20the%20page").json()["spec"]
         assert spec["run"]["command"] == "echo <b>; true"
         assert set(spec["run"]["env"]) == {"SEED", "TEXT"}
-        assert (spec["minibatches"], spec["minibatch_time"]) == (1, "30s")
+        assert (spec["steps"], spec["minibatch_time"]) == (1, "30s")
         assert spec["worker"] == {"cpu": 1}
         assert spec["tenant"] == "red"
         assert page.evaluate("window.hacked") is None

@@ -2,6 +2,8 @@
 
 import { roundStep, tick } from "./format.mjs";
 
+const MAX_TICKS = 12; // of an axis that has at most 10: sums of huge numbers are inexact
+
 export const GRID = { left: 8, right: 16, top: 10, bottom: 26, outerBoundsMode: "same", outerBoundsContain: "axisLabel" };
 
 /** Return how a time axis zooms. */
@@ -43,8 +45,9 @@ export function nameAxis(names, chart, { most = 0.34, also = [], ...more } = {})
 export function plainAxis(d, chart, low, high) {
   const { colours } = chart.page, top = high > low ? high : low + 1;
   // Round positions only: the ends of the axis would stand on the labels beside them.
-  const step = roundStep((top - low) / (chart.small ? 4 : 8)), ticks = [];
-  for (let at = Math.ceil(low / step - 1e-9); at * step <= top * (1 + 1e-9); at += 1) ticks.push(at * step);
+  const step = roundStep((top - low) / (chart.small ? 4 : 8));
+  const first = Math.ceil(low / step - 1e-9), last = Math.floor(top / step + 1e-9);
+  const ticks = Array.from({ length: Math.min(last - first + 1, MAX_TICKS) }, (_, index) => (first + index) * step);
   return {
     type: "value", min: low, max: top, name: d.x_label, nameLocation: "end", nameGap: 0, splitLine: { show: false },
     nameTextStyle: { align: "right", verticalAlign: "top", padding: [22, 0, 0, 0], color: colours.soft, fontSize: 11 },

@@ -53,7 +53,7 @@ export function row(field, inputs) {
   if (field.options) {
     input = element("select", common, ...field.options.map(([value, name]) => element("option", { value, selected: value === field.value }, name)));
   } else if (field.type === "area") {
-    input = element("textarea", { ...common, rows: String(field.rows ?? 4), spellcheck: "false", placeholder: field.placeholder ?? "" });
+    input = element("textarea", { ...common, rows: String(field.rows ?? 4), autocomplete: "off", spellcheck: "false", placeholder: field.placeholder ?? "" });
     input.value = field.value ?? "";
   } else {
     input = element("input", { ...common, type: field.type ?? "text", autocomplete: "off", spellcheck: "false", placeholder: field.placeholder ?? "" });

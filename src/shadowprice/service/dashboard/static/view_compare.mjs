@@ -3,8 +3,9 @@
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
 import { positionsOf, valueAt } from "./curves.mjs";
-import { badge, CLOSED, element, empty, jobLink, OPEN, shown, swap, to } from "./parts.mjs";
+import { badge, CLOSED, element, empty, jobLink, OPEN, shown, swap, to, trouble } from "./parts.mjs";
 
+const UNITS = [["days", 1440, 4320], ["hours", 60, 180], ["minutes", 1, 0]]; // name, minutes, and minutes above which an axis has the unit
 const POINTS = 500; // of each job
 const PIECES = 60; // stretches of a curve for which a throughput is computed
 const METRICS = 6;
@@ -31,26 +32,35 @@ export class CompareView {
   }
 
   async refresh() {
-    const told = await ask("jobs", { query: { state: OPEN.join(","), limit: CHOICES } });
-    this.choices.replaceChildren(...told.jobs.map((job) => element("option", { value: job.name })));
+    const response = await ask("jobs", { query: { state: OPEN.join(","), limit: CHOICES } });
+    this.choices.replaceChildren(...response.jobs.map((job) => element("option", { value: job.name })));
     if (this.names.length < 2) {
       swap(this.place, empty("Choose two jobs", "Their progress, throughput and metrics are drawn together, from the start of each."));
       return;
     }
-    const curves = await Promise.all(this.names.map(async (name) => {
-      const [job, curve] = await Promise.all([ask(`jobs/${part(name)}`), ask(`jobs/${part(name)}/progress`, { query: { limit: POINTS } })]);
-      return { job, points: curve.points };
-    }));
-    this.draw(curves);
+    try {
+      this.draw(await Promise.all(this.names.map(async (name) => {
+        const [job, curve] = await Promise.all([ask(`jobs/${part(name)}`), ask(`jobs/${part(name)}/progress`, { query: { limit: POINTS } })]);
+        return { job, points: curve.points };
+      })));
+    } catch (problem) {
+      if (problem.status !== 404) throw problem;
+      swap(this.jobs);
+      swap(this.place, trouble(problem)); // the names can be corrected
+      for (const { figure } of this.charts.values()) figure.hidden = true;
+    }
   }
 
   draw(curves) {
     swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name), badge(job.state)]));
     const progress = curves.map(({ job, points }) => progressOf(job, points));
+    const longest = Math.max(0, ...progress.flat().map(([x]) => x));
+    const [unit, minutes] = UNITS.find(([, , above]) => longest >= above);
+    const x_label = `${unit} since its start`, scaled = (line) => line.map(([x, y]) => [x / minutes, y]);
     const any = progress.some((line) => line.length > 1);
     swap(this.place, any ? null : empty("No progress yet", "The curves appear as soon as one of the jobs reports progress."));
-    this.lines("progress", "Progress", "share of the work", progress.map((line, at) => line.map(([x, y]) => [x, curves[at].job.required ? Math.min(1, y / curves[at].job.required) : 0])), { percent: true, y_high: 1 });
-    this.lines("throughput", "Throughput", "mini-batches a second", progress.map((line, at) => throughputOf(CLOSED.includes(curves[at].job.state) ? line : line.slice(0, -1))), {});
+    this.lines("progress", "Progress", "share of the work", progress.map((line, at) => scaled(line).map(([x, y]) => [x, curves[at].job.required ? Math.min(1, y / curves[at].job.required) : 0])), { percent: true, y_high: 1, x_label });
+    this.lines("throughput", "Throughput", "mini-batches a second", progress.map((line, at) => scaled(throughputOf(CLOSED.includes(curves[at].job.state) ? line : line.slice(0, -1)))), { x_label });
     const metrics = curves.map(({ points }) => new Set(points.flatMap((point) => Object.keys(point.metrics))));
     const varies = (name) => curves.some(({ points }) => new Set(points.map((point) => point.metrics[name]).filter((value) => value !== undefined)).size > 1);
     const both = [...metrics[0]].filter((name) => metrics[1].has(name) && varies(name)).slice(0, METRICS);
@@ -73,7 +83,7 @@ export class CompareView {
     chart.figure.hidden = xs.length < 2;
     if (chart.figure.hidden) return;
     const series = lines.map((line, at) => ({ name: shown(this.names[at]), colour: at, values: xs.map((x) => valueAt(line, x)) }));
-    const description = { kind: "lines", x: xs.map((x) => Math.round(x * 1000) / 1000), x_label: "minutes since its start", y_label, legend: true, height: 260, series, ...more };
+    const description = { kind: "lines", x: xs.map((x) => Math.round(x * 1000) / 1000), y_label, legend: true, height: 260, series, ...more };
     if (chart.drawing && this.app.charts.charts.has(chart.drawing)) chart.drawing.update(description);
     else chart.drawing = new Chart(chart.host, description, this.app.charts);
   }
@@ -87,8 +97,8 @@ function progressOf(job, points) {
   const minutes = (moment) => (new Date(moment) - new Date(job.started)) / 60_000;
   const end = job.state === "finished" ? [minutes(job.closed), job.required] : [job.closed ? minutes(job.closed) : (now() - new Date(job.started)) / 60_000, job.progress];
   const line = rising([[0, 0], ...points.map((point) => [minutes(point.at), point.minibatches]).filter(([x]) => x > 0), end]);
-  let most = 0;
-  return line.map(([x, y]) => [x, most = Math.max(most, y)]);
+  let maximum = 0;
+  return line.map(([x, y]) => [x, maximum = Math.max(maximum, y)]);
 }
 
 /** Return the points whose positions rise. */
@@ -100,11 +110,11 @@ function rising(line) {
 
 /** Return [minutes, mini-batches a second] over stretches of a curve of progress. */
 export function throughputOf(line) {
-  const step = Math.max(1, Math.ceil((line.length - 1) / PIECES)), found = [];
+  const step = Math.max(1, Math.ceil((line.length - 1) / PIECES)), rates = [];
   for (let from = 0; from + 1 < line.length; from += step) {
     const to_ = Math.min(line.length - 1, from + step);
     const [x0, y0] = line[from], [x1, y1] = line[to_];
-    found.push([(x0 + x1) / 2, (y1 - y0) / (60 * (x1 - x0))]);
+    rates.push([(x0 + x1) / 2, (y1 - y0) / (60 * (x1 - x0))]);
   }
-  return found;
+  return rates;
 }

@@ -13,8 +13,9 @@ export class QueueView {
     this.show = SHOWS.some(([key]) => key === show) ? show : "open";
     this.tenant = tenant;
     this.search = search;
-    this.before = []; // cursors of the pages before this one
+    this.before = []; // the pages before this one
     this.cursor = null;
+    this.shownBefore = 0; // jobs on the pages before this one
     const name = element("input", { type: "search", id: "find-job", value: search, placeholder: "Part of a name", "aria-label": "Find jobs by a part of their name", maxlength: "200", autocomplete: "off", spellcheck: "false" });
     this.find = element("form", { class: "find", role: "search" }, name, element("button", { type: "submit" }, "Find"));
     this.find.addEventListener("submit", (event) => {
@@ -30,9 +31,9 @@ export class QueueView {
   async refresh() {
     const [, , states] = SHOWS.find(([key]) => key === this.show);
     const query = { state: states.join(","), tenant: this.tenant, search: this.search, cursor: this.cursor, limit: LIMIT };
-    const [told, service, tenants] = await Promise.all([ask("jobs", { query }), ask("service"), this.app.operates ? ask("tenants") : null]);
+    const [response, service, tenants] = await Promise.all([ask("jobs", { query }), ask("service"), this.app.operates ? ask("tenants") : null]);
     Object.assign(this.app.service, service);
-    this.draw(told, service, tenants?.tenants.map((one) => one.name) ?? []);
+    this.draw(response, service, tenants?.tenants.map((one) => one.name) ?? []);
   }
 
   go(show, tenant, search = this.search) {
@@ -40,39 +41,38 @@ export class QueueView {
     location.hash = to("queue", ...parts).slice(1);
   }
 
-  draw(told, service, tenants) {
+  draw(response, service, tenants) {
     const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
     const choices = SHOWS.map(([key, name, states]) => [key, name, states.length && states.every((state) => OPEN.includes(state)) && !this.tenant && !this.search ? count(states) : null]);
     const whose = tenants.length > 1 ? element("select", { "aria-label": "Whose jobs", "data-focus": "whose", onchange: (event) => this.go(this.show, event.currentTarget.value) },
       element("option", { value: "" }, "all tenants"), ...tenants.map((name) => element("option", { value: name, selected: name === this.tenant }, name))) : null;
     swap(this.tools, chips("Show jobs", choices, this.show, (show) => this.go(show, this.tenant)), element("span", { class: "grow" }), whose);
-    const closed = told.jobs.length && told.jobs.every((job) => CLOSED.includes(job.state));
+    const closed = response.jobs.length && response.jobs.every((job) => CLOSED.includes(job.state));
     const columns = [
       { head: "Job", cell: (job) => jobLink(job.name) },
       { head: "State", cell: (job) => badge(job.state) },
       ...(this.app.operates ? [{ head: "Tenant", class: "minor", cell: (job) => (job.tenant === null ? element("span", { class: "soft" }, "–") : job.tenant) }] : []),
-      { head: closed ? "Ended" : told.jobs.some((job) => CLOSED.includes(job.state)) ? "Finish" : "Promised finish", cell: (job) => (CLOSED.includes(job.state) && job.state !== "finished" ? when(job.closed) : promiseCell(job)) },
+      { head: closed ? "Ended" : response.jobs.some((job) => CLOSED.includes(job.state)) ? "Finish" : "Promised finish", cell: (job) => (CLOSED.includes(job.state) && job.state !== "finished" ? when(job.closed) : promiseCell(job)) },
       { head: "Progress", cell: progressCell },
       { head: closed ? "Submitted" : "Runs", class: "minor", cell: (job) => (closed ? when(job.submitted, { brief: true }) : whereCell(job)) },
       { head: "Why", class: "why", cell: (job) => why(job) },
     ];
     const none = { open: "No job is open.", running: "Nothing runs.", waiting: "Nobody waits." }[this.show] ?? "There is none.";
-    const looked = told.next === null ? "No job has such a name." : "None of the newest 20,000 jobs has such a name.";
-    const nothing = !told.jobs.length && !this.before.length;
-    const from = this.before.length * LIMIT;
+    const noMatch = response.next === null ? "No job in this list has this text in its name." : "None of this list's jobs among the newest 20,000 has this text in its name.";
+    const nothing = !response.jobs.length && !this.before.length;
     swap(this.list,
-      nothing ? empty(this.search ? looked : none, this.search ? "" : this.show === "open" ? "Submit one here or with shadowprice submit, or see what it would be promised with a quote." : "")
-        : table("Jobs, the newest first", columns, told.jobs, { key: (job) => job.name, none: "There are no more." }),
+      nothing ? empty(this.search ? noMatch : none, this.search ? "" : this.show === "open" ? "Submit one here or with shadowprice submit, or see what it would be promised with a quote." : "")
+        : table("Jobs, the newest first", columns, response.jobs, { key: (job) => job.name, none: response.next === null ? "There are no more." : "None on this page; older jobs follow." }),
       element("div", { class: "pager end" },
-        told.jobs.length ? element("span", { class: "soft" }, `${number(from + 1)} to ${number(from + told.jobs.length)}, the newest first`) : null,
-        this.before.length ? button("Newest", () => this.turn([], null), { focus: "newest" }) : null,
+        response.jobs.length ? element("span", { class: "soft" }, `${number(this.shownBefore + 1)} to ${number(this.shownBefore + response.jobs.length)}, the newest first`) : null,
+        this.before.length ? button("Newest", () => this.turn([]), { focus: "newest" }) : null,
         this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
-        told.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], told.next), { focus: "older" }) : null));
+        response.next !== null ? button("Older", () => this.turn([...this.before, { cursor: this.cursor, shownBefore: this.shownBefore }], { cursor: response.next, shownBefore: this.shownBefore + response.jobs.length }), { focus: "older" }) : null));
   }
 
-  async turn(before, cursor) {
+  async turn(before, page = { cursor: null, shownBefore: 0 }) {
     this.before = before;
-    this.cursor = cursor;
+    Object.assign(this, page);
     await this.app.refresh();
     this.app.say(`page ${this.before.length + 1}`);
   }

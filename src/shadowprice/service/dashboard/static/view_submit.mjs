@@ -1,13 +1,19 @@
-// Submit a command: the record that `shadowprice submit -- COMMAND` sends, with what is wrong beside each field.
+// Submit a shell command; unlike `shadowprice submit -- COMMAND`, no variables and no directory of the user are sent.
 
-import { ask } from "./api.mjs";
+import { ask, now } from "./api.mjs";
 import { row } from "./dialogs.mjs";
 import { element, shown, to, trouble } from "./parts.mjs";
 
 /** Fields by the location of a diagnostic in the record, the longest location first. */
 const FIELD_AT = [["run.command", "command"], ["run.workdir", "workdir"], ["run.env", "env"], ["run.retries", "retries"], ["worker.cpu", "cpus"], ["worker.memory", "memory"], ["worker", "gpus"],
-  ["minibatch_time", "time"], ["minibatches", "steps"], ["priority", "priority"], ["tenant", "tenant"], ["name", "name"], ["by", "by"]];
+  ["minibatch_time", "time"], ["steps", "steps"], ["priority", "priority"], ["tenant", "tenant"], ["name", "name"], ["by", "by"]];
 const SUFFIX = "23456789abcdefghjkmnpqrstuvwxyz";
+const DURATION = /^((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([a-z]+)$/;
+const UNIT_SECONDS = new Map([["us", 1e-6], ["ms", 1e-3], ["s", 1], ["sec", 1], ["m", 60], ["min", 60], ["h", 3600], ["d", 86_400], ["w", 604_800]]);
+const CLOCK_TIME = /^(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)?$/;
+const DATE = /^(\d{4})-?(\d{2})-?(\d{2})(?:[T ](\d{2})(?::?(\d{2})(?::?(\d{2})(?:[.,]\d+)?)?)?)?$/;
+/** An assignment before a command, such as TOKEN="a b": its value may be secret. */
+const ASSIGNMENT = /(?<=^|[\s;&|(])\w+\+?=(?:"(?:\\.|[^"\\])*(?:"|$)|'[^']*(?:'|$)|\\.|[^\s;&|"'\\])*/gs;
 
 export class SubmitView {
   constructor(app) {
@@ -29,15 +35,15 @@ export class SubmitView {
     const field = (options) => row(options, this.inputs);
     const group = (legend, ...inside) => element("fieldset", {}, element("legend", {}, legend), element("div", { class: "pairs" }, ...inside));
     const form = element("form", { class: "fields submit", novalidate: true },
-      group("Command", field({ name: "command", label: "Command", type: "area", rows: 2, wide: true, placeholder: "python train.py --lr 0.1", hint: "A line for the shell" }),
-        field({ name: "workdir", label: "Directory", placeholder: "/home/me/project", hint: "Absolute; by default one of the job's own" }),
-        field({ name: "env", label: "Environment", type: "area", rows: 2, wide: true, placeholder: "SEED=1", hint: "A NAME=VALUE a line" })),
+      group("Command", field({ name: "command", label: "Command", type: "area", rows: 2, wide: true, placeholder: "python train.py --lr 0.1", hint: "Run by the shell; may have several lines. Secrets belong in Environment, whose values are hidden" }),
+        field({ name: "workdir", label: "Directory", placeholder: "/home/me/project", hint: "Absolute path; by default a new directory of the job" }),
+        field({ name: "env", label: "Environment", type: "area", rows: 2, wide: true, placeholder: "SEED=1", hint: "One NAME=VALUE per line" })),
       group("Needs", field({ name: "gpus", label: "GPUs", placeholder: "2", hint: "2, or a100:2 for a kind" }), field({ name: "cpus", label: "CPUs", placeholder: "1" }), field({ name: "memory", label: "Memory", placeholder: "16GiB" }),
-        field({ name: "time", label: "Expected run time", value: "1h", hint: "Such as 20min or 3h" }), field({ name: "steps", label: "Steps", hint: "If it reports progress" })),
-      group("When", field({ name: "by", label: "Deadline", placeholder: "6h", hint: "A duration from now on, such as 6h" }),
+        field({ name: "time", label: "Expected run time", value: "1h", hint: "Such as 20min or 3h" }), field({ name: "steps", label: "Steps", hint: "Number of steps, if the command reports progress" })),
+      group("When", field({ name: "by", label: "Deadline", placeholder: "6h", hint: "Such as 6h, 18:00 or 2026-11-23 18:00" }),
         field({ name: "priority", label: "Priority", options: [["", "normal"], ["low", "low"], ["high", "high"], ["urgent", "urgent"]], value: "" }), field({ name: "retries", label: "Allowed failures", placeholder: "0" })),
       group("Job", field({ name: "name", label: "Name", hint: "By default generated from the command" }),
-        tenants.length ? field({ name: "tenant", label: "Tenant", options: [["", "no tenant"], ...tenants.map((name) => [name, shown(name)])], value: tenants[0] }) : ""),
+        tenants.length ? field({ name: "tenant", label: "Tenant", options: [["", "no tenant"], ...tenants.map((name) => [name, shown(name)])], value: "" }) : ""),
       this.faults, element("div", { class: "actions" }, element("button", { type: "submit", class: "primary" }, "Submit")));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -52,8 +58,9 @@ export class SubmitView {
     const errors = [], wrong = (location, message, hint) => errors.push({ location, message, hint });
     const count = (name, location) => {
       if (!value(name)) return undefined;
-      if (!/^\d+(\.\d+)?$/.test(value(name))) wrong(location, `expected a number, got ${JSON.stringify(shown(value(name)))}`, "");
-      return Number(value(name));
+      if (/^(\d+\.?\d*|\.\d+)$/.test(value(name))) return Number(value(name));
+      wrong(location, `expected a number, got ${JSON.stringify(shown(value(name)))}`, "");
+      return undefined;
     };
     if (!value("command")) wrong("run.command", "is missing", "write for example python train.py");
     const worker = {}, [, kind, gpus] = value("gpus").match(/^(?:([\w.-]+):)?(\d+(?:\.\d{1,3})?)$/) ?? [];
@@ -63,47 +70,55 @@ export class SubmitView {
     if (cpus !== undefined) worker.cpu = cpus;
     else if (!value("gpus")) worker.cpu = 1;
     if (value("memory")) worker.memory = value("memory");
-    const env = {};
-    for (const line of value("env").split("\n").filter((one) => one.trim())) {
-      const [, name, text] = line.match(/^\s*([^=\s]+)=(.*)$/) ?? [];
-      if (name === undefined) wrong("run.env", `${JSON.stringify(shown(line.trim()))} is not like NAME=VALUE`, "");
+    const env = Object.create(null); // __proto__ is a name like others
+    for (const line of this.inputs.get("env").value.split("\n").filter((text) => text.trim())) {
+      const [, name, text] = line.match(/^\s*([^=\s]+)=(.*)$/s) ?? [];
+      if (name === undefined) wrong("run.env", `expected NAME=VALUE, got ${JSON.stringify(shown(line.trim()))}`, "");
+      else if (name in env) wrong("run.env", `${JSON.stringify(shown(name))} occurs twice`, "");
       else env[name] = text;
     }
-    const steps = count("steps", "minibatches"), retries = count("retries", "run.retries");
+    const steps = count("steps", "steps"), retries = count("retries", "run.retries");
     const time = value("time") || "1h";
-    const work = steps === undefined ? { minibatches: 1, minibatch_time: time } : { minibatches: steps, minibatch_time: this.perStep(time, steps, wrong) };
+    const work = steps === undefined ? { steps: 1, minibatch_time: time } : { steps, minibatch_time: this.timePerStep(time, steps, wrong) };
     if (errors.length) throw Object.assign(new Error("the form has problems"), { errors });
     const optional = (entries) => Object.fromEntries(Object.entries(entries).filter(([, one]) => one !== undefined && one !== "" && !(typeof one === "object" && !Object.keys(one).length)));
-    return { name: value("name") || generatedName(value("command")), ...optional({ tenant: value("tenant"), by: value("by"), priority: value("priority") }), ...work, worker,
+    return { name: value("name") || this.nameFor(value("command")), ...optional({ tenant: value("tenant"), by: absoluteMoment(value("by")), priority: value("priority") }), ...work, worker,
       run: { command: value("command"), ...optional({ workdir: value("workdir"), env, retries }) } };
   }
 
-  /** Return the time of one step of a run of a given time, which has one unit. */
-  perStep(time, steps, wrong) {
-    const [, amount, unit] = time.match(/^(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)$/) ?? [];
-    if (unit === undefined || !(steps > 0)) {
-      wrong(unit === undefined ? "minibatch_time" : "minibatches", unit === undefined ? `expected a duration, got ${JSON.stringify(shown(time))}` : "expected a number above 0", unit === undefined ? "write 20min or 3h" : "");
+  /** Return the generated name of a command, the same until the command changes: repeating a lost request starts no second job. */
+  nameFor(command) {
+    if (this.generated?.command !== command) this.generated = { command, name: generatedName(command) };
+    return this.generated.name;
+  }
+
+  /** Return the time of one step of a run, as `shadowprice submit --time TIME --steps STEPS` does. */
+  timePerStep(time, steps, wrong) {
+    const [, amount, unit] = time.match(DURATION) ?? [];
+    if (!UNIT_SECONDS.has(unit)) {
+      wrong("minibatch_time", `expected a duration, got ${JSON.stringify(shown(time))}`, "write 20min or 3h");
       return time;
     }
-    const seconds = Number(amount) * { ms: 0.001, s: 1, min: 60, h: 3600, d: 86_400 }[unit];
-    return `${Number((seconds / steps).toPrecision(9))}s`;
+    if (!(steps > 0)) return time; // the service refuses the steps
+    return `${Number((Number(amount) * UNIT_SECONDS.get(unit) / steps).toPrecision(9))}s`;
   }
 
   async send(form) {
-    const go = form.querySelector("button[type=submit]");
-    go.disabled = true;
+    const submitButton = form.querySelector("button[type=submit]");
+    submitButton.disabled = true;
     this.mark([]);
     this.faults.replaceChildren();
     try {
       const job = await ask("jobs", { method: "POST", body: this.record() });
       this.app.say(`Submitted ${shown(job.name)}`);
-      location.hash = to("job", job.name).slice(1);
+      if (this.app.view === this) location.hash = to("job", job.name).slice(1);
     } catch (problem) {
-      const remaining = this.mark(problem.errors ?? []);
-      if (remaining.length || !problem.errors?.length) this.faults.replaceChildren(trouble(Object.assign(problem, { errors: remaining })));
-      (form.querySelector("[aria-invalid]") ?? go).focus();
-    } finally {
-      go.disabled = false;
+      submitButton.disabled = false; // a disabled button can't get the focus
+      const errors = problem.code === "name-conflict" ? [{ location: "name", message: problem.message }] : problem.errors ?? [];
+      const remaining = this.mark(errors);
+      if (remaining.length || !errors.length) this.faults.replaceChildren(trouble(Object.assign(problem, { errors: remaining })));
+      (form.querySelector("[aria-invalid]") ?? submitButton).focus();
+      if (this.app.view !== this) this.app.say(`Not submitted: ${shown(problem.message)}`);
     }
   }
 
@@ -139,9 +154,24 @@ export class SubmitView {
   close() {}
 }
 
+/** Return a deadline for the service: a local date, or the next occurrence of a clock time, as an instant; other text as it is. */
+export function absoluteMoment(text) {
+  const clock = text.match(CLOCK_TIME), date = text.match(DATE);
+  if (!clock && !date) return text;
+  const moment = new Date(now());
+  const [year, month, day, ...time] = clock
+    ? [moment.getFullYear(), moment.getMonth() + 1, moment.getDate(), ...clock.slice(1)].map((part) => Number(part ?? 0))
+    : date.slice(1).map((part) => Number(part ?? 0));
+  if (time[0] > 23 || time[1] > 59 || time[2] > 59 || new Date(year, month - 1, day).getMonth() !== month - 1) return text;
+  const from = (days) => new Date(year, month - 1, day + days, ...time);
+  const instant = clock && from(0) <= moment ? from(1) : from(0);
+  return instant.toISOString().replace(/\.\d+Z$/, "Z");
+}
+
 /** Return a name such as `train-x7k2mf`: the script or program, and random characters. */
-function generatedName(command) {
-  const words = command.split(/\s+/), script = words.find((word) => /\.(py|sh)$/.test(word)) ?? words[0];
+export function generatedName(command) {
+  const words = command.replace(ASSIGNMENT, "").split(/\s+/).filter(Boolean);
+  const script = words.find((word) => /\.(py|sh)$/.test(word)) ?? words[0] ?? "";
   const stem = script.split("/").pop().replace(/\.[^.]*$/, "").toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 40).replace(/-+$/, "");
   return `${stem || "job"}-${[...crypto.getRandomValues(new Uint32Array(6))].map((value) => SUFFIX[value % SUFFIX.length]).join("")}`;
 }
