@@ -12,18 +12,21 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
 import yaml
 
+from shadowprice.cli.plain_job import PlainJob
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.registry import create_executor
 from shadowprice.results.report import inline_assets
+from shadowprice.service.state import store_queries
 from tests.contract.harness import LocalHarness
 from tests.integration.test_pages_in_browser import (
     BLANK,
@@ -407,6 +410,171 @@ def test_a_command_is_submitted(browser: Browser, live: RunningService) -> None:
         assert page.evaluate("window.hacked") is None
 
 
+def _fill_command(page: Page, **values: str) -> None:
+    page.get_by_label("Command", exact=True).fill("true")
+    for label, value in values.items():
+        page.get_by_label(label.replace("_", " "), exact=True).fill(value)
+
+
+def _fault_at(page: Page, label: str) -> str:
+    fault = page.locator(".field", has=page.get_by_label(label, exact=True)).locator(".fault")
+    fault.wait_for()
+    return fault.inner_text().strip()
+
+
+def test_submitting_again_after_a_lost_answer_starts_no_second_job(
+    browser: Browser, live: RunningService
+) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/submit")
+        names: list[str] = []
+
+        def lose(route: Any) -> None:
+            names.append(route.request.post_data_json["name"])
+            if len(names) == 1:
+                route.fetch()
+                route.abort()
+            else:
+                route.continue_()
+
+        page.route("**/v1/jobs", lose)
+        page.get_by_label("Command", exact=True).fill("TOKEN='s3cret word' KEY=a true-once")
+        submit = page.get_by_role("button", name="Submit", exact=True)
+        submit.click()
+        page.locator(".note.bad").wait_for()
+        assert submit.evaluate("(button) => button === document.activeElement")
+        submit.click()
+        page.locator("h1").get_by_text("true-once-").wait_for()
+        assert len(names) == 2
+        assert len(set(names)) == 1
+        assert re.fullmatch("true-once-[2-9a-z]{6}", names[0])
+        listed = live.client.get("/v1/jobs", params={"search": "true-once"}).json()["jobs"]
+        assert [job["name"] for job in listed] == names[:1]
+        assert live.client.get(f"/v1/jobs/{names[0]}").json()["tenant"] is None
+
+
+def test_a_name_that_is_taken_is_shown_at_the_name(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/submit")
+        _fill_command(page, Name="short")
+        page.get_by_role("button", name="Submit", exact=True).click()
+        assert "another job has the name 'short'" in _fault_at(page, "Name")
+        focused = page.get_by_label("Name", exact=True)
+        assert focused.evaluate("(input) => input === document.activeElement")
+        assert page.locator(".note.bad").count() == 0
+
+
+def test_a_late_answer_leaves_the_page_that_is_shown(
+    browser: Browser, live: RunningService
+) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/submit")
+        held: list[Any] = []
+        page.route("**/v1/jobs", held.append)
+        _fill_command(page, Name="answered late")
+        page.get_by_role("button", name="Submit", exact=True).click()
+        wait_until(lambda: page.wait_for_timeout(10) is None and held)
+        go(page, "#/prices")
+        page.unroute("**/v1/jobs")
+        held[0].continue_()
+        page.get_by_text("Submitted answered late").wait_for(state="attached")
+        assert page.url.endswith("#/prices")
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York"])
+def test_a_deadline_is_a_time_of_the_browser_s_zone(
+    browser: Browser, live: RunningService, zone: str
+) -> None:
+    with Visit(browser, zone=zone) as visit:
+        page = enter(visit, live.address, operator(live), "#/submit")
+
+        def sent(text: str) -> str:
+            script = (
+                "async (text) => (await import('./assets/view_submit.mjs')).absoluteMoment(text)"
+            )
+            return str(page.evaluate(script, text))
+
+        def local(text: str) -> datetime:
+            return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone))
+
+        for text in ("6h", "20 slots", "18:00Z", "2030-01-01T18:00+01:00", "25:00", "2030-02-30"):
+            assert sent(text) == text
+        for text in ("2030-01-01 18:00", "2030-07-01T18:00:30", "2030-07-01", "20300701"):
+            assert datetime.fromisoformat(sent(text)) == local(text)
+        for text in ("00:00", "9:30", "18:00", "23:59:59"):
+            before = datetime.now(UTC)
+            moment = datetime.fromisoformat(sent(text))
+            after = datetime.now(UTC)
+            clock = time.fromisoformat(text.rjust(5, "0"))
+            days = {
+                (moment_now.astimezone(ZoneInfo(zone)) + timedelta(days=days)).date()
+                for moment_now in (before, after)
+                for days in (0, 1)
+            }
+            times = [datetime.combine(day, clock, ZoneInfo(zone)) for day in sorted(days)]
+            expected = {
+                next(one for one in times if one > now)
+                for now in (before - timedelta(seconds=5), before, after + timedelta(seconds=5))
+            }
+            assert moment in expected
+        _fill_command(page, Deadline="2030-01-01 18:00", Name=f"by {zone}")
+        page.get_by_role("button", name="Submit", exact=True).click()
+        page.locator("h1").get_by_text("by ").wait_for()
+        spec = live.client.get(f"/v1/jobs/{quote(f'by {zone}', safe='')}").json()["spec"]
+        assert datetime.fromisoformat(spec["by"]) == local("2030-01-01 18:00")
+
+
+def test_work_and_environment_are_sent_as_the_command_line_does(
+    browser: Browser, live: RunningService
+) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/submit")
+        bodies: list[Any] = []
+
+        def refuse(route: Any) -> None:
+            bodies.append(route.request.post_data_json)
+            route.fulfill(status=503, json={"detail": "not now", "code": "storage"})
+
+        page.route("**/v1/jobs", refuse)
+        submit = page.get_by_role("button", name="Submit", exact=True)
+
+        def sent() -> Any:
+            count = len(bodies)
+            submit.click()
+            wait_until(lambda: page.wait_for_timeout(10) is None and len(bodies) > count)
+            submit.and_(page.locator(":enabled")).wait_for()
+            return bodies[-1]
+
+        for text, steps in [
+            ("90m", 7), ("1w", 80_000), ("500us", 3), (".5h", 9), ("1e3s", 7), ("3 h", 1),
+        ]:  # fmt: skip
+            _fill_command(page, Expected_run_time=text, Steps=str(steps))
+            record = PlainJob(["true"], time=text, steps=steps)._work()
+            body = sent()
+            assert body["steps"] == record["steps"]
+            assert float(body["minibatch_time"][:-1]) == float(record["minibatch_time"][:-1])
+            assert body["minibatch_time"].endswith("s")
+        _fill_command(page, Expected_run_time="20min", Steps="")
+        page.get_by_label("Environment").fill("A= two \n__proto__=x\nEMPTY=\nB=1=2 ")
+        body = sent()
+        assert (body["steps"], body["minibatch_time"]) == (1, "20min")
+        variables = body["run"]["env"]
+        assert variables == {"A": " two ", "__proto__": "x", "EMPTY": "", "B": "1=2 "}
+        page.get_by_label("Environment").fill("A=1\nA=2")
+        _fill_command(page, Expected_run_time="soon", Steps="many")
+        submit.click()
+        assert _fault_at(page, "Environment") == '"A" occurs twice'
+        assert _fault_at(page, "Steps") == 'expected a number, got "many"'
+        _fill_command(page, Steps="5")
+        page.get_by_label("Environment").fill("")
+        submit.click()
+        assert _fault_at(page, "Expected run time").startswith('expected a duration, got "soon"')
+        page.unroute("**/v1/jobs")
+        _fill_command(page, Expected_run_time="1h", Steps="2.5")
+        submit.click()
+        assert _fault_at(page, "Steps")
+
+
 def test_two_jobs_are_compared(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/job/trains")
@@ -427,6 +595,55 @@ def test_two_jobs_are_compared(browser: Browser, live: RunningService) -> None:
                 point["metrics"]["loss"], rel=0.01
             )
         assert visit.faults == []
+
+
+def test_a_wrong_name_in_a_comparison_is_corrected(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/queue")
+        go(page, "#/compare/trains/no-such-job")
+        page.locator(".note.bad", has_text="no-such-job").wait_for()
+        second = page.get_by_label("Second job")
+        assert second.input_value() == "no-such-job"
+        assert page.get_by_label("First job").input_value() == "trains"
+        second.fill("short")
+        page.get_by_role("button", name="Compare").click()
+        page.locator("figure", has=page.get_by_role("heading", name="Progress")).wait_for()
+        assert page.locator(".note.bad").count() == 0
+
+
+def test_pages_of_a_search_count_what_they_show(
+    browser: Browser, live: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", 2)
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/queue")
+        go(page, "#/queue/all//others")
+        older = page.get_by_role("button", name="Older")
+        page.get_by_text("among the newest 20,000 has this text").wait_for()
+        row = page.get_by_role("link", name="others", exact=True)
+        for turn in range(2, 100):
+            older.click()
+            page.get_by_text(f"page {turn}", exact=True).wait_for(state="attached")
+            if row.count():
+                break
+            page.get_by_text("None on this page; older jobs follow.").wait_for()
+        page.get_by_text("1 to 1, the newest first").wait_for()
+        page.get_by_role("button", name="Newer").click()
+        page.get_by_text("None on this page; older jobs follow.").wait_for()
+
+
+def test_an_axis_of_huge_numbers_has_few_ticks(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/queue")
+        script = """async ([low, high]) => {
+          const { plainAxis } = await import("./assets/charts/axes.mjs");
+          const chart = { page: { colours: {} }, small: false };
+          return plainAxis({}, chart, low, high).axisLabel.customValues;
+        }"""
+        for low in (2**52, 10**16, -(10**16)):
+            assert len(page.evaluate(script, [low, low + 2])) <= 12
+        assert page.evaluate(script, [0, 8]) == list(range(9))
+        assert page.evaluate(script, [0.5, 3.9]) == pytest.approx([0.5, 1, 1.5, 2, 2.5, 3, 3.5])
 
 
 def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: RunningService) -> None:

@@ -147,9 +147,11 @@ def browser() -> Iterator[Browser]:
 class Visit:
     """A page that is looked at, and all that it said or asked for meanwhile."""
 
-    def __init__(self, browser: Browser, width: int = 1400, scheme: Any = "light") -> None:
+    def __init__(
+        self, browser: Browser, width: int = 1400, scheme: Any = "light", zone: str | None = None
+    ) -> None:
         self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme
+            viewport={"width": width, "height": 900}, color_scheme=scheme, timezone_id=zone
         )
         self.page: Page = self.context.new_page()
         self.faults: list[str] = []
