@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from shadowprice.executors.generations.generation import RUNNING, GenerationDirectory
 from shadowprice.executors.supervision import cgroups, children
 from shadowprice.executors.supervision.supervisor import Supervisor
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -57,3 +58,41 @@ def test_the_group_of_a_process_is_known_while_it_is_there(
     leader.send_signal(signal.SIGKILL)
     leader.wait(WAIT_LIMIT_SECONDS)
     assert children.group_of(leader.pid) == 0
+
+
+@pytest.mark.parametrize("workers", [100, 161, 1_000])
+def test_a_state_of_many_workers_fits(tmp_path: Path, workers: int) -> None:
+    first = {"phase": RUNNING, "command": 1}
+    generation = GenerationDirectory.create(tmp_path / "1", {"processes": []}, first)
+    names = [f"worker-{rank}" for rank in range(workers)]
+    full = first | {
+        "processes": {name: [4_000_000 + rank, 10**9] for rank, name in enumerate(names)},
+        "exits": [(name, 0) for name in names[1:]],
+    }
+    generation.write_state({**full, "tail": "x" * 2_000})
+    stored = generation.state()
+    assert stored["phase"] == RUNNING
+    assert ("exits" in stored) == (workers == 100)
+    assert ("processes" in stored) == (workers < 1_000)
+    assert stored["tail"]
+
+
+def test_exits_that_cannot_be_stored_neither_end_nor_delay_a_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {"phase": RUNNING, "command": 1}
+    generation = GenerationDirectory.create(tmp_path / "1", {"processes": []}, first)
+    own: Any = Supervisor.__new__(Supervisor)
+    own._generation, own._bell, own._ending = generation, str(tmp_path / "bell"), False
+    own._tolerant, own._reported_exit_count = False, 0
+    own._children = {f"worker-{rank}": SimpleNamespace(code=None) for rank in range(3)}
+    own._exits = [("worker-1", 0)]
+    (tmp_path / "1" / "state").rename(tmp_path / "aside")
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it must not wait"))
+    own._decide()
+    (tmp_path / "aside").rename(tmp_path / "1" / "state")
+    own._decide()
+    assert "exits" not in generation.state()  # one attempt for each exit
+    own._exits.append(("worker-2", 0))
+    own._decide()
+    assert dict(generation.state()["exits"]) == {"worker-1": 0, "worker-2": 0}

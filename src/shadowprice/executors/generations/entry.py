@@ -70,7 +70,7 @@ class TrackedGeneration:
         self.stop_ordered = False
         self.told_start = False
         self.told_end = False
-        self.told_exits = 0
+        self.reported_exit_count = 0
         """Number of workers in the last report of those that exited."""
         self.launched = float("-inf")
         self.looking = asyncio.Lock()
@@ -141,8 +141,8 @@ class TrackedGeneration:
             self._told_fault = True
             reports.append(InvalidProgress(self.job, self.number, time.time(), self._fault))
         partly = self._partly_ended()
-        if partly is not None and len(partly.ended) != self.told_exits:
-            self.told_exits = len(partly.ended)
+        if partly is not None and len(partly.ended) != self.reported_exit_count:
+            self.reported_exit_count = len(partly.ended)
             reports.append(partly)
         end = self._end()
         if end is not None and not self.told_end:

@@ -91,7 +91,14 @@ class GenerationDirectory:
         return self._state.read()
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Store its state; the caller holds the lock. A tail that doesn't fit is cut."""
+        """Store its state; the caller holds the lock.
+
+        If it doesn't fit, leave out the exit statuses of single processes, then their pids, then
+        cut the tail.
+        """
+        for optional in ("exits", "processes"):
+            if optional in state and not self._state.fits(state):
+                state = {key: value for key, value in state.items() if key != optional}
         while state.get("tail") and not self._state.fits(state):
             state = {**state, "tail": state["tail"][1:]}
         self._state.write(state)

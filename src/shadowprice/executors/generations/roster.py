@@ -82,7 +82,7 @@ class GenerationRegistry(Generic[GenerationT]):
         self.tell(first())
         for entry in self.ordered:
             entry.told_start = entry.told_end = False
-            entry.told_exits = 0
+            entry.reported_exit_count = 0
             self.tell(entry.news())
         while True:
             next_report = await reports.get()

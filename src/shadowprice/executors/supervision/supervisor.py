@@ -89,7 +89,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._children: dict[str, _Child] = {}
         self._exits: list[tuple[str, int]] = []
-        self._told_exits = 0
+        self._reported_exit_count = 0
         """Number of exits in the stored state."""
         self._notes: dict[str, str] = {}
         self._killed: set[str] = set()
@@ -323,9 +323,12 @@ class Supervisor:
             others = any(child.code is None for child in self._children.values())
             grace = self._plan["grace"]
             self._end(grace if others else min(grace, STRAY_GRACE))
-        elif not over and len(self._exits) > self._told_exits:
-            self._told_exits = len(self._exits)
-            self._tell({**self._generation.state(), "exits": self._exits})
+        elif not over and len(self._exits) > self._reported_exit_count:
+            self._reported_exit_count = len(self._exits)
+            # They only explain why the job goes on: they must neither end nor delay it.
+            with contextlib.suppress(OSError, ValueError):
+                self._generation.write_state({**self._generation.state(), "exits": self._exits})
+                notify_executor(self._bell, self._generation.path)
 
     def _settles(self, workers: int) -> bool:
         """Return whether to wait for helpers of workers that exited 0; note those that stay.
