@@ -11,6 +11,7 @@ import pytest
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation, ServerInfo
+from shadowprice.executors.generations.placing import PlacementError
 from shadowprice.executors.local import machine as machines
 from shadowprice.executors.local.machine import MAX_FAKE_DEVICES, MachineAllocator
 
@@ -98,6 +99,10 @@ _VARIABLES = {
         (4, 0, {"cuda": "-1"}, ()),
         (4, 0, {"cuda": "0, -1, 2"}, ("0",)),  # an invalid number hides those after it
         (4, 0, {"cuda": "1,7,2"}, ("1",)),
+        (4, 0, {"cuda": "1,GPU-a,2"}, ("1",)),  # may be the same device
+        (4, 0, {"cuda": "GPU-a,1,GPU-b"}, ("GPU-a",)),
+        (4, 0, {"cuda": "1," + "2" * 5_000}, ("1",)),
+        (0, 0, {"cuda": "9" * 5_000}, ()),
         (4, 0, {"cuda": "GPU-a,MIG-b"}, ("GPU-a", "MIG-b")),
         (4, 0, {"hip": "0"}, ("0", "1", "2", "3")),  # the other vendor's
         (4, 0, {"nvidia": "2,3"}, ("2", "3")),
@@ -107,6 +112,8 @@ _VARIABLES = {
         (1, 0, {"nvidia": "none"}, ()),
         (1, 0, {"nvidia": "void"}, ()),
         (0, 4, {}, ("0", "1", "2", "3")),
+        (0, 4, {"nvidia": "void"}, ("0", "1", "2", "3")),  # the other vendor's
+        (0, 4, {"nvidia": "0", "rocr": "1,3"}, ("1", "3")),
         (0, 4, {"rocr": "1,3"}, ("1", "3")),
         (0, 4, {"rocr": "1,3", "hip": "1"}, ("3",)),
         (0, 4, {"hip": "1,2", "cuda": "2,3"}, ("2",)),
@@ -134,6 +141,7 @@ def test_hidden_devices_are_not_allocated(
         (amd / str(index) / "gpu_id").write_text(f"{index * 1000}\n")  # the first is the CPU
     monkeypatch.setattr(machines, "_NVIDIA", nvidia)
     monkeypatch.setattr(machines, "_AMD", amd)
+    monkeypatch.setattr(machines, "_NVIDIA_NODES", tmp_path)
     for key, name in _VARIABLES.items():
         monkeypatch.delenv(name, raising=False)
         if key in environment:
@@ -148,3 +156,59 @@ def test_hidden_devices_are_not_allocated(
     # Without its own list, a job would find the hidden devices.
     [allocation] = machine.deal(_spec("one", gpus=min(count, 1)), ())
     assert allocation.visible_devices == (dealt(machine)["one"][:1] if count else ())
+
+
+@pytest.mark.parametrize("value", ["void", "/var/run/nvidia-container-devices"])
+@pytest.mark.parametrize("listed", [0, 2, 8])  # the driver may list those of the host
+def test_devices_that_a_container_runtime_injects_are_those_with_nodes(
+    value: str, listed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvidia = tmp_path / "nvidia"
+    for index in range(listed):
+        (nvidia / f"0000:0{index}:00.0").mkdir(parents=True)
+    for name in _VARIABLES.values():
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(machines, "_NVIDIA", nvidia)
+    monkeypatch.setattr(machines, "_AMD", tmp_path / "amd")
+    monkeypatch.setattr(machines, "_NVIDIA_NODES", tmp_path)
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", value)
+    for name in ("nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert machines.physical_devices() == ()
+    for name in ("nvidia3", "nvidia12"):
+        (tmp_path / name).touch()
+    assert machines.physical_devices() == ("0", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert machines.physical_devices() == ("1",)
+
+
+@pytest.mark.parametrize("devices", [("0", "1", "2"), None])
+def test_after_a_restart_servers_get_the_devices_that_their_generations_hold(
+    devices: tuple[str, ...] | None,
+) -> None:
+    before = MachineAllocator([0], devices)
+    before.configure(servers(a=1, b=1, c=1))
+    held = [
+        allocation.record()
+        for name in ("a", "c")
+        for allocation in before.deal(_spec(name, gpus=1), ())
+    ]
+    after = MachineAllocator([0], devices)
+    after.configure(servers(a=1, c=1, d=1), held)
+    assert dealt(after) == {"a": ("0",), "c": ("2",), "d": ("1",)}
+    [allocation] = after.deal(_spec("d", gpus=1), held)
+    assert allocation.visible_devices == ("1",)
+    with pytest.raises(PlacementError):
+        after.deal(_spec("c", gpus=1), held)
+
+
+def test_a_server_that_shrank_keeps_devices_that_its_generations_hold() -> None:
+    before = MachineAllocator([0], ("a", "b", "c"))
+    before.configure(servers(one=1, two=2))
+    held = [allocation.record() for allocation in before.deal(_spec("two", gpus=2), ())]
+    after = MachineAllocator([0], ("a", "b", "c"))
+    after.configure(servers(two=1, three=1, one=1), held)
+    assert dealt(after) == {"two": ("b",), "three": ("a",), "one": ("c",)}
+    gone = MachineAllocator([0], ("c",))  # a device that this machine no longer has
+    gone.configure(servers(two=2, three=1), held)
+    assert dealt(gone) == {"two": ("c",), "three": ()}

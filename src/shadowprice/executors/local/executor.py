@@ -184,7 +184,7 @@ class LocalExecutor:
 
     async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the slices of this machine that are servers."""
-        self._machine.configure(servers)
+        self._machine.configure(servers, self._desk.deals)
 
     def available(self) -> Mapping[str, Mapping[str, int]]:
         """Return the GPUs of each server; see `LimitsServers`."""

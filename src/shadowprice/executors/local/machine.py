@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,11 @@ from shadowprice.executors.generations.disk import list_names
 from shadowprice.executors.generations.placing import PlacementError
 
 _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
+_NVIDIA_NODES: Final = Path("/dev")
 _AMD: Final = Path("/sys/class/kfd/kfd/topology/nodes")
+
+MAX_NUMBER_DIGITS: Final = 9
+"""Maximum digits of a device number in a variable; longer ones are invalid."""
 
 MAX_FAKE_DEVICES: Final = 4_096
 """Maximum number of simulated GPUs of a server, on a machine without GPUs."""
@@ -59,12 +63,17 @@ def physical_devices() -> tuple[str, ...] | None:
     ``CUDA_VISIBLE_DEVICES``. Without a driver, the environment alone names them.
     """
     nvidia = _nvidia_devices()
-    devices = nvidia or _amd_devices() or None
     outer = os.environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
-    hides_all = outer in {"", "none", "void"}
+    # A container runtime that injects device nodes itself turns the variable off.
+    is_off = outer == "void" or outer.startswith("/")
+    if is_off and (nodes := _nvidia_nodes()):
+        nvidia, outer, is_off = nodes, "all", False
+    devices = nvidia or _amd_devices() or None
+    hides_all = is_off or outer in {"", "none"}
     # A container's driver lists only the selected devices already, and numbers them from 0.
     is_container = 0 < len(nvidia) <= len(outer.split(","))
-    if hides_all or not (outer == "all" or is_container):
+    is_amd = bool(devices) and not nvidia
+    if not is_amd and (hides_all or not (outer == "all" or is_container)):
         devices = _visible(devices, "" if hides_all else outer)
     if not nvidia and "ROCR_VISIBLE_DEVICES" in os.environ:
         devices = _visible(devices, os.environ["ROCR_VISIBLE_DEVICES"])
@@ -82,16 +91,19 @@ def _visible(devices: tuple[str, ...] | None, text: str) -> tuple[str, ...]:
     """Return the devices that a variable's value shows: numbers of ``devices``, or UUIDs.
 
     ``devices`` is None if it is unknown which there are. As in CUDA and ROCm, the first invalid
-    entry hides itself and those after it.
+    entry hides itself and those after it. So does a UUID among numbers or a number among UUIDs,
+    because both may name the same device.
     """
     visible: dict[str, None] = {}
-    for name in (entry.strip() for entry in text.split(",")):
-        if name.isascii() and name.isdigit():
+    names = [entry.strip() for entry in text.split(",")]
+    are_numbers = names[0].isdigit()
+    for name in names:
+        if are_numbers and name.isascii() and name.isdigit() and len(name) <= MAX_NUMBER_DIGITS:
             index = int(name)
             if devices is not None and index >= len(devices):
                 break
             visible[str(index) if devices is None else devices[index]] = None
-        elif name.startswith(("GPU-", "MIG-")):
+        elif not are_numbers and name.startswith(("GPU-", "MIG-")):
             visible[name] = None
         else:
             break
@@ -104,6 +116,14 @@ def _nvidia_devices() -> tuple[str, ...]:
         return tuple(str(number) for number in range(len(list_names(_NVIDIA))))
     except OSError:
         return ()
+
+
+def _nvidia_nodes() -> tuple[str, ...]:
+    """Return the numbers of the GPUs that have a device node of NVIDIA's driver.
+
+    Inside a container these are the GPUs that its runtime injected; CUDA numbers them from 0.
+    """
+    return tuple(str(number) for number, _ in enumerate(_NVIDIA_NODES.glob("nvidia[0-9]*")))
 
 
 def _amd_devices() -> tuple[str, ...]:
@@ -120,10 +140,10 @@ def _amd_devices() -> tuple[str, ...]:
 class MachineAllocator:
     """Cores and devices of this machine, divided into servers.
 
-    Servers get cores and devices in the order in which they are first configured, and keep them. If
-    the servers have more cores than the machine, they share cores in rotation. Servers never share
-    devices. On a machine without devices, numbers simulate up to `MAX_FAKE_DEVICES` devices of a
-    server.
+    Servers get cores and devices in the order in which they are first configured, and keep them. A
+    server whose generations hold devices from before a restart gets these first. If the servers
+    have more cores than the machine, they share cores in rotation. Servers never share devices. On
+    a machine without devices, numbers simulate up to `MAX_FAKE_DEVICES` devices of a server.
 
     ``cores`` and ``devices`` are those to allocate. ``devices`` is empty if all are hidden from
     this process, and None if the machine has none.
@@ -137,13 +157,26 @@ class MachineAllocator:
         self._next_core = 0
         self._lowest = 0
 
-    def configure(self, servers: Iterable[ServerInfo]) -> None:
-        """Set the servers; unchanged ones keep their cores and devices."""
+    def configure(
+        self, servers: Iterable[ServerInfo], held: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        """Set the servers; unchanged ones keep their cores and devices.
+
+        Parameters
+        ----------
+        servers : iterable of ServerInfo
+            All servers.
+        held : iterable of mapping
+            `ProcessAllocation.record` of the processes of running generations.
+        """
         by_name = {server.name: server for server in servers}
         for name in self._slices.keys() - by_name.keys():
             del self._slices[name]
         taken = {device for _, devices in self._slices.values() for device in devices}
         self._lowest = 0
+        new = by_name.keys() - self._slices.keys()
+        held_by_server = self._held_devices(new, taken, held)
+        taken.update(device for devices in held_by_server.values() for device in devices)
         for name, server in by_name.items():
             core_count = -(-server.capacity.get("cpu", 0) // MILLI)
             device_count = sum(_gpus(server.capacity).values()) // MILLI
@@ -153,9 +186,11 @@ class MachineAllocator:
             if len(cores) != min(core_count, len(self._cores)):
                 cores = self._take_cores(core_count)
             if len(devices) != device_count:
-                taken -= {*devices}
+                kept = held_by_server.get(name, ())
+                taken -= {*devices, *kept[device_count:]}
                 self._lowest = 0 if devices else self._lowest
-                devices = self._take_devices(device_count, taken)
+                kept = kept[:device_count]
+                devices = (*kept, *self._take_devices(device_count - len(kept), taken))
                 taken |= {*devices}
             self._slices[name] = (cores, devices)
         self._available = {
@@ -170,6 +205,21 @@ class MachineAllocator:
         The mapping is the same object until the next `configure`.
         """
         return self._available
+
+    def _held_devices(
+        self, servers: Set[str], taken: Set[str], held: Iterable[Mapping[str, Any]]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the devices that generations on some servers hold, each for one server."""
+        owners: dict[str, str] = {}
+        for record in held:
+            for device in record["devices"] if record["server"] in servers else ():
+                exists = self._devices is None or device in self._devices
+                if exists and device not in taken:
+                    owners.setdefault(device, record["server"])
+        by_server: dict[str, tuple[str, ...]] = {}
+        for device, server in owners.items():
+            by_server[server] = (*by_server.get(server, ()), device)
+        return by_server
 
     def _take_cores(self, count: int) -> tuple[int, ...]:
         total = len(self._cores)
