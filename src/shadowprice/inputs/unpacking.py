@@ -179,6 +179,9 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
         place = f"{path}: line {lines + 1}"
         raise InputError(Fault(place, f"truncated {packed} stream", _HINT)) from error
     except (zlib.error, lzma.LZMAError) as error:
+        if "Memory usage limit" in str(error):
+            message = f"its xz dictionary exceeds {MAX_DECOMPRESSOR_BYTES >> 20} MiB"
+            raise InputError(Fault(str(path), message, "pack it with xz -9 or gzip")) from error
         raise _damaged(path, packed, lines) from error
     except OSError as error:
         if packed and error.errno is None:  # gzip and bzip2 raise it for a damaged stream

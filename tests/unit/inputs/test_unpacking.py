@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,19 @@ def test_a_bomb_of_any_format_is_refused(packed: str, tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     path.write_bytes(PACK[packed](bytes(80 << 20)))
     with pytest.raises(InputError, match="unpacks to more than"):
+        content_of(path)
+
+
+def test_a_dictionary_above_the_limit_is_not_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    # Writing the size into a small stream needs no memory for such a dictionary.
+    content = bytearray(lzma.compress(b"a line\n"))
+    header = content[12 : 12 + 4 * (content[12] + 1)]
+    header[4] = 34  # 512 MiB, as in the format's table of sizes
+    header[-4:] = zlib.crc32(header[:-4]).to_bytes(4, "little")
+    content[12 : 12 + len(header)] = header
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="its xz dictionary exceeds 256 MiB"):
         content_of(path)
 
 
