@@ -138,9 +138,7 @@ class EventBroadcaster:
             self.deliver()
         except BaseException:
             # The streams lack these events: end them, so that subscribers resume from the store.
-            for viewer in self._viewers:
-                viewer.behind = True
-            self._viewers.clear()
+            self._drop_subscribers()
             raise
         await asyncio.sleep(
             min(1.0, max(MIN_DELIVERY_INTERVAL, DELIVERY_SECONDS_PER_SUBSCRIBER * self.viewers))
@@ -169,6 +167,20 @@ class EventBroadcaster:
                 viewer.behind = True
                 self._viewers.discard(viewer)
 
+    def resync(self, last: int) -> None:
+        """End all streams and go on after ``last``; subscribers resume from the store.
+
+        Queued events are discarded: the store has them, or they weren't committed.
+        """
+        self._fresh.clear()
+        self.last = last
+        self._drop_subscribers()
+
+    def _drop_subscribers(self) -> None:
+        for viewer in self._viewers:
+            viewer.behind = True
+        self._viewers.clear()
+
     async def follow(
         self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = _always
     ) -> AsyncIterator[bytes]:
@@ -181,8 +193,9 @@ class EventBroadcaster:
         self.deliver()  # pending events are in the store by now, and would be sent twice
         self._viewers.add(viewer)
         try:
-            yield b"retry: 2000\n\n"
             last = self.last
+            # With the id, a client can resume a stream that breaks before its first event.
+            yield f"retry: 2000\nid: {last}\n\n".encode() if after is None else b"retry: 2000\n\n"
             if after is not None:
                 async for number, chunk in self._missed(tenant, after):
                     if not allowed():

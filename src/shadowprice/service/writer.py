@@ -283,6 +283,8 @@ class Writer:
             self.health_error = f"the store cannot be written: {error}"
             return
         log.warning("the store is writable again")
+        # The failed commit may have stored events, which no subscriber got.
+        self.hub.resync(self._truth.next_event_id - 1)
         self.health_error = None
         for view in self.published.jobs.values():
             self.metrics.count_job(view, None)

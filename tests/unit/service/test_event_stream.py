@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.event_stream import HEARTBEAT_FRAME, EventBroadcaster
+from shadowprice.service.state.commit_result import StreamEvent
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -28,3 +29,33 @@ def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None
     assert first.startswith(b"retry:")
     assert quiet == [HEARTBEAT_FRAME] * 4
     assert last.startswith(b"id: 2001\n")
+
+
+def test_subscribers_resume_from_the_store_after_a_resync() -> None:
+    """A failed commit may have stored an event that was never broadcast."""
+
+    def stored(number: int) -> StoredEvent:
+        at = datetime(2026, 11, 26, tzinfo=UTC)
+        return StoredEvent(id=number, at=at, kind="a", job="a", tenant=None, data={})
+
+    entries = [stored(number) for number in range(1, 4)]
+    hub = EventBroadcaster(lambda after, _: [entry for entry in entries if entry.id > after])
+    hub.last = 1
+
+    async def scenario() -> tuple[list[bytes], bytes]:
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            live = hub.follow(None, None)
+            assert await anext(live) == b"retry: 2000\nid: 1\n\n"
+            hub.publish([StreamEvent(2, 0, "a", "a", None, {}, decision=False)])
+            hub.deliver()
+            hub.resync(9)
+            rest = [chunk async for chunk in live]
+            assert not hub.viewers
+            again = hub.follow(None, 2)
+            assert await anext(again) == b"retry: 2000\n\n"  # not beyond the missed events
+            return rest, await anext(again)
+
+    rest, missed = asyncio.run(scenario())
+    assert [chunk.split(b"\n")[0] for chunk in rest] == [b"id: 2"]
+    assert missed.startswith(b"id: 3\n")
+    assert hub.last == 9
