@@ -133,13 +133,13 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     rule = "all is kept" if carry == "all" else f"{carry:,.6g} are kept" if carry else "none kept"
     return [
         ("budget", f"{budget.points:,.6g} points every {budget.period}, {rule}"),
-        ("holds", f"{account.held:,.6g} until {when(account.ends)}{_debt(account)}"),
+        ("holds", f"{account.held:,.6g} until {when(account.ends)}{_debt_note(account)}"),
         ("in jobs", f"{account.reserved_points:,.6g}" if account.reserved_points else ""),
         ("spent", f"{account.spent:,.6g} since {when(account.begins)}"),
     ]
 
 
-def _debt(account: Account) -> str:
+def _debt_note(account: Account) -> str:
     """Return what a negative balance means."""
     return ": only jobs that cost nothing are admitted" if account.held < 0 else ""
 

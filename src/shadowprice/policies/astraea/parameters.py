@@ -16,8 +16,9 @@ class Theta(ParameterModel):
 
     source: Literal["known", "online", "given"] = Field(
         default="known",
-        description="known: its definition over the known jobs (as online where "
-        "none are); online: over open jobs, and the last horizon's; given: `worker` and `ps`",
+        description="known: its definition over the known jobs, or `online` if none are known; "
+        "online: over open jobs, and over finished jobs that arrived within the last horizon; "
+        "given: `worker` and `ps`",
     )
     worker: Above1 | None = Field(default=None, description="theta of workers, all types")
     ps: Above1 | None = Field(default=None, description="theta of parameter servers, all types")

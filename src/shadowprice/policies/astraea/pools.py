@@ -85,7 +85,7 @@ class TenantPool:
         Utilities count up to what the tenants could pay.
         """
         for job, claim in jobs:
-            _raise(self.seen_worker, self.seen_ps, self._theta_of(job, claim, rigid=rigid))
+            _raise_thetas(self.seen_worker, self.seen_ps, self._theta_of(job, claim, rigid=rigid))
 
     def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
         """Learn theta from an open job, until it is taken back or forgotten."""
@@ -105,7 +105,7 @@ class TenantPool:
         """Return theta in force by type, of workers and of parameter servers."""
         worker, ps = list(self.seen_worker), list(self.seen_ps)
         for taught in self.taught.values():
-            _raise(worker, ps, taught)
+            _raise_thetas(worker, ps, taught)
         if self.theta.worker is not None and self.theta.ps is not None:
             worker, ps = [self.theta.worker] * len(worker), [self.theta.ps] * len(ps)
         scaled = (
@@ -148,7 +148,7 @@ class TenantPool:
         return RoundMarket(kinds[0], kinds[1], pack_in_time=pack_in_time)
 
 
-def _raise(worker: list[float], ps: list[float], taught: TaughtTheta) -> None:
+def _raise_thetas(worker: list[float], ps: list[float], taught: TaughtTheta) -> None:
     """Raise thetas by type to what a job requires."""
     worker[taught.worker_type] = max(worker[taught.worker_type], taught.worker)
     if taught.ps_type is not None:

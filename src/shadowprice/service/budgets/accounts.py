@@ -198,12 +198,12 @@ def _with(account: Account, kind: EntryKind, points: int, **about: str | None) -
     return replace(account, balance=balance, sums=sums), (entry,)
 
 
-def _granted(account: Account, points: int, note: str) -> AccountUpdate:
+def _grant_up_to_limit(account: Account, points: int, note: str) -> AccountUpdate:
     """Grant points, as far as the maximum balance allows."""
     return _with(account, EntryKind.GRANT, min(points, MAX_BALANCE - account.balance), note=note)
 
 
-def _credited(account: Account, kind: EntryKind, points: int, **about: str | None) -> AccountUpdate:
+def _credit(account: Account, kind: EntryKind, points: int, **about: str | None) -> AccountUpdate:
     """Credit points; those above the maximum balance expire at once."""
     after, entries = _with(account, kind, points, **about)
     surplus = max(0, after.balance - MAX_BALANCE)
@@ -215,7 +215,7 @@ def _credited(account: Account, kind: EntryKind, points: int, **about: str | Non
 def open_account(tenant: str, budget: Budget, now: int) -> AccountUpdate:
     """Open an account with the grant of the current period, at nanoseconds since 1970."""
     account = Account(tenant, budget, period=budget.index(now // SECOND))
-    return _granted(account, budget.points, "budget")
+    return _grant_up_to_limit(account, budget.points, "budget")
 
 
 def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
@@ -230,7 +230,7 @@ def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
     room = account.room + budget.carry_limit - account.budget.carry_limit
     changed = replace(account, budget=budget, period=period, room=room)
     if difference >= 0:
-        return _granted(changed, difference, "budget changed")
+        return _grant_up_to_limit(changed, difference, "budget changed")
     return _with(changed, EntryKind.EXPIRY, difference, note="budget changed")
 
 
@@ -264,15 +264,15 @@ def start_period(account: Account, now: int) -> AccountUpdate:
     )
     # Grants of missed periods, as far as they could be carried over.
     between = budget.kept(carried + (missed - 1) * budget.points) - carried
-    after, missed_grant = _granted(after, between, f"of {missed - 1} periods missed")
+    after, missed_grant = _grant_up_to_limit(after, between, f"of {missed - 1} periods missed")
     after = replace(after, room=budget.carry_limit - after.balance)
-    after, period_grant = _granted(after, budget.points, "period")
+    after, period_grant = _grant_up_to_limit(after, budget.points, "period")
     return after, (*entries, *missed_grant, *period_grant)
 
 
 def grant(account: Account, points: int, note: str) -> AccountUpdate:
     """Credit points that an operator grants."""
-    return _granted(account, points, note)
+    return _grant_up_to_limit(account, points, note)
 
 
 def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpdate:
@@ -301,7 +301,7 @@ def refund(account: Account, points: int, job: str, paid: int) -> AccountUpdate:
     are kept, and the rest expires at once.
     """
     released = replace(account, reserved=account.reserved - points)
-    after, entries = _credited(released, EntryKind.REFUND, points, job=job)
+    after, entries = _credit(released, EntryKind.REFUND, points, job=job)
     if paid >= account.begins:
         return after, entries
     kept = max(0, min(points, account.room))
@@ -316,4 +316,4 @@ def refund(account: Account, points: int, job: str, paid: int) -> AccountUpdate:
 def credit(account: Account, points: int, job: str, payer: str) -> AccountUpdate:
     """Credit a payment for a job's use of the tenant's share."""
     points = min(points, MAX_BALANCE)
-    return _credited(account, EntryKind.PAYMENT, points, job=job, other=payer)
+    return _credit(account, EntryKind.PAYMENT, points, job=job, other=payer)

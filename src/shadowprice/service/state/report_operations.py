@@ -80,7 +80,7 @@ DurableReport = Started | StartRefused | Ended | InvalidProgress | PartlyEnded
 """A report that is applied by itself; progress reports are applied together."""
 
 
-def _first_names(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     """Return a list of names for people, shortened."""
     rest = len(names) - MAX_LISTED_WORKERS
     return ", ".join(names[:MAX_LISTED_WORKERS]) + (f" and {rest} more" if rest > 0 else "")
@@ -208,7 +208,7 @@ class RecordReports:
             return
         have = "has" if len(report.running) == 1 else "have"
         message = (
-            f"{_first_names(report.ended)} exited 0; {_first_names(report.running)} {have} not "
+            f"{_list_names(report.ended)} exited 0; {_list_names(report.running)} {have} not "
             "ended, and the job ends with the last worker"
         )
         reason = {"code": PARTLY_ENDED, "message": message}
