@@ -41,6 +41,8 @@ class SseDecoder:
                 else:
                     self.last = self._number
                 yield Event.model_validate({"kind": self._kind, **record, "id": self._number})
+            elif self._number is not None:  # where the stream starts
+                self.last = self._number
             self._number, self._kind, self._size = None, "", 0
             self._data.clear()
             return

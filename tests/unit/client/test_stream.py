@@ -46,6 +46,18 @@ def test_a_broken_event_is_not_told_and_does_not_count() -> None:
     assert [event.id for line in lines for event in decoder.take(line)] == [8]
 
 
+def test_a_stream_that_breaks_before_its_first_event_resumes_where_it_started() -> None:
+    decoder = SseDecoder()
+    assert [event for line in ("retry: 2000", "id: 41") for event in decoder.take(line)] == []
+    assert decoder.last is None
+    assert list(decoder.take("")) == []
+    assert decoder.last == 41
+    decoder.broken()
+    assert decoder.last == 41
+    assert list(decoder.take("")) == []
+    assert decoder.last == 41
+
+
 @pytest.mark.parametrize("data", ["nonsense", "[1]", '"text"'])
 def test_what_is_no_event_is_an_error(data: str) -> None:
     decoder = SseDecoder()
