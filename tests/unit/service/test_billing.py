@@ -657,6 +657,20 @@ def test_a_borrower_that_cannot_pay_is_given_up(market: Market) -> None:
     assert market.entries() == []
 
 
+def test_a_borrower_whose_budget_was_removed_pays_lenders_no_more(market: Market) -> None:
+    market.give("vision", 1_000, period=400 * DAY)
+    market.give("speech", 500, period=400 * DAY)
+    market.open()
+    name = market.borrower()
+    assert market.view(name).tenant == "vision"
+    market.do(PutTenant("vision", None, None, budgeted=True))
+    assert market.view(name).refund is not None
+    paid = len(market.lent()), market.held("speech")
+    _hours(market, 20)
+    assert market.view(name).state == State.FINISHED
+    assert (len(market.lent()), market.held("speech")) == paid
+
+
 def test_a_lender_without_a_budget_has_no_account(market: Market) -> None:
     market.give("speech", 500, period=400 * DAY)
     market.open()

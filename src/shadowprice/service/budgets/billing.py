@@ -298,7 +298,7 @@ class Billing:
         """
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
-        if account is None or not _pays(view) or not (view.planned or view.price):
+        if account is None or not _has_unsettled_price(view) or not (view.planned or view.price):
             return
         before, after = work.remaining_process_slots()
         before = max(before, view.planned - view.held)  # the price already covers these
@@ -334,10 +334,15 @@ class Billing:
             self._batch.tell("debited", job, points=in_points(points), held=held)
 
     def charged(self, charge: Charge) -> None:
-        """Pay a lender for the job's use of its share in a slot, out of the job's price."""
+        """Pay a lender for the job's use of its share in a slot, out of the job's price.
+
+        After a refund of the unused part of the price, the job runs on for free.
+        """
         view = self._batch.truth.views[charge.job]
+        if view.refund is not None:
+            return
         amount = sum(charge.amounts.values())
-        if view.price and _pays(view):  # a job never pays more than its price
+        if view.price and _has_unsettled_price(view):  # a job never pays more than its price
             amount = min(amount, view.price - view.used)
             self._use(view, view.used + amount)
         account = self.accounts.get(charge.payee)
@@ -363,7 +368,7 @@ class Billing:
         processes = {}
         for name in names:
             view = views.get(name)
-            if view is not None and view.planned and _pays(view):
+            if view is not None and view.planned and _has_unsettled_price(view):
                 placement = engine.running[name]
                 processes[name] = placement.total_workers + placement.total_ps
         return SlotUsage(engine.slot_running, processes)
@@ -397,7 +402,7 @@ class Billing:
     def _refund_unused(self, account: Account, name: str) -> Account:
         """Refund the unused part of a job's price, once, and return the account."""
         view = self._batch.truth.views[name]
-        if not view.price or not _pays(view) or view.paid_at is None:
+        if not view.price or not _has_unsettled_price(view) or view.paid_at is None:
             return account
         unused = view.price - view.used
         self._batch.change(name, refund=unused)
@@ -453,7 +458,7 @@ def _cost(decision: Decision) -> float | None:
     return decision.cost if isinstance(decision, Promise) else None
 
 
-def _pays(view: JobView) -> bool:
+def _has_unsettled_price(view: JobView) -> bool:
     """Return whether a job has a price, and its unused part was not refunded yet."""
     return view.price is not None and view.refund is None
 
