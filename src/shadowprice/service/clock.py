@@ -13,8 +13,10 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 """Nanoseconds in a second."""
+
+MICROSECOND: Final = 1_000
+"""Nanoseconds in a microsecond."""
 
 STEP_TOLERANCE_NS: Final = SECOND
 """Maximum drift of the wall clock, in nanoseconds; a larger difference is a clock step."""

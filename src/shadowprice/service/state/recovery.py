@@ -38,7 +38,7 @@ from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.budgets.billing import read_accounts
-from shadowprice.service.clock import MILLISECOND, MonotonicWallClock, SlotCalendar
+from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalendar
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margins, read_margins
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
@@ -177,11 +177,13 @@ def _next_event(connection: Connection, calendar: SlotCalendar, now: int) -> int
     """Return the number of the next event.
 
     The store may be a restored backup, and clients resume from numbers that were used after it was
-    copied. So each start skips to the milliseconds since the first start: fewer events than that
-    were ever emitted.
+    copied. So each start skips to the microseconds since 1970, which outrun a service that emits
+    fewer than a million events per second. If the clock was set back to before 1970, the time since
+    the first start is larger. A copy that is restored on a machine whose clock is behind may reuse
+    numbers.
     """
     last = connection.execute(select(func.max(tables.events.c.id))).scalar() or 0
-    return max(last + 1, (now - calendar.origin) // MILLISECOND)
+    return max(last + 1, now // MICROSECOND, (now - calendar.origin) // MICROSECOND)
 
 
 def _last_at(connection: Connection) -> int:
