@@ -17,7 +17,10 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.clock import SECOND
-from shadowprice.service.driver import FIRST_SWEEP_SECONDS
+from shadowprice.service.driver import (
+    FIRST_PURGE_DELAY_SECONDS,
+    PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS,
+)
 from shadowprice.service.state.store_queries import list_jobs
 from tests.support.services import run_service
 from tests.support.simulated_hours import Crash, SimulatedHour, disk_full_error
@@ -123,13 +126,41 @@ def test_a_service_that_never_runs_for_long_purges_too(
         now = 1_000.0
         monkeypatch.setattr("shadowprice.service.driver.monotonic", lambda: now)
         await hour.open()
-        for seconds, purges in ((FIRST_SWEEP_SECONDS, False), (1.0, True)):
+        for seconds, purges in ((FIRST_PURGE_DELAY_SECONDS, False), (1.0, True)):
             now += seconds
             await hour.driver._tick()
             assert (hour.driver._sweeping is not None) == purges
         assert hour.driver._sweeping is not None
         await hour.driver._sweeping
         assert hour.rows == {"young"}
+        hour.end()
+
+    asyncio.run(scenario())
+
+
+def test_the_first_purge_waits_if_the_clock_may_have_been_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
+        await hour.live()
+        hour.end()
+        rows = hour_rows(hour)
+        now = 1_000.0
+        monkeypatch.setattr("shadowprice.service.driver.monotonic", lambda: now)
+        hour.clock.set_by += 30 * 86_400 * SECOND
+        await hour.open()
+        for seconds, purges in (
+            (FIRST_PURGE_DELAY_SECONDS + 1.0, False),
+            (PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS - 12.0, False),
+            (2.0, True),
+        ):
+            assert hour.rows == rows
+            now += seconds
+            await hour.driver._tick()
+            assert (hour.driver._sweeping is not None) == purges
+        assert hour.driver._sweeping is not None
+        await hour.driver._sweeping
         hour.end()
 
     asyncio.run(scenario())

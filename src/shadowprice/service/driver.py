@@ -54,7 +54,8 @@ SNAPSHOT_SECONDS: Final = 0.003
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
 """Seconds without retention after a step of the wall clock, which may be a mistake.
 
-Budget accounts don't go back in that time, nor in the same time after the start.
+A start counts as a step if the store's last change is longer ago than that. Budget accounts don't
+go back in that time, nor in the same time after the start.
 """
 
 PURGE_INTERVAL_SECONDS: Final = 0.5
@@ -66,8 +67,8 @@ TICK_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 60.0
 """Seconds between two retention runs."""
 
-FIRST_SWEEP_SECONDS: Final = 10.0
-"""Seconds from the start to the first one: a service that never runs for long purges too."""
+FIRST_PURGE_DELAY_SECONDS: Final = 10.0
+"""Seconds from the start to the first one: a service that is restarted often purges too."""
 
 POINTS: Final = SECOND // 2
 """Minimum nanoseconds between two points of a job's progress curve."""
@@ -138,7 +139,11 @@ class Driver(Writer):
         self._second = 0.0
         self._snapshot_due = False
         self._steady_from = monotonic()
-        self._swept = self._steady_from - self.sweep_seconds + FIRST_SWEEP_SECONDS
+        may_have_stepped = truth.downtime_ns > PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS * SECOND
+        first_purge_delay = (
+            PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS if may_have_stepped else FIRST_PURGE_DELAY_SECONDS
+        )
+        self._swept = self._steady_from - self.sweep_seconds + first_purge_delay
         self._background = BackgroundTasks(log, metrics.failed)
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None

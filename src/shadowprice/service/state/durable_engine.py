@@ -96,6 +96,8 @@ class DurableEngine:
         self.furthest: dict[str, tuple[int, int]] = {}
         self.restarts = RestartCostEstimator(json.loads(store.get("restarts") or "{}"))
         self.recover()
+        self.downtime_ns = clock.now() - self.last_at
+        """Nanoseconds from the store's last change to this start, by the wall clock."""
 
     # ---------------------------------------------------------------- state
 
