@@ -18,7 +18,7 @@ from sqlalchemy import delete, select, update
 from shadowprice.core.errors import InputError, PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrap_policy
-from shadowprice.executors.contract import Ended, Ending, Progressed, Started
+from shadowprice.executors.contract import Ended, Ending, PartlyEnded, Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.service.clock import SECOND, MonotonicWallClock
@@ -123,6 +123,63 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path / "data")
     yield found
     found.store.close()
+
+
+@pytest.mark.parametrize("set_by", [0, -30 * 86_400, 30 * 86_400])
+def test_a_restored_copy_reuses_no_numbers_of_events(tmp_path: Path, set_by: int) -> None:
+    """Also if the clock was set while the service was down, and after thousands of events."""
+    bench = Bench(tmp_path / "data")
+    bench.submit("early")
+    bench.clock.set_by = set_by * SECOND
+    bench.read()
+    at_backup = bench.truth.next_event_id
+    bench.truth.next_event_id += 50_000  # events that the backup lacks, in ten seconds
+    bench.clock.advance(10)
+    lost = bench.truth.next_event_id
+    bench.read()
+    assert at_backup < lost < bench.truth.next_event_id < 2**53
+    bench.store.close()
+
+
+def test_numbers_of_events_grow_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data")
+    bench.read()
+    bench.submit("early")
+    last = bench.truth.next_event_id
+    for moved in (400 * 86_400, 80 * 365 * 86_400):  # the second is before 1970
+        bench.clock.set_by = -moved * SECOND
+        bench.read()
+        assert bench.truth.next_event_id >= last
+        bench.submit(f"after-{moved}")
+        last = bench.truth.next_event_id
+    bench.store.close()
+
+
+@pytest.mark.parametrize("policy", ["oasis", "rolling"])
+def test_decisions_keep_the_reason_that_a_job_has_partly_ended(tmp_path: Path, policy: str) -> None:
+    bench = Bench(tmp_path / "data", policy)
+    bench.submit("first", chunks=2, minibatches=60)
+    bench.slot()
+    bench.started("first")
+    generation = bench.truth.orders["first"].generation
+    at = bench.clock.wall() / SECOND
+    report = PartlyEnded("first", generation, at, ("worker-0",), ("worker-1",))
+    bench.do(RecordReports([report]))
+    reason = bench.truth.views["first"].reason
+    assert reason is not None
+    assert reason["code"] == "partly-ended"
+    promised = bench.truth.views["first"].promise
+    for _ in range(40):  # without progress, the plan is extended
+        bench.slot()
+        view = bench.truth.views["first"]
+        if "first" in bench.truth.engine.running and view.generation == generation:
+            assert view.reason == reason
+        if view.promise != promised:
+            break
+    else:
+        pytest.fail("the promise never moved")
+    assert "first" in bench.truth.engine.running
+    bench.store.close()
 
 
 def test_the_end_of_a_generation_that_was_never_commanded_completes_no_job(bench: Bench) -> None:

@@ -35,7 +35,13 @@ from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.service.budgets.billing import InsufficientPointsError
 from shadowprice.service.state.ending import CODE, has_ended, refusal_reason
-from shadowprice.service.state.job_views import JobView, State, promised_slot, view_changes
+from shadowprice.service.state.job_views import (
+    PARTLY_ENDED,
+    JobView,
+    State,
+    promised_slot,
+    view_changes,
+)
 from shadowprice.service.state.transaction import Transaction
 
 
@@ -166,7 +172,8 @@ class Batch(Transaction):
                 if decision.message:
                     messages[name] = decision.message
                 self.billing.decided(decision)
-                self.change(name, payoff=payoff, utility=utility, cost=cost, reason=None)
+                reason = self._lasting_reason(view)
+                self.change(name, payoff=payoff, utility=utility, cost=cost, reason=reason)
             case Promise():
                 if decision.message:
                     messages[name] = decision.message
@@ -177,13 +184,14 @@ class Batch(Transaction):
                         payoff=decision.payoff,
                         utility=decision.utility,
                         cost=decision.cost,
-                        reason=None,
+                        reason=self._lasting_reason(view),
                     )
                 else:
-                    self.change(name, reason={"code": "standby", "message": decision.message})
+                    reason = {"code": "standby", "message": decision.message}
+                    self.change(name, reason=self._lasting_reason(view) or reason)
             case Queue():
                 reason = {"code": "standby", "message": decision.message or "waits its turn"}
-                self.change(name, reason=reason)
+                self.change(name, reason=self._lasting_reason(view) or reason)
                 self.tell("standby", name, decision=True, message=reason["message"])
             case Reject() | Drop():
                 kind = "refused" if isinstance(decision, Reject) else "given-up"
@@ -206,6 +214,11 @@ class Batch(Transaction):
                 self.billing.charged(decision)
             case _:
                 pass
+
+    def _lasting_reason(self, view: JobView) -> Mapping[str, Any] | None:
+        """Return the reason of a view if decisions don't outdate it: its workers partly ended."""
+        is_lasting = view.reason is not None and view.reason.get("code") == PARTLY_ENDED
+        return view.reason if is_lasting and view.name in self.engine.running else None
 
     def _order(self, command: Start | Resize | Stop) -> None:
         record: dict[str, Any] = {
