@@ -92,7 +92,7 @@ NAME = _bound("name", 200, "characters of a name")
 PATH = _bound("path", 4_000, "characters of a path")
 TEXT = _bound("text", 2_000, "characters of any other text in a file")
 QUANTITY = _bound("quantity", 60, "characters of a quantity")
-NUMBER = _bound("number", 10**12, "(the largest number, where nothing else is said)")
+NUMBER = _bound("number", 10**12, "(any other number)")
 
 # Time
 SECONDS = _bound("seconds", 5_000_000_000, "seconds (150 years)")

@@ -65,7 +65,7 @@ CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
             "|| (has(self.steps) && !has(self.workers.max) "
             "&& (has(self.throughput) || has(self.family)))"
         ),
-        "message": "workers.min is above workers.max, or above chunks",
+        "message": "workers.min is above workers.max, which defaults to chunks, or to 1 with steps",
     },
     {
         "rule": (

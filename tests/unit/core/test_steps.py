@@ -145,7 +145,10 @@ def test_steps_can_be_revised_and_replace_the_papers_keys() -> None:
     papers = {"chunks": 3, "minibatches": 3, **LINEAR}
     assert "remove `chunks`, `minibatches`" in fault(merge_changes(papers, {"steps": 12}))
     changes = {"steps": 12, "chunks": None, "minibatches": None}
-    assert resolve(merge_changes(papers, changes)).work == 12
+    with pytest.raises(InputError, match=r"from chunks = 3 to 1; give workers: {max: 3} too"):
+        merge_changes(papers, changes)
+    job = resolve(merge_changes(papers, changes | {"workers": {"max": 2}}))
+    assert (job.work, job.most_workers) == (12, 2)
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)

@@ -246,6 +246,12 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
                     f"these can: deadline, {', '.join(REVISABLE_KEYS)}",
                 )
             )
+    if changes.get("steps") is not None and "chunks" not in revised:
+        chunks, workers = record.get("chunks"), revised.get("workers")
+        has_maximum = isinstance(workers, Mapping) and workers.get("max") is not None
+        if isinstance(chunks, int) and chunks > 1 and not (has_maximum or "throughput" in revised):
+            problem = f"would lower the maximum number of workers from chunks = {chunks} to 1"
+            faults.append(Fault("steps", problem, f"give workers: {{max: {chunks}}} too"))
     if faults:
         raise InputError(faults)
     return revised
