@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shadowprice.core.script_command import build_script_command
 from shadowprice.executors.generations import logs
 from shadowprice.service.state.command_failures import explain_command_failure
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -159,6 +160,10 @@ def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Pat
         (["sh", "-c", "source x"], "write bash for sh in command"),
         ("./train.sh", "run 'train.sh' with bash, or begin it with #!/bin/bash"),
         (["./train.sh"], "run 'train.sh' with bash, or begin it with #!/bin/bash"),
+        (
+            build_script_command("train.sh", script.read_text(), ["/bin/sh"], []),
+            "begin 'train.sh' with #!/bin/bash",
+        ),
     ):
         hint = explain_command_failure({"command": command}, "", said(command, tmp_path))
         assert hint == (

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from shadowprice.core.script_command import script_name
 from shadowprice.core.wording import quote_for_display
 
 _NOT_THERE: Final = re.compile(r"No such file|[Cc]an(?:no|')t open|: not found$")
@@ -118,6 +119,8 @@ def _bash_hint(command: object, line: str) -> str:
 
 def _bash_instead(command: object, reporter: str) -> str:
     """Return how a command is run by bash. ``reporter`` is the shell or script with the error."""
+    if script := script_name(command):
+        return f"begin {quote_for_display(script)} with #!/bin/bash"
     name = reporter.rpartition("/")[2]
     if isinstance(command, str) and name in _SHELLS:
         return f"write {_BASH_LINE}, because /bin/sh runs a line"
