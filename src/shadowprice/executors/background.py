@@ -89,7 +89,10 @@ class BackgroundTasks:
         vital : bool
             Whether a failure is a health error. Otherwise it is only logged and counted.
         """
-        return self._begin(self._guarded(what, work, said, vital=vital))
+        task = self._begin(self._guarded(what, work, said, vital=vital))
+        # A task that is cancelled before its first step never awaits the work.
+        task.add_done_callback(lambda _: work.close())
+        return task
 
     def again(
         self,

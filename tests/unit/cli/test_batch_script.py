@@ -269,7 +269,7 @@ def test_a_signal_to_every_process_lets_the_script_save(
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         os.killpg(process.pid, signal.SIGTERM)
-        assert process.communicate()[0] == saved
+        assert process.communicate(timeout=WAIT_LIMIT_SECONDS)[0] == saved
     assert process.returncode == status
     assert not [*temporary.iterdir()]
 
@@ -281,7 +281,9 @@ def test_a_script_reads_its_own_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a b'$x.sh", "-rf.sh", "é\n.sh"])
 def test_a_script_may_have_any_file_name(tmp_path: Path, name: str) -> None:
     command = script(tmp_path, '#!/bin/sh\nprintf %s "${0##*/}"\n', name).command([])
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    done = subprocess.run(
+        command, capture_output=True, check=True, text=True, timeout=WAIT_LIMIT_SECONDS
+    )
     assert done.stdout == name
 
 

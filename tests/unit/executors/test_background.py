@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
 import logging
 
 import pytest
@@ -137,3 +139,25 @@ def test_all_end_whatever_one_raises() -> None:
         asyncio.run(run_all(one, two, three))
     assert [type(error) for error in raised.value.exceptions] == [KeyError, OSError]
     assert made == ["one", "three", "one", "two", "three"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_work_that_is_cancelled_before_it_starts_is_closed() -> None:
+    """Otherwise Python warns that its coroutine was never awaited."""
+    started = False
+
+    async def work() -> None:
+        nonlocal started
+        started = True
+
+    async def play() -> None:
+        background = BackgroundTasks(log, lambda _: None)
+        coroutine = work()
+        task = background.spawn("purge", coroutine, "purging")
+        task.cancel()
+        await background.end()
+        await wait_until_async(lambda: inspect.getcoroutinestate(coroutine) == "CORO_CLOSED")
+
+    asyncio.run(play())
+    gc.collect()
+    assert not started

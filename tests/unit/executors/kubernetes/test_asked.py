@@ -34,6 +34,7 @@ from shadowprice.executors.kubernetes.pods import (
 )
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.executors.kubernetes.views import pod_view
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 GPU = "nvidia.com/gpu"
 NODES = {
@@ -191,7 +192,9 @@ def test_a_batch_script_runs_under_the_same_shell_with_all_its_words() -> None:
     line_words = line_pods[0]["spec"]["containers"][0]["command"]
     assert words[:4] == [expanded(word) for word in line_words[:4]]
     assert words[4:] == command[2:]
-    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    done = subprocess.run(
+        words, capture_output=True, check=False, text=True, timeout=WAIT_LIMIT_SECONDS
+    )
     assert (done.returncode, done.stdout) == (3, "a b $x\n")
 
 
