@@ -272,6 +272,6 @@ def test_a_checkpoint_that_cannot_be_written_is_told(job: Make) -> None:
     generation.signal(signal.SIGTERM)
     assert generation.ended() == [1, 143]
     said = generation.log()
-    assert "no checkpoint after step" in said
+    assert "failed to save a checkpoint after step" in said
     assert "stopping, but step" in said.splitlines()[-1]
     assert "could not be saved: [Errno 27] File too large" in said.splitlines()[-1]

@@ -91,7 +91,7 @@ def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
     run.keep(model=model, optimizer=optimizer)
     train(run, model, optimizer)
     time.sleep(0.5)
-    assert run._told._use_count() > 1
+    assert run._agreement._use_count() > 1
 
 
 def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
