@@ -223,7 +223,6 @@ def draw_slots(tables: Tables, figure: Figure) -> None:
             if len(rows):
                 _by_hours(panel, rows, variant.line, color=variant.colour, label=variant.label)
         panel.set_title(f"{jobs} jobs")
-    panels[0].set_ylim(top=1.5 * panels[0].get_ylim()[1])
     panels[0].legend(fontsize=8, loc="upper left")
     for panel, base in zip(panels[2:], BASES, strict=True):
         rows = means.filter((pl.col("policy") == base.key) & (pl.col("jobs") == many))
@@ -231,6 +230,9 @@ def draw_slots(tables: Tables, figure: Figure) -> None:
             curve = rows.filter(pl.col("scale") == scale).sort("hours")
             _by_hours(panel, curve, "-", color=colour, label=f"{scale:.0%}")
         panel.set_title(f"{base.label}, {many} jobs")
+    for panel in panels:  # after all curves, because a limit ends the scaling to their data
+        panel.set_ylim(bottom=0)
+    panels[0].set_ylim(top=1.5 * panels[0].get_ylim()[1])  # room for the legend
     panels[2].legend(fontsize=8, title="U/L estimated at", loc="lower left")
     panels[0].set_ylabel("total utility")
 
@@ -240,7 +242,6 @@ def _by_hours(panel: Axes, rows: pl.DataFrame, line: str, **style: Any) -> None:
     panel.plot(x, rows["utility"].to_numpy(), line, marker="o", **style)
     panel.set_xticks(range(len(HOURS)), [str(hours) for hours in HOURS])
     panel.set_xlabel("length of a slot in hours")
-    panel.set_ylim(bottom=0)
 
 
 def _curve(panel: Axes, rows: pl.DataFrame, variant: PolicyVariant) -> None:
