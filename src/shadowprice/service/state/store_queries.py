@@ -102,7 +102,7 @@ def search_start(connection: Connection, before: int | None, tenant: str | None)
     """Return the id above which one search by name reads jobs; 0 if it reads all.
 
     No index finds parts of names, so a search reads a limited number of jobs. For a tenant, only
-    its own jobs count: the id tells nothing of other tenants.
+    its own jobs count: the id reveals nothing about other tenants.
     """
     table = tables.jobs
     if tenant is None:

@@ -64,7 +64,7 @@ function nextMoment(moment, seconds) {
 }
 
 /**
- * Return a moment and how far it is, which is told anew every second; an empty place for none.
+ * Return a moment and its distance from now, updated every second; an empty element if there is none.
  *
  * `every` is the length in seconds of what begins at the moment, and again after it: the next beginning is shown.
  */
