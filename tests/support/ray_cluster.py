@@ -13,6 +13,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # A head asks for a token where it finds one, and a node that joins it does not show it: Ray writes
 # one into the home directory, and a machine on which these tests ran before has it.
 os.environ["RAY_AUTH_MODE"] = "disabled"
+# Ray runs its workers at niceness 15, so on a busy machine they would hardly run at all.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # the name that Ray reads
 
 ADDRESS = "127.0.0.2"
 """A loopback address that Ray doesn't replace by the address of this machine."""

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 def test_a_torch_job_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "jobs.yaml"
     words = [
-        "profile", "--workers", "1,2", "--precision", "0.2", "--out", str(out), "-o", "json",
+        "profile", "--workers", "1,2", "--precision", "0.2", "--time", "5min",
+        "--out", str(out), "-o", "json",
         "--env", f"PYTHONPATH={ROOT / 'src'}", "--env", "OMP_NUM_THREADS=1",
         "--", sys.executable, str(ROOT / "tests" / "support" / "torch_job.py"),
     ]  # fmt: skip

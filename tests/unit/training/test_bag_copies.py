@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +31,6 @@ ROOT = Path(__file__).parents[3]
 LAW = Pareto.of_mean(1.8, 0.9)
 LEVEL = 0.999
 """How seldom a right tail is refused, over all seeds; Dvoretzky, Kiefer, Wolfowitz and Massart."""
-SLOW = 0.2
-"""Seconds that processes may take to begin and tell, where none waits for a processor."""
 
 
 def _plan(planner: CopyPlanner, tasks: int, processes: int, deadline: float | None) -> CopyPlan:
@@ -116,40 +113,34 @@ def _below(sample: NDArray[np.float64], predicted: NDArray[np.float64]) -> float
     return float((predicted - since).max()) / width
 
 
-def _slow() -> float:
-    """Return `SLOW` on a machine as busy as this one, where processes wait for their turn."""
-    return SLOW * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
 @pytest.mark.train  # a hundred processes: not for every run
 def test_the_measured_tail_is_the_predicted_one() -> None:
-    tasks, copies, slow = 40, 3, _slow()
+    tasks, copies = 40, 3
     ends: list[float] = []
-    lasted: list[float] = []
+    least: list[float] = []
+    won: list[float] = []
     with bag.Workers(wait, tasks * copies) as workers:
         for seed in (3, 4):
             outcome = workers.run(
                 [Wait(LAW, seed)] * tasks, copies=CopyPlanner(LAW, copies=copies), deadline=1.0
             )
-            for task in range(tasks):
-                least = min(_drawn(LAW, seed, task, copy) for copy in range(copies))
-                assert least <= outcome.values[task] <= outcome.ends[task]
-                lasted.append(least)
-            slow = max(slow, _slow())  # these processes are a load themselves
-            later = [outcome.ends[task] - outcome.values[task] for task in range(tasks)]
-            assert np.median(later) < slow
-            won = sum(one.ending is bag.Ending.WON for one in outcome.tries)
-            assert (won, len(outcome.tries)) == (tasks, tasks * copies)
+            winners = [one for one in outcome.tries if one.ending is bag.Ending.WON]
+            assert (len(winners), len(outcome.tries)) == (tasks, tasks * copies)
+            for one in winners:
+                drawn = [_drawn(LAW, seed, one.task, copy) for copy in range(copies)]
+                assert outcome.values[one.task] == drawn[one.copy] <= outcome.ends[one.task]
+                least.append(min(drawn))
+                won.append(drawn[one.copy])
             ends += outcome.ends.values()
+    # No task ends sooner than the least of three copies. How much later it ends depends on the load
+    # of the machine, so the tail is compared from above by the durations drawn.
     sample = np.sort(ends)
-    # Tasks last as long as the least of three copies, and no longer than processes are slow.
     assert _below(sample, LAW.survival(sample) ** copies) < 1.0
-    assert _above(sample, LAW.survival(sample - slow) ** copies) < 1.0
-    # The same test tells one copy from three: by how long they were to last, for that does not
-    # depend on what else the machine does.
-    exact = np.sort(lasted)
+    exact = np.sort(least)
     assert _above(exact, LAW.survival(exact) ** copies) < 1.0
-    assert _below(exact, LAW.survival(exact)) > 1.0
+    # The first copy to end wins: those that won last less than single copies would.
+    winning = np.sort(won)
+    assert _below(winning, LAW.survival(winning)) > 1.0
 
 
 def test_idle_processes_copy_what_is_late(tmp_path: Path) -> None:
