@@ -188,6 +188,23 @@ def test_jobs_earn_the_utility_of_their_true_work() -> None:
     assert unknown.jobs["required"].to_list() == [12]
 
 
+@pytest.mark.parametrize("restart", ["0s", "2min", "10min"])
+def test_rolling_keeps_a_job_whose_prediction_is_too_long(restart: str) -> None:
+    # All are predicted to take an hour. The first two could not end in time if that were true; the
+    # second ends in time, because it is shorter. The third is abandoned when its deadline is over.
+    jobs = [
+        record("late", 0, 3, utility={"kind": "deadline", "value": 5, "by": "20min"}),
+        record("short", 0, 1, utility={"kind": "deadline", "value": 50, "by": "20min"}),
+        record("last", 0, 1, utility={"kind": "constant", "value": 0.1}),
+    ]
+    cluster = {**CLUSTER, "restart": restart}
+    result = shadowprice.simulate(cluster, jobs, policy="rolling", lengths="unknown")
+    outcomes = {row["job"]: (row["outcome"], row["utility"]) for row in result.jobs.to_dicts()}
+    assert outcomes["short"] == ("finished", 50.0)
+    assert outcomes["last"] == ("finished", 0.1)
+    assert outcomes["late"][0] == "dropped"
+
+
 def test_compare_shows_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [record("a", 0, 2, walltime="1h"), record("b", 0, 9, walltime="2h")]
     compared = shadowprice.compare(CLUSTER, jobs, ("fifo", "srtf"), lengths="known,limits,unknown")

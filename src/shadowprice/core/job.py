@@ -101,6 +101,8 @@ class Job:
     value_per_unit : float or None
         Value of the default utility for each progress unit; None if the job states a utility. It
         isn't part of `record`: only simulations that hide lengths use it, before the engine.
+    predicted : bool
+        Whether the amount of work is a prediction or a limit: the job may complete sooner or later.
     """
 
     name: str
@@ -131,6 +133,7 @@ class Job:
     points: float | None = None
     has_default_utility: bool = False
     value_per_unit: float | None = None
+    predicted: bool = False
 
     @property
     def payable(self) -> float:
@@ -261,6 +264,7 @@ class Job:
             **({} if self.resumable is True else {"resumable": self.resumable}),
             **({} if self.points is None else {"points": self.points}),
             **({"has_default_utility": True} if self.has_default_utility else {}),
+            **({"predicted": True} if self.predicted else {}),
         }
 
     @classmethod

@@ -172,7 +172,9 @@ def _check_slot_end(state: EngineState, event: SlotEnded) -> None:
         _check_length(state, name, job, event)
 
 
-_LENGTH_FIELDS: Final = ("required", "epochs", "chunks", "minibatches", "utility", "walltime")
+_LENGTH_FIELDS: Final = (
+    "required", "epochs", "chunks", "minibatches", "utility", "walltime", "predicted",
+)  # fmt: skip
 """Fields of a job's record that depend on its length."""
 
 

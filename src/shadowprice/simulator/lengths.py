@@ -241,6 +241,7 @@ class HiddenLengths:
             minibatches=max(1, math.ceil(minibatches / job.most_workers)),
             utility=utility,
             walltime=job.walltime if self._shows_limits else None,
+            predicted=True,
         )
 
 

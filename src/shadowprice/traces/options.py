@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal
 
 from shadowprice.core.amounts import Dimension, parse_amount
@@ -13,10 +13,14 @@ from shadowprice.core.errors import InputError
 MAX_WORKERS: Final = 64
 """Maximum number of workers that elasticity gives a job."""
 
+OWN_LOGS: Final = ("csv", "sacct")
+"""Formats of clusters' own logs."""
+
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "families": ("a100", "v100"),
     "speed": ("auto", "linear", "measured"),
-    "training": ("ps", "allreduce"),
+    "training": ("auto", "ps", "allreduce"),
+    "utility": ("auto", "default", "drawn"),
     "target": ("relative", "slots"),
     "cpu_jobs": ("drop", "keep"),
 }
@@ -32,8 +36,11 @@ class SynthesisOptions:
     """Linear: any number of workers, each at the family's rate on one GPU (the papers' model).
     Measured: only the measured numbers, at the measured rates. Auto: measured if the trace names a
     model of the table, else linear."""
-    training: Literal["ps", "allreduce"] = "ps"
-    """Whether jobs use parameter servers."""
+    training: Literal["auto", "ps", "allreduce"] = "auto"
+    """Whether jobs use parameter servers. Auto: allreduce for a cluster's own log, else ps."""
+    utility: Literal["auto", "default", "drawn"] = "auto"
+    """Default: jobs state no utility and have the default one, until the deadline if the trace has
+    it. Drawn: as in OASiS, section V. Auto: default for a cluster's own log, else drawn."""
     insensitive: float = 0.10
     """Share of time-insensitive jobs, with decay 0. OASiS, section V: 10 %."""
     sensitive: float = 0.55
@@ -47,8 +54,8 @@ class SynthesisOptions:
     """Maximum stretch of a relative target."""
     elasticity: float = 0.0
     """A job may run with 1 to ``elasticity`` times its traced workers, at most 64; 1 fixes the
-    traced number. 0, the default, means every measured number for a measured curve of the trace,
-    else 2."""
+    traced number. 0, the default, means 1 for a cluster's own log, every measured number for a
+    measured curve of the trace, and otherwise 2."""
     cpu_jobs: Literal["drop", "keep"] = "drop"
     """Whether jobs without GPUs are dropped, with a note, or scheduled."""
     bandwidth: str = "3Gbps"
@@ -65,6 +72,19 @@ class SynthesisOptions:
             raise InputError(f"stretch={self.stretch}: write 1 or more")
         if not (self.elasticity == 0 or 1 <= self.elasticity <= MAX_WORKERS):
             raise InputError(f"elasticity={self.elasticity}: write 0, or 1 to {MAX_WORKERS}")
+
+    def resolved(self, trace_format: str) -> SynthesisOptions:
+        """Return the options for a trace of a format, without ``auto`` where it depends on that.
+
+        Jobs of a cluster's own log stay as they are: nothing is drawn that changes a schedule.
+        """
+        own = trace_format in OWN_LOGS
+        return replace(
+            self,
+            utility=("default" if own else "drawn") if self.utility == "auto" else self.utility,
+            training=("allreduce" if own else "ps") if self.training == "auto" else self.training,
+            elasticity=1.0 if own and self.elasticity == 0 else self.elasticity,
+        )
 
     @property
     def worker_bandwidth(self) -> int:
@@ -94,14 +114,17 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "families": "measured model families that jobs without a model are drawn from",
     "speed": "linear: any number of workers, each as fast as one; measured: the measured numbers "
     "of workers, at their rates; auto: measured where the trace names a measured model",
-    "training": "with parameter servers, or all-reduce without",
+    "training": "with parameter servers, or all-reduce without; auto: allreduce for your own log, "
+    "otherwise ps",
+    "utility": "default: that of jobs that state none; drawn: as in OASiS's evaluation; auto: "
+    "default for your own log (csv, sacct), otherwise drawn",
     "insensitive": "share of time-insensitive jobs (decay 0)",
     "sensitive": "share of time-sensitive jobs (decay 0.01 to 1 a slot); the rest are "
     "time-critical",
     "target": "relative: the traced duration times 1 to `stretch`; slots: 1 to 15 slots",
     "stretch": "largest stretch of a relative target, 1 or more",
-    "elasticity": "times its traced workers that a job may run with, 1 to 64; 0: 2, or every "
-    "measured number",
+    "elasticity": "times its traced workers that a job may run with, 1 to 64; 0: 1 for your own "
+    "log, otherwise every measured number, or 2",
     "cpu_jobs": "whether jobs without GPUs are left out or scheduled",
     "bandwidth": "network share of a worker with one GPU",
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -30,7 +30,7 @@ from shadowprice.traces.options import OPTION_NAMES, SynthesisOptions
 from shadowprice.traces.records import Trace
 from shadowprice.traces.speeds import JobSpeeds
 from shadowprice.traces.throughput import Curve, Family, family_table
-from shadowprice.traces.workload import NANO, JobProfile, Workload
+from shadowprice.traces.workload import NANO, JobProfile, UtilityKind, Workload
 
 __all__ = ["CLASSES", "OPTION_NAMES", "SynthesisOptions", "load_jobs", "synthesize"]
 
@@ -81,7 +81,7 @@ def synthesize(
     InputError
         If no job remains.
     """
-    options = options or SynthesisOptions()
+    options = (options or SynthesisOptions()).resolved(trace.format)
     notes: list[str] = []
     frame = _usable(trace, options, notes)
     rng = np.random.default_rng(seed)
@@ -222,7 +222,7 @@ def _utilities(
     options: SynthesisOptions,
     rng: np.random.Generator,
     notes: list[str],
-) -> tuple[list[Literal["sigmoid", "deadline"]], Floats, Floats, Floats, Ints, list[str]]:
+) -> tuple[list[UtilityKind], Floats, Floats, Floats, Ints, list[str]]:
     """Draw utilities: OASiS section V's mix, or the deadline of the trace.
 
     Targets from stretched durations or traced deadlines are wall-clock times: a job meets its
@@ -252,9 +252,11 @@ def _utilities(
     names = [
         "deadline" if late else CLASSES[index] for late, index in zip(has, classes, strict=True)
     ]
-    kinds: list[Literal["sigmoid", "deadline"]] = [
-        "deadline" if late else "sigmoid" for late in has
-    ]
+    kinds: list[UtilityKind] = ["deadline" if late else "sigmoid" for late in has]
+    if options.utility == "default":
+        within = np.where(has, within, -1)
+        names = ["default"] * count
+        kinds = ["default"] * count
     return kinds, value, decay, target, within, names
 
 

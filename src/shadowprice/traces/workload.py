@@ -25,7 +25,8 @@ from shadowprice.core.amounts import MILLI, Dimension
 from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
-from shadowprice.core.utility import Deadline, Reciprocal, Sigmoid, Utility
+from shadowprice.core.specs.utilities import with_default_utility
+from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid, Utility
 from shadowprice.core.wording import quote_for_display
 from shadowprice.results.output_paths import (
     YAML_MARK,
@@ -68,6 +69,9 @@ class JobProfile:
     """Bandwidth of a co-located job in bit/s; 0 if co-location isn't faster."""
 
 
+UtilityKind = Literal["sigmoid", "deadline", "reciprocal", "default"]
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """Jobs as columns, in order of arrival; every array has one entry for each job."""
@@ -92,8 +96,8 @@ class Workload:
     """Maximum number of workers in a slot."""
     profiles: Sequence[JobProfile]
     """Demands and speed of each job."""
-    kind: Sequence[Literal["sigmoid", "deadline", "reciprocal"]]
-    """Kind of the utility."""
+    kind: Sequence[UtilityKind]
+    """Kind of the utility; ``default`` for jobs that state none."""
     value: NDArray[np.float64]
     """Value of the utility, if its kind has one."""
     decay: NDArray[np.float64]
@@ -240,7 +244,10 @@ class Workload:
         record["workers"] = {"min": int(self.fewest[at]), "max": int(self.most[at])}
         if profile.internal:
             record["internal_bandwidth"] = _amount(BANDWIDTH, profile.internal)
-        record["utility"] = self._utility_record(at)
+        if self.kind[at] != "default":
+            record["utility"] = self._utility_record(at)
+        elif self.within is not None and self.within[at] >= 0:
+            record["by"] = _seconds(int(self.within[at]))
         record["labels"] = dict(self.labels[at])
         return record
 
@@ -347,7 +354,8 @@ class _Resolver:
         arrival = -(-submitted // slot)
         name = workload.names[at]
         _check_size(name, arrival, required, int(shape.internal_gains.max()))
-        return Job(
+        target = self._target(workload, at, arrival)
+        job = Job(
             name=name,
             arrival=arrival,
             before_arrival=(arrival * slot - submitted) / slot,
@@ -358,7 +366,7 @@ class _Resolver:
             worker=shape.worker,
             ps=shape.ps,
             ps_counts=shape.ps_counts,
-            utility=_utility(workload, at, self._target(workload, at, arrival)),
+            utility=_utility(workload, at, target),
             tenant=workload.tenants[at],
             epochs=counts[0],
             chunks=counts[1],
@@ -370,6 +378,10 @@ class _Resolver:
             labels=workload.labels[at],
             restart=shape.restart,
         )
+        if workload.kind[at] != "default":
+            return job
+        by = target if workload.within is not None and workload.within[at] >= 0 else None
+        return with_default_utility(job, profile.worker, self._slot, by=by)
 
     def _target(self, workload: Workload, at: int, arrival: int) -> float:
         """Return the papers' ``d``, computed as in `core.clock.deadline_in_slots`."""
@@ -424,11 +436,14 @@ def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
 
 
 def _utility(workload: Workload, at: int, target: float) -> Utility:
+    """Return the stated utility of a job; of one that states none, a utility of 0."""
     value = float(workload.value[at])
     if workload.kind[at] == "deadline":
         return Deadline(value, target)
     if workload.kind[at] == "reciprocal":
         return Reciprocal(value)
+    if workload.kind[at] == "default":
+        return Constant(0.0)
     return Sigmoid(value, float(workload.decay[at]), target)
 
 

@@ -1,5 +1,6 @@
 """Synthesis: GPU-time is conserved, what the trace says is kept, and files give the same jobs."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
+from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, validate
-from shadowprice.core.utility import Deadline, Sigmoid
+from shadowprice.core.utility import Constant, Deadline, Sigmoid
 from shadowprice.inputs.files import read_jobs
 from shadowprice.traces.generator import cluster_for, worker_seconds
 from shadowprice.traces.records import SCHEMA, ImportTally, Trace, build_trace
@@ -257,6 +259,37 @@ def test_a_written_job_file_gives_the_same_jobs(tmp_path, suffix, speed, trainin
     options = SynthesisOptions(speed=speed, training=training)
     workload = synthesize(trace(**MIXED), SLOT, options)
     assert_same_jobs(workload, cluster(), tmp_path / f"jobs{suffix}")
+
+
+@pytest.mark.parametrize("utility", ["default", "drawn"])
+def test_a_job_file_of_jobs_that_state_nothing_gives_the_same_jobs(tmp_path, utility):
+    workload = synthesize(trace(**MIXED), SLOT, SynthesisOptions(utility=utility))
+    assert_same_jobs(workload, cluster(), tmp_path / "jobs.jsonl")
+    jobs = workload.to_jobs(cluster())
+    assert all(job.has_default_utility == (utility == "default") for job in jobs)
+
+
+def test_jobs_of_a_clusters_own_log_stay_as_they_are():
+    def own(seed: int) -> list[Job]:
+        log = replace(trace(**MIXED), format="csv")
+        return synthesize(log, SLOT, seed=seed).to_jobs(cluster())
+
+    jobs = own(0)
+    assert [job.worker_counts.tolist() for job in jobs] == [[1], [1], [12], [64]]
+    assert all(job.all_reduce for job in jobs)
+    hours = [3 / 3600, 0.46 * 1e6 / 7 / 3600, 12 * 5000 / 3600, 64 * 100_000 / 3600]
+    for job, value, seconds in zip(jobs, hours, MIXED["duration"], strict=True):
+        assert job.shortest_slots == -(-seconds // 1200)
+        # The work is a whole number of slots.
+        assert value <= job.utility.value <= value * -(-seconds // 1200) * 1200 / seconds + 1e-9
+    due = MIXED["deadline"][2] - MIXED["submit"][2]
+    assert [type(job.utility) for job in jobs] == [Constant, Constant, Deadline, Constant]
+    assert jobs[2].utility.by == pytest.approx(due / 1200, abs=2.0)
+    # The seed changes the model that a job is said to train, and nothing that a policy uses.
+    for one, other in zip(jobs, own(1), strict=True):
+        assert one.utility == other.utility
+        assert one.gains.tolist() == other.gains.tolist()
+        assert one.required == other.required
 
 
 def test_slots_of_fractional_seconds(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Final
 
@@ -50,9 +49,8 @@ from shadowprice.core.specs.run import RunSpec
 from shadowprice.core.specs.utilities import (
     PRIORITY_LEVELS,
     UtilitySpec,
-    default_utility,
-    default_value_per_unit,
     resolve_utility,
+    with_default_utility,
 )
 from shadowprice.core.utility import Constant
 from shadowprice.core.wording import closest_match, quote_for_display
@@ -430,9 +428,8 @@ class JobSpec(Spec):
             return job
         named = self.priority if isinstance(self.priority, str) else "normal"
         multiple = PRIORITY_LEVELS[named].multiple
-        utility = default_utility(job, self.worker, cluster.slot_seconds, multiple, by)
-        rate = default_value_per_unit(job, self.worker, cluster.slot_seconds, multiple)
-        return replace(job, utility=utility, has_default_utility=True, value_per_unit=rate)
+        worker = to_integer_amounts(self.worker)
+        return with_default_utility(job, worker, cluster.slot_seconds, multiple, by)
 
     def _restart(self, cluster: Cluster) -> Fraction:
         """Return the time lost when the placement changes: the job's own, or the cluster's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -12,7 +13,6 @@ from pydantic import AfterValidator, Field, model_validator
 from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.amounts import (
-    Amount,
     Duration,
     Rate,
 )
@@ -160,7 +160,7 @@ DEFAULT_UTILITY: Final[Mapping[str, object]] = {
 
 def default_utility(
     job: Job,
-    worker: Mapping[str, Amount],
+    worker: Mapping[str, int],
     slot_seconds: Fraction,
     multiple: float,
     by: float | None,
@@ -174,8 +174,8 @@ def default_utility(
     ----------
     job : Job
         The job; its utility is ignored.
-    worker : mapping of str to Amount
-        Resources of one worker.
+    worker : mapping of str to int
+        Resources of one worker, in thousandths.
     slot_seconds : Fraction
         Length of a slot.
     multiple : float
@@ -183,7 +183,7 @@ def default_utility(
     by : float or None
         Deadline in slots after the arrival slot.
     """
-    gpus = gpus_per_worker((name, amount.value) for name, amount in worker.items())
+    gpus = gpus_per_worker(worker.items())
     if job.bag is not None:
         worker_slots = job.bag.worker_slots
     else:
@@ -194,7 +194,7 @@ def default_utility(
 
 
 def default_value_per_unit(
-    job: Job, worker: Mapping[str, Amount], slot_seconds: Fraction, multiple: float
+    job: Job, worker: Mapping[str, int], slot_seconds: Fraction, multiple: float
 ) -> float | None:
     """Return the value of the default utility for each progress unit; None for a bag of tasks.
 
@@ -203,6 +203,19 @@ def default_value_per_unit(
     if job.bag is not None:
         return None
     worker_slots = int(job.worker_counts[0]) / int(job.gains[0])
-    gpus = gpus_per_worker((name, amount.value) for name, amount in worker.items())
+    gpus = gpus_per_worker(worker.items())
     gpu_hours = worker_slots * float(slot_seconds) / 3600 * gpus
     return VALUE_PER_GPU_HOUR * multiple * gpu_hours
+
+
+def with_default_utility(
+    job: Job,
+    worker: Mapping[str, int],
+    slot_seconds: Fraction,
+    multiple: float = 1.0,
+    by: float | None = None,
+) -> Job:
+    """Return a job with the default utility; the parameters are those of `default_utility`."""
+    utility = default_utility(job, worker, slot_seconds, multiple, by)
+    rate = default_value_per_unit(job, worker, slot_seconds, multiple)
+    return replace(job, utility=utility, has_default_utility=True, value_per_unit=rate)

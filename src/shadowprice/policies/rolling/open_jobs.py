@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
@@ -67,6 +68,8 @@ class OpenJobs(JobRows):
         Maximum progress units of a slot if every worker count fitted on one server.
     full_utility : ndarray of float64, shape (rows,)
         Utility of completing in the slot of arrival.
+    predicted : ndarray of bool, shape (rows,)
+        Whether the remaining work is a prediction (`limit_predictions`).
     final_slot : int
         Last slot in which a job may run.
     """
@@ -87,6 +90,7 @@ class OpenJobs(JobRows):
         self.expected_remaining = np.zeros(0, np.int64)
         self.max_gain_colocated = np.zeros(0, np.int64)
         self.full_utility = np.zeros(0)
+        self.predicted = np.zeros(0, np.bool_)
         self._utilities = UtilityTable()
         self.arrays = self._new_arrays(0, 8)
         self.placements = NO_PLACEMENTS._replace(
@@ -139,6 +143,7 @@ class OpenJobs(JobRows):
         arrays.hull_size[row] = len(hull)
         arrays.hull[row, : len(hull)] = hull
         arrays.remaining[row] = job.required
+        self.predicted[row] = job.predicted
         arrays.arrival[row] = job.arrival
         arrays.tenant[row] = self._quotas.row_of(self._cluster, job)
         loss = self.restart_loss[row] = float(job.restart)
@@ -150,6 +155,7 @@ class OpenJobs(JobRows):
         self.level[row] = -1
         self.expected_remaining[row] = -1
         self.max_gain_colocated[row] = int(job.internal_gains.max())
+        self.limit_predictions(job.arrival)
         return row
 
     def revise_length(self, job: Job) -> None:
@@ -198,6 +204,7 @@ class OpenJobs(JobRows):
         """Remove a job; return its former row."""
         row = super().remove(name)
         self.promise[row] = -1
+        self.predicted[row] = False
         return row
 
     def name(self, row: int) -> str:
@@ -227,7 +234,21 @@ class OpenJobs(JobRows):
                 is_estimate = True
                 if self.expected_remaining[row] >= 0:
                     remaining[row] = min(remaining[row], self.expected_remaining[row])
+        self.limit_predictions(view.slot)
         return is_estimate
+
+    def limit_predictions(self, slot: int) -> None:
+        """Limit predicted work to what a job can do from a slot on while it has a utility.
+
+        A job earns nothing if its work is longer, so it is planned as if it weren't.
+        """
+        rows = np.flatnonzero(self.predicted)
+        if len(rows):
+            arrays = self.arrays
+            certain = self._max_of(arrays.certain_gains, rows)
+            gain = np.where(certain > 0, certain, self.max_gain(rows))
+            slots = np.clip(arrays.last_slot[rows] - slot + 1, 1, bounds.JOB_SLOTS.most)
+            arrays.remaining[rows] = np.minimum(arrays.remaining[rows], gain * slots)
 
     def record_levels(self, rows: Integers, level: Integers, unmoved: Flags) -> None:
         """Record the levels of the slot that begins, -1 for none, and its expected progress.
@@ -263,9 +284,13 @@ class OpenJobs(JobRows):
 
     def max_gain(self, rows: Integers) -> Integers:
         """Return the maximum progress units of each row in a slot, in either mode."""
+        return self._max_of(self.arrays.gains, rows)
+
+    def _max_of(self, gains: Integers, rows: Integers) -> Integers:
+        """Return the maximum of each row's gains, which ascend in each of the two modes."""
         arrays = self.arrays
         spread, colocated = arrays.spread_levels[rows] - 1, arrays.levels[rows] - 1
-        return np.maximum(arrays.gains[rows, spread], arrays.gains[rows, colocated])
+        return np.maximum(gains[rows, spread], gains[rows, colocated])
 
     def ends_first(self, job: Job, done: int) -> bool:
         """Return whether completing in a slot is too late only because the timespan ends."""
@@ -276,7 +301,7 @@ class OpenJobs(JobRows):
 
         The slot before arrival if there is none.
         """
-        shortest = job.min_slots_colocated - 1
+        shortest = 0 if job.predicted else job.min_slots_colocated - 1
         best = float(job.utility.values(np.array([shortest], np.float64))[0])
         low, high = job.arrival + shortest, final
         if best <= 0.0 or low > high:
@@ -400,6 +425,7 @@ _COLUMNS: Final = {
     "expected_remaining": -1,
     "max_gain_colocated": 0,
     "full_utility": 0,
+    "predicted": False,
 }
 """Columns besides `JobArrays` and placements, and the value of an unused row."""
 

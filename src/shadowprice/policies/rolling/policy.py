@@ -246,7 +246,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         Also return whether prices are learnt from the job.
         """
         state, jobs = self._state, self._state.jobs
-        done = slot + job.min_slots_colocated - 1
+        done = slot if job.predicted else slot + job.min_slots_colocated - 1
         if jobs.arrays.last_slot[row] < done:
             self._remove_job(job.name)
             refuse = refuse_past_end if jobs.ends_first(job, done) else refuse_no_value
@@ -259,6 +259,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         is_infeasible = (
             answer.reason is RefusalReason.TOO_LATE
             and state.servers.all_up
+            and not job.predicted
             and not jobs.restart_loss[row]
             and not self._quotas.given  # a waiting job may use shares of other tenants
         )
