@@ -10,7 +10,8 @@ import pytest
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant
-from shadowprice.policies.pricing.clearing import ClearingPrice, Floats
+from shadowprice.policies.pricing.clearing import ClearingPrice, Floats, ln_price_of_promises
+from shadowprice.policies.pricing.measures import PriceContribution
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.workloads import GBPS, cluster, job
@@ -22,7 +23,7 @@ def add(market: ClearingPrice, arrival: int, ln_density: float, use: Floats) -> 
 
 
 def test_it_is_the_density_of_the_job_that_uses_up_the_pool() -> None:
-    market = ClearingPrice(np.array([2.0, 4.0]), 10, known=True)
+    market = ClearingPrice(np.array([2.0, 4.0]), 10)
     for density, use in ((5.0, 6.0), (1.0, 9.0), (3.0, 15.0), (2.0, 1.0)):
         add(market, 3, math.log(density), np.array([use, 1.0]))
     # 10 slots of 2: the jobs of density 5 and 3 take 21 of 20, so 3 is the last that counts.
@@ -30,17 +31,17 @@ def test_it_is_the_density_of_the_job_that_uses_up_the_pool() -> None:
 
 
 def test_it_is_zero_where_there_is_room_for_all() -> None:
-    market = ClearingPrice(np.array([2.0, 0.0]), 10, known=True)
+    market = ClearingPrice(np.array([2.0, 0.0]), 10)
     add(market, 0, 0.0, np.array([19.0, 7.0]))
     assert market.ln_price() == -math.inf
-    assert ClearingPrice(np.array([1.0]), 5, known=True).ln_price() == -math.inf
+    assert ClearingPrice(np.array([1.0]), 5).ln_price() == -math.inf
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_is_the_dual_price_of_the_pool_as_one_machine(seed: int) -> None:
     rng = np.random.default_rng(seed)
     density, use = rng.uniform(0.1, 9, 30), rng.uniform(1, 5, 30)
-    market = ClearingPrice(np.array([1.0]), 40, known=True)
+    market = ClearingPrice(np.array([1.0]), 40)
     for ln_density, amount in zip(np.log(density), use, strict=True):
         add(market, 0, float(ln_density), np.array([amount]))
     model = highspy.Highs()
@@ -52,41 +53,40 @@ def test_it_is_the_dual_price_of_the_pool_as_one_machine(seed: int) -> None:
     assert math.exp(market.ln_price()) == pytest.approx(dual)
 
 
-def test_the_busiest_window_counts_or_the_latest_where_more_will_come() -> None:
-    known = ClearingPrice(np.array([1.0]), 10, known=True)
-    seen = ClearingPrice(np.array([1.0]), 10, known=False)
+def test_the_busiest_window_counts() -> None:
+    market = ClearingPrice(np.array([1.0]), 10)
     for arrival, density in ((0, 2.0), (3, 7.0), (5, 4.0), (25, 9.0), (26, 3.0), (26, 2.0)):
-        add(known, arrival, math.log(density), np.array([6.0]))
-        add(seen, arrival, math.log(density), np.array([6.0]))
+        add(market, arrival, math.log(density), np.array([6.0]))
     # Slots 0-9: 7 and 4 fill the machine. Slots 20-29: 9 and 3 do.
-    assert known.ln_price() == pytest.approx(math.log(4.0))
-    # Three jobs of 6 may be chance: 18 less the root of 3 * 36 is below 10. A fourth is not.
-    assert seen.ln_price() == -math.inf
-    add(seen, 27, math.log(2.5), np.array([6.0]))
-    assert seen.ln_price() == pytest.approx(math.log(2.0))
+    assert market.ln_price() == pytest.approx(math.log(4.0))
 
 
-def test_what_is_forgotten_never_counted() -> None:
-    rng = np.random.default_rng(4)
-    market = ClearingPrice(np.array([3.0]), 12, known=False)
-    every: list[tuple[int, float, float]] = []
-    arrival = 0
-    for _ in range(400):
-        arrival += int(rng.integers(3))
-        every.append((arrival, float(rng.normal()), float(rng.uniform(0.5, 9))))
-        add(market, every[-1][0], every[-1][1], np.array([every[-1][2]]))
-        market.ln_price()
-    market.resize(np.array([2.0]))
-    recent = sorted((-ln, use) for at, ln, use in every if at > arrival - 12)
-    taken = spread = 0.0
-    for negative, use in recent:
-        taken, spread = taken + use, spread + use * use
-        if taken - math.sqrt(spread) >= 12 * 2.0:
-            assert market.ln_price() == -negative
-            break
-    else:
-        pytest.fail("the window is never full, which shows nothing")
-    assert market._count <= len(recent)
+def promised(density: float, use: float) -> tuple[int, PriceContribution]:
+    """Return a job of one resource that takes ``use`` shares times slots."""
+    none = np.zeros(1)
+    shares = np.array([use])
+    best = math.log(density * use)
+    return 0, PriceContribution(none, best, best, math.log(use), 1, 10, none, shares)
+
+
+def test_promised_jobs_clear_half_of_the_pool() -> None:
+    jobs = [promised(density, 6.0) for density in (2.0, 7.0, 4.0, 3.0)]
+    # Two servers for 10 slots; 7 and 4 fill half of them.
+    price = ln_price_of_promises(jobs, np.array([2.0]), 40, 10)
+    assert price == pytest.approx(math.log(0.45 * 4.0))
+    # In a new service, capacity counts from the beginning on.
+    new = ln_price_of_promises(jobs, np.array([2.0]), 4, 10)
+    assert new == pytest.approx(math.log(0.45 * 7.0))
+
+
+def test_without_scarcity_the_price_falls_below_every_promised_job() -> None:
+    jobs = [promised(5.0, 2.0), promised(3.0, 2.0), promised(4.0, 2.0)]
+    prices = [ln_price_of_promises(jobs, np.array([room]), 10, 10) for room in (1.6, 8.0, 80.0)]
+    # 6 of 8, 40 and 400 to the fourth power.
+    assert prices == pytest.approx(
+        [math.log(0.45 * 3.0 * (6 / half) ** 4) for half in (8, 40, 400)]
+    )
+    assert ln_price_of_promises([], np.array([1.0]), 10, 10) == -math.inf
 
 
 @pytest.mark.parametrize("prices", ["offline", "online"])

@@ -82,7 +82,7 @@ def test_what_depends_on_settings_is_told_of_them() -> None:
 
     assert can("oasis").guarantees
     assert can("pdors", prices="offline").forgets_refused
-    assert not can("pdors", prices="online").forgets_refused
+    assert can("pdors", prices="online").forgets_refused
     assert can("oasis", prices="offline", split="half").forgets_refused
     assert not can("oasis", prices="offline", split="auto").forgets_refused
     assert can("rrh").forgets_refused

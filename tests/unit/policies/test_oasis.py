@@ -451,19 +451,19 @@ def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
     on = replace(on, capacity=capacity)
     jobs = [replace(all_reduce(on, f"a-{at}"), utility=Constant(2.0 + at)) for at in range(3)]
     jobs += [job(on, f"p-{at}", utility=Constant(4.0 + at)) for at in range(9)]
-    told = []
-    for split in ("auto", "half"):
-        policy = oasis(on, prices="online", split=split, lower=lower)
-        engine = Engine(on, policy)
-        for one in jobs:
-            engine.handle(JobsArrived(0, (one,)))
-        last = {f"p-{at}": engine.jobs[f"p-{at}"] for at in range(9)}
-        told.append((policy.parameters_in_force(), last))
+    policy = oasis(on, prices="online", split="auto", lower=lower)
+    engine = Engine(on, policy)
+    for one in jobs:
+        engine.handle(JobsArrived(0, (one,)))
+    halves = oasis(on, prices="online", split="half", lower=lower)
+    admitted = [one for one in jobs if engine.jobs[one.name].status is Status.ADMITTED]
+    for one in admitted:
+        halves.learn(engine.view, one)
     for pool in ("worker", "ps"):
-        one, other = (parameters[pool] for parameters, _ in told)
-        assert one["ln_L"] == pytest.approx(other["ln_L"], rel=1e-12)
-        assert one["ln_U"] == pytest.approx(other["ln_U"], rel=1e-12)
-    assert any(record.status is Status.ADMITTED for record in told[0][1].values())
+        found, expected = (each.parameters_in_force()[pool] for each in (policy, halves))
+        assert found["ln_L"] == pytest.approx(expected["ln_L"], rel=1e-12)
+        assert found["ln_U"] == pytest.approx(expected["ln_U"], rel=1e-12)
+    assert any(one.ps is not None for one in admitted)
 
 
 def test_whole_chunks_are_planned_with_their_restarts() -> None:

@@ -376,14 +376,16 @@ def test_the_first_job_pays_the_printed_lower_price() -> None:
     assert payoffs == [pytest.approx(50.0 - paid, rel=1e-9)]
 
 
-def test_prices_learnt_online_are_the_offline_ones_once_all_are_seen() -> None:
+def test_prices_learnt_online_are_the_offline_ones_of_the_admitted_jobs() -> None:
     rng = np.random.default_rng(8)
     on = random_pool(rng)
     jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=3) for at in range(6)]
-    offline = make_policy("pdors", PolicyContext(on, jobs, 8), {"preset": "paper"})
     learning = {"preset": "paper", "prices": "online"}
     online = make_policy("pdors", PolicyContext(on, jobs, 8), learning)
-    Simulation(on, jobs, online, until=8).run()
+    engine = Simulation(on, jobs, online, until=8).run()
+    admitted = [one for one in jobs if engine.jobs[one.name].plans]
+    assert admitted
+    offline = make_policy("pdors", PolicyContext(on, admitted, 8), {"preset": "paper"})
     assert online.parameters_in_force()["ln_L"] == offline.parameters_in_force()["ln_L"]
     assert online.parameters_in_force()["ln_U"] == offline.parameters_in_force()["ln_U"]
 

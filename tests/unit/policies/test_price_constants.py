@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-import pickle
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
@@ -24,6 +26,7 @@ from shadowprice.policies.pricing.constants import (
 )
 from shadowprice.policies.pricing.measures import ContributionCache, use_cache
 from tests.oracles.oasis import constants_as_printed
+from tests.support.examples import example_count
 from tests.support.workloads import GBPS, GIB, cluster, job
 
 
@@ -200,8 +203,9 @@ def test_given_constants_are_taken_as_they_are() -> None:
     assert list(constants.scaled(2.0).ln_upper) == [pytest.approx(math.log(16.0)), -math.inf]
 
 
-@pytest.mark.parametrize("floor", ["theory", "clearing"])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("floor", "known"), [("theory", True), ("theory", False), ("clearing", True)]
+)
 @pytest.mark.parametrize("seed", range(6))
 def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
     seed: int, known: bool, floor: str
@@ -219,15 +223,56 @@ def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
         for shown in (one, other, one):
             before, twin = learner.constants(), learner.copy()
             told = learner.constants_with(shown)
-            assert learner.constants().ln_lower == before.ln_lower
-            assert list(learner.constants().ln_upper) == list(before.ln_upper)
-            assert twin.learn([shown]) == (told is not None)
-            if told is not None:
-                changes += 1
-                assert told.ln_lower == twin.constants().ln_lower
-                assert list(told.ln_upper) == list(twin.constants().ln_upper)
+            assert not learner.constants().differ(before)
+            assert twin.learn([shown]) == told.differ(before)
+            changes += told.differ(before)
+            assert not told.differ(twin.constants())
         learner.learn([one])
     assert changes
+
+
+@pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
+@given(
+    arrivals=st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.integers(1, 9**6))),
+    later=st.integers(0, 30),
+)
+@settings(max_examples=example_count(40), deadline=None, derandomize=True)
+def test_a_job_that_was_taken_back_leaves_no_trace(
+    floor: Lower, arrivals: list[tuple[int, bool, int]], later: int
+) -> None:
+    """Whatever it was worth, and whatever else was learnt and forgotten in between."""
+    on = cluster(1, 1)
+    pool = PricePool.of(on, on.hosts_workers)
+    lower = LowerConstant(floor, StandaloneValue(on, on.hosts_workers, on.hosts_ps))
+    attacked, spared = (
+        ConstantsLearner(pool, "workers", 12, None, lower, known=False) for _ in range(2)
+    )
+    hostile = []
+    for at, (arrival, is_hostile, value) in enumerate(sorted(arrivals)):
+        one = job(on, f"job-{at}", arrival=arrival, utility=Constant(float(value)))
+        attacked, spared = attacked.at(arrival), spared.at(arrival)
+        attacked.learn([one])
+        if is_hostile:
+            hostile.append(one.name)
+        else:
+            spared.learn([one])
+    for name in hostile:
+        attacked = attacked.without(name)
+    slot = max((arrival for arrival, *_ in arrivals), default=0) + later
+    assert not attacked.at(slot).constants().differ(spared.at(slot).constants())
+
+
+def test_after_an_idle_horizon_prices_are_those_of_a_new_service() -> None:
+    on = cluster(1, 1)
+    pool = PricePool.of(on, on.hosts_workers)
+    learner = ConstantsLearner(pool, "workers", 12, None, LowerConstant("clearing"), known=False)
+    fresh = learner.copy()
+    for at in range(40):
+        learner.learn([job(on, f"job-{at}", arrival=at // 8, utility=Constant(1e5))])
+    lower = [learner.at(slot).constants().ln_lower for slot in range(5, 17)]
+    assert lower[0] > math.log(1.0)
+    assert all(later <= earlier for earlier, later in pairwise(lower))
+    assert learner.at(16).constants().differ(fresh.at(16).constants()) is False
 
 
 @pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
@@ -313,26 +358,6 @@ def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_the
             assert constants.ln_upper == pytest.approx(expected.ln_upper, rel=1e-12)
             told += math.isfinite(expected.ln_lower)
     assert told > 60
-
-
-def test_what_is_kept_for_servers_of_other_sizes_stays_small() -> None:
-    """It is written down with every event of a live service: a few of thousands of jobs."""
-    on = cluster(2, 2)
-    rng = np.random.default_rng(7)
-    units = np.array([1000, 1000, GIB, GBPS])
-    learner = ConstantsLearner(
-        PricePool.of(on, on.hosts_workers),
-        "workers",
-        12,
-        None,
-        LowerConstant("theory"),
-        known=False,
-    )
-    for at in range(3000):
-        worker = dict(zip(on.resources, (units * rng.uniform(1, 9, 4)).tolist(), strict=True))
-        epochs = int(rng.integers(1, 99))
-        learner.learn([job(on, f"job-{at}", ps=None, worker_amounts=worker, epochs=epochs)])
-    assert len(pickle.dumps(learner)) < 10_000
 
 
 @pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])

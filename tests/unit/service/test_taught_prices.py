@@ -19,6 +19,7 @@ from tests.unit.service.test_durable_engine import Bench
 HUGE = {"kind": "constant", "value": 1e5}
 TOO_LARGE = {"chunks": 50, "workers": {"min": 50, "max": 50}}
 WHOLE_CLUSTER = {"chunks": 12, "minibatches": 4_000, "workers": {"min": 12, "max": 12}}
+TEN_SLOTS = WHOLE_CLUSTER | {"minibatches": 100}
 RESTARTS_FOR_EVER = TOO_LARGE | {"restart": "60s"}
 
 Attack = Callable[[Bench], None]
@@ -37,7 +38,19 @@ def submit_what_never_gets_a_promise(bench: Bench) -> None:
 
 def submit_and_cancel(bench: Bench) -> None:
     for number in range(4):
-        bench.submit(f"attack-{number}", utility=HUGE, **WHOLE_CLUSTER)
+        bench.submit(
+            f"attack-{number}", utility=HUGE, **(TEN_SLOTS if number % 2 else WHOLE_CLUSTER)
+        )
+    for number in range(4):
+        if bench.truth.views.get(f"attack-{number}") is not None:
+            bench.do(CancelJob(f"attack-{number}"))
+
+
+def submit_and_cancel_with_ps(bench: Bench) -> None:
+    """Servers that are divided for parameter servers have other prices."""
+    for number in range(4):
+        ps = {"workers": {"min": 4, "max": 4}, "chunks": 4, "ps": {"cpu": 1}}
+        bench.submit(f"attack-{number}", utility=HUGE, **ps)
     for number in range(4):
         if bench.truth.views.get(f"attack-{number}") is not None:
             bench.do(CancelJob(f"attack-{number}"))
@@ -65,30 +78,28 @@ def honest(bench: Bench, name: str) -> tuple[Any, ...]:
     return (quoted.quote.price, *shown, dict(prices_by_kind(posted)))
 
 
-@pytest.mark.parametrize("is_first", [False, True])
-@pytest.mark.parametrize(
-    ("policy", "attack", "points"),
-    [
-        ("rolling", submit_what_cannot_fit, 0),
-        ("rolling", submit_what_cannot_fit, RICH),
-        ("rolling", submit_what_never_gets_a_promise, RICH),
-        ("rolling", submit_and_cancel, 0),
-        ("rolling", submit_and_cancel, RICH),
-        ("rolling", submit_without_points, 0),
-        *(
-            (policy, attack, 0)
-            for policy in ("oasis", "pdors")
-            for attack in (submit_what_cannot_fit, submit_and_cancel, submit_without_points)
-        ),
-    ],
+ATTACKS = (
+    submit_what_cannot_fit,
+    submit_what_never_gets_a_promise,
+    submit_and_cancel,
+    submit_and_cancel_with_ps,
 )
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("points", [0, RICH, None])
+@pytest.mark.parametrize("attack", [*ATTACKS, submit_without_points])
+@pytest.mark.parametrize("policy", ["rolling", "oasis", "pdors"])
 def test_an_attack_moves_no_price_of_another_tenant(
-    tmp_path: Path, policy: str, attack: Attack, points: int, is_first: bool
+    tmp_path: Path, policy: str, attack: Attack, points: int | None, is_first: bool
 ) -> None:
+    if attack is submit_without_points and points != 0:
+        pytest.skip("who has points pays for these jobs")
     results = []
     for attacked in (False, True):
         bench = Bench(tmp_path / f"data-{attacked}", policy)
-        bench.do(PutTenant("attacker", None, Budget(points * POINT, 86_400), budgeted=True))
+        budget = None if points is None else Budget(points * POINT, 86_400)
+        bench.do(PutTenant("attacker", None, budget, budgeted=points is not None))
         bench.do(PutTenant("honest", None))
         first = None if is_first else honest(bench, "first")
         if attacked:
@@ -97,6 +108,29 @@ def test_an_attack_moves_no_price_of_another_tenant(
             bench.read()
         bench.slot()
         results.append((first, honest(bench, "second"), honest(bench, "third")))
+        bench.store.close()
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("policy", ["oasis", "pdors"])
+def test_after_an_idle_horizon_a_quote_is_that_of_a_new_service(
+    tmp_path: Path, policy: str
+) -> None:
+    results = []
+    for was_busy in (False, True):
+        bench = Bench(tmp_path / f"data-{was_busy}", policy, virtual=True)
+        bench.do(PutTenant("rich", None))
+        bench.do(PutTenant("honest", None))
+        bench.slot()
+        if was_busy:
+            bench.tenant = "rich"
+            for number in range(12):
+                bench.submit(f"rich-{number}", utility=HUGE, **TEN_SLOTS)
+            price, cost, *_ = honest(bench, "meanwhile")
+            assert cost is None or price > results[0][0]  # too dear, or dearer
+            bench.read()
+        bench.slot(2 * CLUSTER.horizon)
+        results.append(honest(bench, "cheap"))
         bench.store.close()
     assert results[0] == results[1]
 

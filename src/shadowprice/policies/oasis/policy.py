@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.policies.oasis.parameters import OasisParameters
 from shadowprice.policies.oasis.planner import ScheduleSearch
@@ -28,6 +27,7 @@ from shadowprice.policies.pricing.constants import (
     PriceConstants,
     PricePool,
 )
+from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import PricedOffer
 from shadowprice.policies.pricing.posted import read_posted_prices
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
@@ -52,6 +52,7 @@ class OasisPolicy(PricedAdmission):
             parameters.split == "auto" and parameters.prices == "offline" and with_ps
         )
         self._undivided = parameters.split == "auto" and not divided
+        self._reunites = self._undivided and parameters.prices == "online"
         self._halved = divided
         kinds: tuple[Carries, ...] = ("workers", "ps")
         members = server_pools(cluster, halved=divided)
@@ -82,12 +83,17 @@ class OasisPolicy(PricedAdmission):
         if self._posted is not None:
             # No theorem covers posted prices, and they don't price copies of tasks.
             self.capabilities = replace(self.capabilities, runs_bags=False, guarantees=False)
-        if self._undivided:
+        if self._undivided and parameters.prices != "online":
             # Dividing the servers for a job changes the state even if the job is refused.
             self.capabilities = replace(self.capabilities, forgets_refused=False)
 
     def expect(self, jobs: Sequence[Job]) -> None:
-        """Divide the servers before the first job with parameter servers is decided."""
+        """Divide the servers before the first job with parameter servers is decided.
+
+        If prices are learnt, only promised jobs divide them (`_divide_for`).
+        """
+        if self._parameters.prices == "online":
+            return
         if self._undivided and any(job.ps is not None for job in jobs):
             self._divide()
 
@@ -105,18 +111,43 @@ class OasisPolicy(PricedAdmission):
         return None if offer.bound is None else Shortfall(value, offer.bound)
 
     @contextmanager
-    def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
+    def as_if_learnt(
+        self, view: View, job: Job, again: tuple[int, Measures] | None = None
+    ) -> Iterator[None]:
+        """Post the prices that a job would meet on arrival, and divide the servers as it would."""
         before = self._planner, self._learners, self._undivided, self._halved
-        if self._undivided and job.ps is not None:
-            self._divide()
+        self._divide_for(view, job)
         try:
-            with super()._as_if_learnt(job, ledger):
+            with super().as_if_learnt(view, job, again):
                 yield
         finally:
             self._planner, self._learners, self._undivided, self._halved = before
 
+    def learn(self, view: View, job: Job, again: tuple[int, Measures] | None = None) -> None:
+        """Learn prices from a promised job, and keep the servers divided as its plan is."""
+        self._divide_for(view, job)
+        super().learn(view, job, again)
+
+    def _take_back(self, view: View, name: str) -> None:
+        super()._take_back(view, name)
+        self._divide_for(view, None)
+
+    def _divide_for(self, view: View, job: Job | None) -> None:
+        """Divide the servers if a job that teaches, or this one, has parameter servers.
+
+        Otherwise all `any` servers carry workers again, if prices are learnt.
+        """
+        needed = job is not None and job.ps is not None
+        if self._undivided and needed:
+            self._divide()
+        elif self._reunites and self._halved and not needed:
+            _, servers = self._learners_at(view)
+            if not servers.is_used:
+                self._halved, self._undivided = False, True
+                self._follow(self._cluster)
+
     def _divide(self) -> None:
-        """Give half of the `any` servers to parameter servers from now on.
+        """Give half of the `any` servers to parameter servers.
 
         Running processes stay on these servers, which get no new workers.
         """

@@ -22,8 +22,8 @@ class PdorsParameters(PriceParameters):
     prices: Literal["auto", "offline", "online", "given"] = Field(
         default="auto",
         description="L and U. offline: (3.13)-(3.14) over the whole job set, known in a simulation "
-        "only; online: over the jobs seen so far; given: as set below; auto: offline where the job "
-        "set is known, online where it is not",
+        "only; online: over the jobs promised in the last horizon; given: as set "
+        "below; auto: offline where the job set is known, online where it is not",
     )
     placement: Literal["randomised", "exact", "greedy"] = Field(
         default="randomised",

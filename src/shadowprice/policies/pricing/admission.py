@@ -18,6 +18,7 @@ from shadowprice.core.events import (
     Decision,
     Displace,
     Drop,
+    JobCancelled,
     JobRevised,
     JobsArrived,
     JobsDisplaced,
@@ -100,17 +101,27 @@ class PricedAdmission(ABC):
             self.capabilities,
             foresees=parameters.prices == "offline",
             charges_restarts=parameters.restarts == "counted",
-            forgets_refused=parameters.prices != "online",  # learners count refused jobs too
+            forgets_refused=True,
         )
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Decide each arriving job once; extend plans that fell short, replan displaced jobs."""
+        for decision in self._decide(view, event):
+            yield decision
+            if isinstance(decision, Drop):
+                self._take_back(view, decision.job)
+
+    def _decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         match event:
             case JobsArrived(_, jobs):
                 self.expect(jobs)
+                self._follow_slot(view)
                 for job in jobs:
-                    self.learn(job, view.ledger)
-                    yield self.weigh(view, job)[0]
+                    with self.as_if_learnt(view, job):
+                        decision = self.weigh(view, job)[0]
+                    if isinstance(decision, Commit):
+                        self.learn(view, job)
+                    yield decision
             case JobsDisplaced(_, names, server):
                 reason = _fell_short(view, server)
                 for name in self._dearest_first(view, names):
@@ -131,8 +142,10 @@ class PricedAdmission(ABC):
                     if state is not None and state.plan is plans[name]:
                         yield from self._extend(view, state)
             case JobRevised(_, job, admission=True):
-                with self._as_if_learnt(job, view.ledger):  # the prices that a new job would meet
+                with self.as_if_learnt(view, job):  # the prices that a new job would meet
                     yield from self._readmit(view, view.open_jobs[job.name])
+            case JobCancelled(_, name):
+                self._take_back(view, name)
             case _:
                 return
 
@@ -140,29 +153,53 @@ class PricedAdmission(ABC):
         """Prepare for jobs that arrive together, before the first one is decided."""
         del jobs
 
-    def learn(
-        self, job: Job, ledger: LedgerView, again: tuple[int, Measures] | None = None
-    ) -> bool:
-        """Update the prices for an arriving job, if they are learnt; return whether they changed.
+    def learn(self, view: View, job: Job, again: tuple[int, Measures] | None = None) -> None:
+        """Learn prices from a promised job, if prices are learnt.
 
         Parameters
         ----------
+        view : View
+            The reservations before the job's own.
         job : Job
             The job.
-        ledger : LedgerView
-            The reservations that it meets.
         again : (int, dict), optional
             Position in a job set that is processed repeatedly, and the cache of its jobs'
             contributions.
         """
         if self._parameters.prices != "online":
-            return False
-        changed = False
-        for learner, board in zip(self._learners, self._planner.boards, strict=True):
-            if learner.learn((job,)) if again is None else learner.update_job(job, *again):
-                changed = True
-                board.set_constants(self._parameters.scaled(learner.constants()), ledger)
-        return changed
+            return
+        self._learners = self._learners_at(view)
+        for learner in self._learners:
+            if again is None:
+                learner.learn((job,))
+            else:
+                learner.update_job(job, *again)
+        self._post(view.ledger, [learner.constants() for learner in self._learners])
+
+    def _take_back(self, view: View, name: str) -> None:
+        """Post the prices without what a job has taught: it ended without its result."""
+        if self._parameters.prices == "online":
+            self._learners = tuple(learner.without(name) for learner in self._learners)
+            self._follow_slot(view)
+
+    def _follow_slot(self, view: View) -> None:
+        """Post the prices of the view's slot: what was learnt long ago no longer counts."""
+        if self._parameters.prices == "online":
+            self._learners = self._learners_at(view)
+            self._post(view.ledger, [learner.constants() for learner in self._learners])
+
+    def _learners_at(self, view: View) -> tuple[ConstantsLearner, ...]:
+        """Return the learners of the view's slot; the present ones stay unchanged."""
+        if self._parameters.prices != "online":
+            return self._learners
+        return tuple(learner.at(view.slot) for learner in self._learners)
+
+    def _post(self, ledger: LedgerView, constants: Sequence[PriceConstants]) -> None:
+        """Post learnt constants."""
+        for board, learnt in zip(self._planner.boards, constants, strict=True):
+            scaled = self._parameters.scaled(learnt)
+            if board.constants.differ(scaled):
+                board.set_constants(scaled, ledger)
 
     def weigh(
         self, view: View, job: Job, *, measured: bool = False
@@ -249,13 +286,16 @@ class PricedAdmission(ABC):
     def slot_prices(self, view: View) -> NDArray[np.float64]:
         """Return the price of all of each server's resources in the next slot."""
         prices = np.zeros(self._cluster.capacity.shape)
-        for board in self._planner.boards:
-            prices[board.servers] += board.server_totals(view.ledger)
+        for learner, board in zip(self._learners_at(view), self._planner.boards, strict=True):
+            constants = board.constants
+            if self._parameters.prices == "online":
+                constants = self._parameters.scaled(learner.constants())
+            prices[board.servers] += board.server_totals(view.ledger, constants)
         return prices
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Answered:
         """Return the decision on the job if it arrived now, with its best offer."""
-        with self._as_if_learnt(job, view.ledger):
+        with self.as_if_learnt(view, job):
             self._planner.follow(view.ledger)
             quote = self._planner.quote(view, job, job.required)
             if not (self._explained or explained) and quote.outpriced() is not None:
@@ -274,7 +314,9 @@ class PricedAdmission(ABC):
         return Answered(job.name, view.slot, answer, *numbers, refusal=refusal)
 
     @contextmanager
-    def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
+    def as_if_learnt(
+        self, view: View, job: Job, again: tuple[int, Measures] | None = None
+    ) -> Iterator[None]:
         """Post the prices that a job would meet on arrival within the block.
 
         Afterwards the boards have their former prices, and nothing was learnt.
@@ -282,16 +324,14 @@ class PricedAdmission(ABC):
         boards = self._planner.boards
         former = [board.constants for board in boards]
         if self._parameters.prices == "online":
-            for learner, board in zip(self._learners, boards, strict=True):
-                constants = learner.constants_with(job)
-                if constants is not None:
-                    board.set_constants(self._parameters.scaled(constants), ledger)
+            learners = self._learners_at(view)
+            self._post(view.ledger, [learner.constants_with(job, again) for learner in learners])
         try:
             yield
         finally:
             for board, constants in zip(boards, former, strict=True):
                 if board.constants is not constants:
-                    board.set_constants(constants, ledger)
+                    board.set_constants(constants, view.ledger)
 
     def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
         """Return admitted jobs in order of the payoff that each could have, the largest first.

@@ -101,16 +101,16 @@ class PriceBoard:
         groups = self._groups.groups
         return groups._replace(row_of=groups.row_of[:slots])
 
-    def server_totals(self, ledger: LedgerView) -> Floats:
+    def server_totals(self, ledger: LedgerView, constants: PriceConstants) -> Floats:
         """Return the price of all of each server's resources in the ledger's first slot.
 
-        Changes nothing: the groups don't follow the ledger, whose window may be a later one.
+        ``constants`` are those in force then. Changes nothing: the groups don't follow the ledger,
+        whose window may be a later one.
 
         Returns
         -------
         ndarray of float64, shape (pool servers, resources)
         """
-        constants = self.constants
         used = ledger.used[0][self.servers]
         prices = exponential_prices(used, self._capacity, _lower(constants), constants.ln_upper)
         out = (ledger.capacity[self.servers] == 0).all(axis=1)

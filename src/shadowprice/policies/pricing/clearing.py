@@ -7,20 +7,26 @@ nearly full.
 The clearing price is the dual of the pool as one big machine over one planning window. Jobs of the
 window are accepted by utility density until the scarcest resource is used up. The density of the
 last one is the price; it is 0 if all jobs fit. Demand is bursty, so the busiest window counts.
+
+If jobs aren't known in advance, only promised jobs count (`ln_price_of_promises`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import copy
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.policies.pricing.measures import PriceContribution
+
 Floats = NDArray[np.float64]
 
-_GUESSED_AHEAD: Final = 20
+_GUESSED_AHEAD: Final = 8
+"""Part of a window without demand that is assumed before the first slot."""
 _RENEWALS: Final = 50
 _ARRIVAL, _DENSITY, _BEST, _USES = range(4)
 """Columns of the array of jobs."""
@@ -29,7 +35,7 @@ _FEWEST: Final = 16
 
 
 class ClearingPrice:
-    """The clearing price over the jobs seen so far.
+    """The clearing price of a job set that is known in advance.
 
     Parameters
     ----------
@@ -37,16 +43,11 @@ class ClearingPrice:
         Capacity of the pool in shares: its equivalent in largest servers.
     window : int
         Slots that a planner looks ahead.
-    known : bool
-        Whether all jobs are known: then the busiest window counts. Otherwise the latest one does:
-        its demand so far, less a standard deviation, over its slots so far and a twentieth of a
-        window.
     """
 
-    def __init__(self, capacity: Floats, window: int, *, known: bool) -> None:
+    def __init__(self, capacity: Floats, window: int) -> None:
         self._capacity = capacity
         self._window = max(window, 1)
-        self._known = known
         # One row a job: arrival, ln of its density and of its utility, use of each resource in
         # shares, and the same in amounts.
         self._jobs = np.empty((0, _USES + 2 * len(capacity)))
@@ -54,14 +55,9 @@ class ClearingPrice:
         self._ln_price = -math.inf
         self._due = 1
         self._seen = 0
-        self._first: int | None = None
-
-    _next: float | None = None
-    """Cached result of `ln_price_to_come`; not part of the policy state."""
 
     def __getstate__(self) -> dict[str, object]:
-        state = {name: value for name, value in vars(self).items() if name != "_next"}
-        return state | {"_jobs": self._jobs[: self._count].copy()}
+        return vars(self) | {"_jobs": self._jobs[: self._count].copy()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         jobs, capacity = state.get("_jobs"), state.get("_capacity")
@@ -80,7 +76,7 @@ class ClearingPrice:
         scale : ndarray of float64, shape (resources,), optional
             New amount of a share of 1, 0 for resources that don't count; unchanged if omitted.
         """
-        self._capacity, self._next = capacity, None
+        self._capacity = capacity
         self._due = min(self._due, self._seen)
         if scale is None:
             return
@@ -121,9 +117,7 @@ class ClearingPrice:
             Amounts times slots of each resource.
         """
         if math.isfinite(ln_best):
-            self._next = None
             self._seen += 1
-            self._first = arrival if self._first is None else min(self._first, arrival)
             self._make_room(1)
             row = self._jobs[self._count]
             row[_ARRIVAL], row[_DENSITY], row[_BEST] = arrival, ln_density, ln_best
@@ -139,19 +133,10 @@ class ClearingPrice:
 
     def join(self, other: ClearingPrice) -> None:
         """Add the jobs of another price, as if they had come later."""
-        self._next = None
         self._seen += other._seen
-        if other._first is not None:
-            self._first = other._first if self._first is None else min(self._first, other._first)
         self._make_room(other._count)
         self._jobs[self._count : self._count + other._count] = other._jobs[: other._count]
         self._count += other._count
-
-    def ln_price_to_come(self) -> float:
-        """Return the result that `ln_price` would have, without changing state."""
-        if self._next is None:
-            self._next = self.copy().ln_price()
-        return self._next
 
     def ln_price(self) -> float:
         """Return the logarithm of the clearing price.
@@ -161,44 +146,79 @@ class ClearingPrice:
         """
         seen = self._seen
         if self._count and seen >= self._due:
-            if not self._known:
-                self._forget()
             jobs = self._jobs[: self._count]
             arrivals = jobs[:, _ARRIVAL]
-            if self._known:
-                windows = (arrivals - arrivals.min()) // self._window
-                prices = [
-                    self._settle(jobs[windows == index], self._window)
-                    for index in np.unique(windows)
-                ]
-                counted = seen
-            else:
-                assert self._first is not None
-                ahead = max(1, self._window // _GUESSED_AHEAD)
-                slots = min(int(arrivals.max()) - self._first + ahead, self._window)
-                prices = [self._settle(jobs, slots)]
-                counted = len(jobs)
-            self._ln_price = max(prices)
-            self._due = seen + max(1, counted // _RENEWALS)
+            windows = (arrivals - arrivals.min()) // self._window
+            self._ln_price = max(
+                self._settle(jobs[windows == index]) for index in np.unique(windows)
+            )
+            self._due = seen + max(1, seen // _RENEWALS)
         return self._ln_price
 
-    def _forget(self) -> None:
-        """Remove the jobs that arrived before the latest window: they never count again."""
-        arrivals = self._jobs[: self._count, _ARRIVAL]
-        kept = arrivals > arrivals.max() - self._window
-        if not kept.all():
-            self._jobs = self._jobs[: self._count][kept]
-            self._count = len(self._jobs)
+    def _settle(self, jobs: Floats) -> float:
+        """Return the logarithm of the price at which jobs clear in a window."""
+        uses = jobs[:, _USES : _USES + len(self._capacity)]
+        return _ln_clearing(jobs[:, _DENSITY], uses, self._window * self._capacity)
 
-    def _settle(self, jobs: Floats, slots: int) -> float:
-        """Return the logarithm of the price at which jobs clear in ``slots`` slots."""
-        limited = self._capacity > 0
-        jobs = jobs[np.argsort(-jobs[:, _DENSITY], kind="stable")]
-        uses = jobs[:, _USES : _USES + len(limited)][:, limited]
-        taken = np.cumsum(uses, axis=0)
-        if not self._known:
-            # A few jobs predict little: subtract the standard deviation of their sum (compound
-            # Poisson distribution), so that one job alone never sets a price.
-            taken -= np.sqrt(np.cumsum(uses * uses, axis=0))
-        full = (taken >= slots * self._capacity[limited]).any(axis=1)
-        return float(jobs[int(np.argmax(full)), _DENSITY]) if full.any() else -math.inf
+
+def _ln_clearing(densities: Floats, uses: Floats, room: Floats) -> float:
+    """Return the density at which jobs, densest first, use up a resource; ``-inf`` if none do."""
+    limited = room > 0
+    order = np.argsort(-densities, kind="stable")
+    taken = np.cumsum(uses[order][:, limited], axis=0)
+    full = (taken >= room[limited]).any(axis=1)
+    return float(densities[order][int(np.argmax(full))]) if full.any() else -math.inf
+
+
+_PART: Final = 0.5
+"""Part of the pool that promised jobs fill at their clearing price."""
+_POWER: Final = 4
+"""Power of the demand, over that part, with which the price falls if the demand is less."""
+_DISCOUNT: Final = 0.45
+"""Price relative to the density of the last job that counts. Below a half, so that equal jobs still
+pay off if they use two pools."""
+
+
+def ln_price_of_promises(
+    jobs: Sequence[tuple[int, PriceContribution]], capacity: Floats, slots: int, window: int
+) -> float:
+    """Return the logarithm of the price at which the promised jobs would fill a part of the pool.
+
+    Promised jobs never exceed the capacity, so the price at which they would fill all of it is 0
+    even in a rush. The price at which they fill half of it rises and falls with the demand, because
+    it decides which jobs are promised next: at a price that is too high, they fill less. With less
+    demand, the price is below that of every promised job, and falls with the demand.
+
+    Parameters
+    ----------
+    jobs : sequence of (int, PriceContribution)
+        Arrivals and contributions, in the order of the promises. The latest fiftieth doesn't count
+        yet, because a change of prices concerns all slots.
+    capacity : ndarray of float64, shape (resources,)
+        Capacity of the pool in shares.
+    slots, window : int
+        Slots so far, and the number of the latest ones that count at most.
+    """
+    jobs = [job for job in jobs[: _renewed(len(jobs))] if math.isfinite(job[1].ln_best)]
+    if not jobs:
+        return -math.inf
+    densities = np.array([one.ln_best - one.ln_use for _, one in jobs])
+    uses = np.array([one.slots * one.shares for _, one in jobs])
+    slots = min(slots + max(1, window // _GUESSED_AHEAD), window)
+    room = _PART * slots * capacity
+    ln_price = _ln_clearing(densities, uses, room)
+    if ln_price > -math.inf:
+        return ln_price + math.log(_DISCOUNT)
+    limited = room > 0
+    part = float((uses.sum(axis=0)[limited] / room[limited]).max(initial=0.0))
+    if part <= 0:
+        return -math.inf
+    return float(densities.min()) + math.log(_DISCOUNT) + _POWER * math.log(part)
+
+
+def _renewed(count: int) -> int:
+    """Return how many of the first jobs set the price: a new fiftieth at a time."""
+    counted = 0
+    while (following := counted + max(1, counted // _RENEWALS)) <= count:
+        counted = following
+    return counted

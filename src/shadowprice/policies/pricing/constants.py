@@ -20,8 +20,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import StandaloneValue
-from shadowprice.policies.pricing.clearing import ClearingPrice
-from shadowprice.policies.pricing.extremes import ExtremeShareSum
+from shadowprice.policies.pricing.clearing import ClearingPrice, ln_price_of_promises
 from shadowprice.policies.pricing.measures import Measures, PriceContribution, active_cache
 
 Floats = NDArray[np.float64]
@@ -38,8 +37,8 @@ class LowerConstant(NamedTuple):
     ----------
     kind : {"theory", "guaranteed", "clearing"}
         theory: (25), (26), (3.14). clearing: that, raised to the price at which the demand would
-        clear (`ClearingPrice`). guaranteed: the L at which the prices of empty servers add up to
-        half of what one job earns alone.
+        clear: `ClearingPrice` if all jobs are known, otherwise `ln_price_of_promises`. guaranteed:
+        the L at which the prices of empty servers add up to half of what one job earns alone.
     alone : Alone or None
         Utility of a job alone, for ``guaranteed``.
     """
@@ -110,6 +109,13 @@ class PriceConstants:
     ln_lower: float
     ln_upper: Floats
 
+    def differ(self, other: PriceConstants) -> bool:
+        """Return whether other constants give other prices."""
+        if self is other:
+            return False
+        same = self.ln_lower == other.ln_lower
+        return not same or bool((self.ln_upper != other.ln_upper).any())
+
     def scaled(self, factor: float, absorbs: Absorbs = "U") -> PriceConstants:
         """Return constants with each ratio U/L multiplied by ``factor``.
 
@@ -144,9 +150,40 @@ _ROUNDING: Final = 1e-9
 """Tolerated error of a difference of logarithms."""
 
 
+class TaughtJob(NamedTuple):
+    """What one job teaches a pool.
+
+    Attributes
+    ----------
+    name : str
+        The job.
+    arrival : int
+        Its arrival slot.
+    ln_alone : float or None
+        ln of its utility alone on the cluster; None if L doesn't depend on it.
+    contribution : PriceContribution or None
+        None if it doesn't use the pool.
+    """
+
+    name: str
+    arrival: int
+    ln_alone: float | None
+    contribution: PriceContribution | None
+
+    def on(self, pool: PricePool) -> TaughtJob:
+        """Return what the job teaches other servers."""
+        if self.contribution is None:
+            return self
+        return self._replace(contribution=_in_shares(pool, self.contribution))
+
+
 @dataclass
 class ConstantsLearner:
-    """Learns the constants over the jobs seen so far: (23)-(26), or (3.13)-(3.14).
+    """Learns the constants (23)-(26), or (3.13)-(3.14), over a set of jobs.
+
+    The set is known in advance, or grows by every promised job. Then a job teaches for one horizon
+    from its arrival, unless it is taken back. The constants are a function of the jobs that teach
+    and of the slot, so a job that was taken back leaves no trace.
 
     Parameters
     ----------
@@ -163,7 +200,7 @@ class ConstantsLearner:
     floor : Floor
         Definition of L.
     known : bool
-        Whether all jobs are known (`ClearingPrice`).
+        Whether all jobs are known in advance.
     since : int
         First slot of the timespan; in a live service, the slot in which it was set.
     """
@@ -181,34 +218,43 @@ class ConstantsLearner:
     _longest: int = field(init=False, default=1)
     _ln_alone: float = field(init=False, default=-math.inf)
     _arrivals: tuple[int, int] | None = field(init=False, default=None)
-    _ln_clearing: float = field(init=False, default=-math.inf)
     _market: ClearingPrice = field(init=False)
-    _elsewhere: _Elsewhere = field(init=False)
+    _taught: tuple[TaughtJob, ...] = field(init=False, default=())
+    """Jobs that teach, in order of their promises; empty if all jobs are known."""
+    _slot: int = field(init=False, default=0)
     _worked_out: tuple[object, PriceConstants] | None = field(
         init=False, default=None, repr=False, compare=False
     )
     """Cached result of `constants` with its inputs; not part of the policy state."""
+    _ln_promised: float | None = field(init=False, default=None, repr=False, compare=False)
+    """Cached clearing price of the promised jobs; not part of the policy state."""
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "_worked_out"}
+        cached = {"_worked_out", "_ln_promised"}
+        return {name: value for name, value in vars(self).items() if name not in cached}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        if "_elsewhere" not in state:
-            raise AttributeError("what was learnt was kept for servers of one size")
-        vars(self).update(state, _worked_out=None)
+        vars(self).update(state, _worked_out=None, _ln_promised=None)
 
     def __post_init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self._ln_upper = np.full(len(self.pool.scale), -np.inf)
-        span = self.horizon if self.until is None else min(self.horizon, self.until)
-        self._market = ClearingPrice(self.pool.room, span, known=self.known)
-        self._elsewhere = _Elsewhere.of(len(self.pool.scale))
+        self._ln_least_rate = self._ln_least_use = math.inf
+        self._longest, self._ln_alone, self._arrivals = 1, -math.inf, None
+        self._market = ClearingPrice(self.pool.room, self._span)
+
+    @property
+    def _span(self) -> int:
+        """Number of slots over which demand is compared with capacity."""
+        return self.horizon if self.until is None else min(self.horizon, self.until)
 
     def copy(self) -> ConstantsLearner:
         """Return an independent copy."""
         clone = copy(self)
         clone._ln_upper = self._ln_upper.copy()
         clone._market = self._market.copy()
-        clone._elsewhere = self._elsewhere.copy()
         return clone
 
     def moved(self, pool: PricePool, alone: StandaloneValue | None = None) -> ConstantsLearner:
@@ -221,34 +267,66 @@ class ConstantsLearner:
         clone = self.copy()
         clone.pool = pool
         clone.floor = self.floor._replace(alone=alone)
-        clone._worked_out = None
-        resized = not np.array_equal(pool.scale, self.pool.scale)
-        clone._market.resize(pool.room, pool.scale if resized else None)
-        if resized and not self.known:
-            clone._ln_upper = self._elsewhere.ln_upper(pool.scale)
-            clone._ln_least_rate = -self._elsewhere.rates.ln_sum(pool.scale)
-            clone._ln_least_use = self._elsewhere.uses.ln_sum(pool.scale)
-            clone._ln_clearing = clone._market.ln_price()
+        clone._worked_out = clone._ln_promised = None
+        if self.known:
+            resized = not np.array_equal(pool.scale, self.pool.scale)
+            clone._market.resize(pool.room, pool.scale if resized else None)
+        else:
+            clone._teach_only([job.on(pool) for job in self._taught])
         return clone
 
     def within(self, until: int | None, since: int) -> ConstantsLearner:
         """Return a learner with the same jobs for a timespan [since, until)."""
         clone = self.copy()
-        clone.until, clone.since, clone._worked_out = until, since, None
+        clone.until, clone.since = until, since
+        clone._worked_out = clone._ln_promised = None
         return clone
+
+    def at(self, slot: int) -> ConstantsLearner:
+        """Return the learner of a later slot: without jobs that no longer teach."""
+        if self.known or slot <= self._slot:
+            return self
+        clone = self.copy()
+        clone._slot, clone._ln_promised = slot, None
+        taught = [job for job in self._taught if job.arrival > slot - self.horizon]
+        if len(taught) < len(self._taught):
+            clone._teach_only(taught)
+        return clone
+
+    def without(self, name: str) -> ConstantsLearner:
+        """Return the learner without the latest job of a name, as if it had taught nothing."""
+        names = [job.name for job in self._taught]
+        if name not in names:
+            return self
+        clone = self.copy()
+        latest = len(names) - 1 - names[::-1].index(name)
+        clone._teach_only([*self._taught[:latest], *self._taught[latest + 1 :]])
+        return clone
+
+    def _teach_only(self, jobs: Sequence[TaughtJob]) -> None:
+        """Learn the constants over these jobs alone."""
+        self._clear()
+        self._taught, self._ln_promised = tuple(jobs), None
+        for job in jobs:
+            self._add(job)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a job that teaches uses the pool."""
+        return any(job.contribution is not None for job in self._taught)
 
     def learn(self, jobs: Iterable[Job]) -> bool:
         """Add jobs; return whether the constants changed."""
         before = self.constants()
         for job in jobs:
-            self._learn(job)
-        return _differ(before, self.constants())
+            self._take_in(job, self._measure(job))
+        return before.differ(self.constants())
 
     def update_job(self, job: Job, position: int, measures: Measures) -> bool:
         """Add a job of a set that is processed repeatedly; return as `learn`."""
         before = self.constants()
         self._take_in(job, self._measured(job, position, measures))
-        return _differ(before, self.constants())
+        return before.differ(self.constants())
 
     def _measured(self, job: Job, position: int, measures: Measures) -> PriceContribution | None:
         """Return the contribution of a job of a set, computed once."""
@@ -284,7 +362,7 @@ class ConstantsLearner:
             memory.around[key] = earlier, later
         earlier, later = memory.around[key]
         merged = earlier.copy()
-        merged._learn(jobs[changed])
+        merged._take_in(jobs[changed], merged._measure(jobs[changed]))
         merged._join(later)
         vars(self).update(vars(merged))
 
@@ -299,58 +377,72 @@ class ConstantsLearner:
             first, last = self._arrivals or other._arrivals
             self._arrivals = min(first, other._arrivals[0]), max(last, other._arrivals[1])
         self._market.join(other._market)
-        self._elsewhere.join(other._elsewhere)
 
-    def constants_with(self, job: Job) -> PriceConstants | None:
-        """Return the constants with one more job, None if they stayed the same; learns nothing.
+    def constants_with(self, job: Job, again: tuple[int, Measures] | None = None) -> PriceConstants:
+        """Return the constants with one more job, the same object if they stay; learns nothing.
 
-        A job's clearing price is that of earlier jobs, so nothing that grows with their number is
-        copied unless all jobs are known.
+        Unless all jobs are known, the clearing price is that of earlier jobs: a job doesn't raise
+        the price that it meets. ``again`` is as in `update_job`.
         """
-        if self.known and self.floor.kind == "clearing":
-            clone = self.copy()
-            return clone.constants() if clone.learn((job,)) else None
-        clone = copy(self)
-        clone._ln_upper = self._ln_upper.copy()
-        before = self.constants()
-        clone._learn(job, for_good=False)
+        measure = self._measure(job) if again is None else self._measured(job, *again)
+        before, clone = self.constants(), self.copy()
+        if self.known:
+            clone._take_in(job, measure)
+        else:
+            taught = self._taught_by(job, measure)
+            if taught is not None:
+                clone._add(taught)
         after = clone.constants()
-        return after if _differ(before, after) else None
+        return after if before.differ(after) else before
 
-    def _learn(self, job: Job, *, for_good: bool = True) -> None:
-        self._take_in(job, self._measure(job), for_good=for_good)
-
-    def _take_in(
-        self, job: Job, measure: PriceContribution | None, *, for_good: bool = True
-    ) -> None:
-        if not job.payable:
+    def _take_in(self, job: Job, measure: PriceContribution | None) -> None:
+        taught = self._taught_by(job, measure)
+        if taught is None:
             return
-        window = self._window(job)
+        if not self.known:
+            self._taught, self._ln_promised = (*self._taught, taught), None
+        self._add(taught)
+
+    def _taught_by(self, job: Job, measure: PriceContribution | None) -> TaughtJob | None:
+        """Return what a job teaches, None if it is nothing."""
+        if not job.payable:
+            return None
+        ln_alone, window = None, self._window(job)
         if self.floor.kind == "guaranteed" and self.floor.alone is not None and window > 0:
             # D0 and the optimum are over all pools and jobs, whatever this job needs.
             ln_alone = min(self.floor.alone.ln_utility(job, window), math.log(job.payable))
-            self._ln_alone = max(self._ln_alone, ln_alone)
-            first, last = self._arrivals or (job.arrival, job.arrival)
-            self._arrivals = min(first, job.arrival), max(last, job.arrival)
+        if ln_alone is None and measure is None:
+            return None
+        return TaughtJob(job.name, job.arrival, ln_alone, measure)
+
+    def _add(self, taught: TaughtJob) -> None:
+        if taught.ln_alone is not None:
+            self._ln_alone = max(self._ln_alone, taught.ln_alone)
+            first, last = self._arrivals or (taught.arrival, taught.arrival)
+            self._arrivals = min(first, taught.arrival), max(last, taught.arrival)
+        measure = taught.contribution
         if measure is None:
             return
-        if for_good and not self.known:
-            self._elsewhere.add(measure)
         np.maximum(self._ln_upper, measure.ln_upper, out=self._ln_upper)
         if math.isfinite(measure.ln_worst) and math.isfinite(measure.ln_use):
             self._ln_least_rate = min(self._ln_least_rate, measure.ln_worst - measure.ln_use)
         self._ln_least_use = min(self._ln_least_use, measure.ln_use)
         self._longest = max(self._longest, measure.window)
-        if self.floor.kind == "clearing":
-            market = self._market
-            if not self.known:
-                # The price of earlier jobs: a job doesn't raise its own price.
-                self._ln_clearing = market.ln_price() if for_good else market.ln_price_to_come()
-            if for_good:
-                rate = measure.ln_best - measure.ln_use
-                amounts = measure.demand * np.float64(measure.slots)
-                uses = measure.slots * measure.shares
-                market.add(job.arrival, measure.ln_best, rate, uses, amounts)
+        if self.floor.kind == "clearing" and self.known:
+            rate = measure.ln_best - measure.ln_use
+            amounts = measure.demand * np.float64(measure.slots)
+            uses = measure.slots * measure.shares
+            self._market.add(taught.arrival, measure.ln_best, rate, uses, amounts)
+
+    def _ln_clearing(self) -> float:
+        """Return ln of the price at which the demand clears."""
+        if self.known:
+            return self._market.ln_price()
+        if self._ln_promised is None:
+            jobs = [(job.arrival, job.contribution) for job in self._taught if job.contribution]
+            slots = self._slot - self.since
+            self._ln_promised = ln_price_of_promises(jobs, self.pool.room, slots, self._span)
+        return self._ln_promised
 
     def _measure(self, job: Job) -> PriceContribution | None:
         """Return a job's contribution, None if it has no demand, no points or no time to run.
@@ -363,21 +455,17 @@ class ConstantsLearner:
         window = self._window(job)
         if demand is None or not demand.any() or window <= 0:
             return None
-        shares = self.pool.shares(demand)
-        priced = shares > 0
         # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
         # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
         duration = self._shortest(job) - (self.floor.kind == "guaranteed")
         ln_payable = math.log(job.payable)
         ln_best = min(float(job.utility.log_values(np.array([duration]))[0]), ln_payable)
-        ln_upper = np.full(len(shares), -np.inf)
-        ln_upper[priced] = ln_best - np.log(shares[priced])
-        slots = worker_slots(job)
-        # Infinite if no server of the pool has the resources: the job then doesn't count.
-        ln_use = math.log(slots) + _ln(float(shares.sum())) if priced.any() else math.inf
         useful = window if job.bag is None else min(window, job.bag.slots)
         ln_worst = min(_ln_smallest_utility(job, useful), ln_payable)
-        return PriceContribution(ln_upper, ln_best, ln_worst, ln_use, slots, window, demand, shares)
+        none = np.zeros(len(demand))
+        slots = worker_slots(job)
+        amounts = PriceContribution(none, ln_best, ln_worst, 0.0, slots, window, demand, none)
+        return _in_shares(self.pool, amounts)
 
     def covers(self, job: Job, constants: PriceConstants) -> bool:
         """Return whether no utility of a job per share of a resource exceeds U.
@@ -423,12 +511,13 @@ class ConstantsLearner:
     def constants(self) -> PriceConstants:
         """Return the constants over the jobs so far, the same object until they change."""
         # Cached, because most jobs change nothing and each needs the constants twice.
-        market = self._market.seen if self.known and self.floor.kind == "clearing" else 0
+        clears = self.floor.kind == "clearing"
+        market = 0.0 if not clears else self._market.seen if self.known else self._ln_clearing()
         state = (
             self._ln_upper.tobytes(),
             (self._ln_least_rate, self._ln_least_use, self._longest),
             (self._ln_alone, self._arrivals),
-            (self._ln_clearing, market),
+            market,
         )
         if self._worked_out is None or self._worked_out[0] != state:
             self._worked_out = state, self._constants()
@@ -446,8 +535,7 @@ class ConstantsLearner:
         if self.floor.kind == "guaranteed":
             ln_lower = self._ln_guaranteed()
         elif self.floor.kind == "clearing":
-            clearing = self._market.ln_price() if self.known else self._ln_clearing
-            ln_lower = max(ln_lower, clearing)
+            ln_lower = max(ln_lower, self._ln_clearing())
         upper = np.where(np.isneginf(self._ln_upper), -np.inf, np.maximum(self._ln_upper, ln_lower))
         return PriceConstants(ln_lower, upper)
 
@@ -462,7 +550,9 @@ class ConstantsLearner:
             return -math.inf
         first, last = self._arrivals
         if self.until is not None:
-            timespan = max(1, self.until - max(first, self.since))
+            # Jobs that teach nothing may have come before those that do.
+            begin = max(first, self.since) if self.known else self.since
+            timespan = max(1, self.until - begin)
         else:
             timespan = last - first + self.horizon
             if not self.known:
@@ -471,55 +561,15 @@ class ConstantsLearner:
         return self._ln_alone - math.log(2.0 * self._pools * timespan * priced)
 
 
-@dataclass
-class _Elsewhere:
-    """Amounts of the jobs seen so far, independent of the servers' capacities.
-
-    Attributes
-    ----------
-    ln_worth : ndarray of float64, shape (resources,)
-        ln of the maximum utility for an amount of 1 of each resource; ``-inf`` without a demand.
-    rates : Extreme
-        Amounts over all worker-slots, divided by the smallest utility: 1 over the least density.
-    uses : Extreme
-        Amounts over all worker-slots.
-    """
-
-    ln_worth: Floats
-    rates: ExtremeShareSum
-    uses: ExtremeShareSum
-
-    @classmethod
-    def of(cls, resources: int) -> _Elsewhere:
-        rates, uses = (
-            ExtremeShareSum(resources, largest=True),
-            ExtremeShareSum(resources, largest=False),
-        )
-        return cls(np.full(resources, -np.inf), rates, uses)
-
-    def copy(self) -> _Elsewhere:
-        return _Elsewhere(self.ln_worth, copy(self.rates), copy(self.uses))
-
-    def add(self, measure: PriceContribution) -> None:
-        needed = measure.demand > 0
-        ln_demand = np.log(measure.demand, out=np.full(len(needed), -np.inf), where=needed)
-        ln_worth = np.where(needed, measure.ln_best, -np.inf)
-        np.subtract(ln_worth, ln_demand, out=ln_worth, where=needed)
-        self.ln_worth = np.maximum(self.ln_worth, ln_worth)
-        used = ln_demand + math.log(measure.slots)
-        self.uses.add(used)
-        if math.isfinite(measure.ln_worst):
-            self.rates.add(used - measure.ln_worst)
-
-    def join(self, other: _Elsewhere) -> None:
-        self.ln_worth = np.maximum(self.ln_worth, other.ln_worth)
-        self.rates.join(other.rates)
-        self.uses.join(other.uses)
-
-    def ln_upper(self, scale: Floats) -> Floats:
-        """Return ln U for servers whose largest capacities are ``scale``."""
-        priced = scale > 0
-        return np.where(priced, self.ln_worth + np.log(np.where(priced, scale, 1.0)), -np.inf)
+def _in_shares(pool: PricePool, one: PriceContribution) -> PriceContribution:
+    """Return a contribution in shares of another pool."""
+    shares = pool.shares(one.demand)
+    priced = shares > 0
+    ln_upper = np.full(len(shares), -np.inf)
+    ln_upper[priced] = one.ln_best - np.log(shares[priced])
+    # Infinite if no server of the pool has the resources: the job then doesn't count.
+    ln_use = math.log(one.slots) + _ln(float(shares.sum())) if priced.any() else math.inf
+    return one._replace(ln_upper=ln_upper, ln_use=ln_use, shares=shares)
 
 
 def worker_slots(job: Job) -> int:
@@ -547,12 +597,6 @@ def _ln_smallest_utility(job: Job, window: int) -> float:
     ln_utilities = job.utility.log_values(np.arange(window))
     positive = ln_utilities[np.isfinite(ln_utilities)]
     return float(positive[-1]) if len(positive) else -math.inf
-
-
-def _differ(one: PriceConstants, other: PriceConstants) -> bool:
-    if one is other:
-        return False
-    return one.ln_lower != other.ln_lower or bool((one.ln_upper != other.ln_upper).any())
 
 
 def _ln(value: float) -> float:

@@ -50,9 +50,9 @@ class PriceParameters(Parameters):
     prices: Literal["auto", "offline", "online", "given"] | FixedPrices = Field(
         default="auto",
         description="L and U. offline: (23)-(26) over the whole job set, known in a simulation "
-        "only; online: over the jobs seen so far; given: as set below; auto: offline where the job "
-        "set is known, online where it is not. oasis alone: fixed:FILE, no L and U but the prices "
-        "that `shadowprice bound --prices FILE` wrote",
+        "only; online: over the jobs promised in the last horizon; given: as set "
+        "below; auto: offline where the job set is known, online where it is not. oasis "
+        "alone: fixed:FILE, no L and U but the prices that `shadowprice bound --prices FILE` wrote",
     )
     price_scale: Positive = Field(
         default=1.0,

@@ -199,14 +199,14 @@ class ArrivalReplay:
         """Decide the jobs of a slot."""
         policy = self._policy
         policy.expect([job for _, job in coming])
-        self._notice_terms()
         for position, job in coming:
             yield position, None
             cache_key = None if position == self._changed else (position, self._known.measures)
-            if policy.learn(job, self.view.ledger, cache_key):
+            with policy.as_if_learnt(self.view, job, cache_key):
                 self._notice_terms()
-            decision = self._decide(position, job)
+                decision = self._decide(position, job)
             if isinstance(decision, Commit):
+                policy.learn(self.view, job, cache_key)
                 self._reserve(position, job, decision.schedule)
             yield position, decision
 
