@@ -70,7 +70,6 @@ def test_incomes_and_prices_are_the_example_s(played: tuple[Engine, DecisionReco
 def test_j22_is_postponed_until_the_timespan_ends(
     played: tuple[Engine, DecisionRecorder],
 ) -> None:
-    """Thirty workers never fit places for eight: the paper postpones it batch after batch."""
     never = "needs 30 workers at once, the empty cluster has room for 8"
     assert played[1].waits["j22"] == ["joins batch 2, decided in slot 8"]
     refused = played[0].jobs["j22"]
@@ -79,12 +78,24 @@ def test_j22_is_postponed_until_the_timespan_ends(
     assert refused.refusal.reason is RefusalReason.NEVER_FITS
     assert refused.refusal.message == never
 
-    cluster, notes = example_cluster(), DecisionRecorder()
-    simulate(cluster, example_jobs(cluster), "astraea", SETTINGS, until=100, observers=[notes])
-    first, second = notes.waits["j22"][:2]
-    assert first == "joins batch 2, decided in slot 8"
-    assert second.startswith("postponed to batch ")
-    assert second.endswith(never)
+
+@pytest.mark.parametrize("horizon", [16, 64, 512])
+def test_j22_is_tried_in_every_later_interval(horizon: int) -> None:
+    # "We save it by set J_2 and try to schedule it in the third interval." On 30 workers it would
+    # take 4 slots, so it is never worthless, however long a round may be.
+    cluster, notes = example_cluster(horizon), DecisionRecorder()
+    engine = simulate(
+        cluster, example_jobs(cluster), "astraea", SETTINGS, until=64, observers=[notes]
+    )
+    never = "needs 30 workers at once, the empty cluster has room for 8"
+    assert notes.waits["j22"] == [
+        "joins batch 2, decided in slot 8",
+        f"postponed to batch 3, decided in slot 16: {never}",
+        f"postponed to batch 4, decided in slot 32: {never}",
+    ]
+    refusal = engine.jobs["j22"].refusal
+    assert refusal is not None
+    assert (refusal.reason, refusal.message) == (RefusalReason.NEVER_FITS, never)
     assert notes.commits.keys() == {"j11", "j12", "j21"}
 
 

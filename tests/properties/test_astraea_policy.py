@@ -24,6 +24,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
+from shadowprice.policies.astraea.calendar import RoundCalendar
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import (
     DecisionRecorder,
@@ -116,6 +117,30 @@ def test_the_same_inputs_give_the_same_books() -> None:
         runs.append((engine.state_digest(), notes.charges))
     assert runs[0] == runs[1]
     assert runs[0][1]
+
+
+@settings(max_examples=example_count(15), deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    policy=st.sampled_from(["astraea", "batchsche"]),
+    rounds=st.integers(1, 2),
+)
+def test_the_end_of_the_timespan_only_cuts_rounds_off(seed: int, policy: str, rounds: int) -> None:
+    # Algorithm 1, line 7: what a batch leaves unscheduled joins the next one.
+    jobs = random_jobs(CLUSTER, 30, seed)
+    end = next(turn.end for turn in RoundCalendar(rounds, 16) if turn.end >= 40)
+    found = []
+    for until in (None, end):
+        notes = DecisionRecorder()
+        simulate(CLUSTER, jobs, policy, {"rounds": rounds}, until=until, observers=[notes])
+        found.append(
+            {
+                name: list(commit.schedule.rows())
+                for name, commit in notes.commits.items()
+                if commit.schedule.start < end
+            }
+        )
+    assert found[0] == found[1]
 
 
 def test_batchsche_keeps_every_tenant_on_its_own_share() -> None:

@@ -77,9 +77,10 @@ def shared_cluster(
     return ClusterSpec.model_validate(document).resolve()
 
 
-def example_cluster() -> Cluster:
+def example_cluster(horizon: int = 16) -> Cluster:
     """Return the four servers of the example."""
-    return shared_cluster(len(EXAMPLE["cluster"]["servers"]), EXAMPLE["cluster"]["tenants"])
+    servers = len(EXAMPLE["cluster"]["servers"])
+    return shared_cluster(servers, EXAMPLE["cluster"]["tenants"], horizon=horizon)
 
 
 def shared_job(on: Cluster, name: str, tenant: str | None, arrival: int = 0, **changes: Any) -> Job:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import (
     Charge,
@@ -537,7 +538,7 @@ class RoundPolicy:
             yield self._give_up(gang.name, refusal)
         if turn.number < self.rounds - 1:
             return
-        later = self._turn_of(turn.end)
+        later = next(self._rounds_from(turn.end))
         timespan_over = view.until is not None and later.start >= view.until
         for gang in left:
             if gang.name not in self._waiting:
@@ -557,7 +558,11 @@ class RoundPolicy:
         """Return whether the job has no utility left even if it ran as fast as possible."""
         claim = self._waiting[gang.name].claim
         slots, _ = fewest_slots(gang, *self._pool_of[claim.tenant].places(claim))
-        min_slots = min(int(slots.min()), self.longest)  # unlimited while a needed server is lost
+        min_slots = int(slots.min())
+        if min_slots >= UNLIMITED:
+            # The units for it don't exist; how long it waits for them isn't known.
+            min_slots = int(gang.colocated_slots.min())
+        min_slots = min(min_slots, self.longest)
         return bool(gang.values(min_slots)[-1] <= 0)
 
     def _give_up(self, name: str, refusal: Refusal) -> Decision:
