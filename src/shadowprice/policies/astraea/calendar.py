@@ -11,6 +11,9 @@ the start of slot tau_l. Batches and rounds are contiguous and don't overlap.
 
 Intervals double while a round fits the planner's horizon. Then rounds keep the last length, and a
 batch collects the jobs that arrived before it starts.
+
+A live service has no first slot from which intervals could double. Its rounds begin on demand, see
+`RoundPolicy`.
 """
 
 from __future__ import annotations

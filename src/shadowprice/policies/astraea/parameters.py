@@ -59,7 +59,13 @@ class RoundParameters(Parameters):
         default=2,
         alias="lambda",
         description="rounds of a batch, the paper's lambda; `lemma` takes Lemma 1's value over "
-        "the known jobs (about a hundred at realistic prices)",
+        "the known jobs (about a hundred at realistic prices); unused with calendar=demand",
+    )
+    calendar: Literal["auto", "doubling", "demand"] = Field(
+        default="auto",
+        description="when rounds begin: doubling: the paper's intervals, counted from slot 0; "
+        "demand: when jobs wait and no round is in progress, as long as they need; "
+        "auto: doubling if jobs are known beforehand, as in a simulation; demand live",
     )
     theta: Theta = Field(default=Theta(), description="of the price function, see below")
     workers: Literal["elastic", "rigid"] = Field(

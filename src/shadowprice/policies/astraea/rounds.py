@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,24 +59,29 @@ from shadowprice.policies.tenants.tenancy import (
 
 @dataclass(slots=True)
 class _Waiting:
-    """A job that no round has scheduled yet, or that lost its placement."""
+    """A job that no round has scheduled yet, or that lost its placement.
+
+    ``passed_over`` counts rounds on demand that didn't schedule it, although it was the first job.
+    """
 
     job: Job
     claim: UnitClaim
     displaced: bool = False
+    passed_over: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A scheduled gang; ``begin`` is the slot of the run in which it starts."""
+    """A scheduled gang; ``begin`` is the slot in which it starts, ``round_end`` its round's end."""
 
     award: GangAward
     begin: int
     pool: TenantPool
+    round_end: int
 
 
 class RoundPolicy:
-    """Collects jobs in batches and schedules each batch in rounds of growing length.
+    """Collects jobs in batches and schedules each batch in rounds.
 
     Parameters
     ----------
@@ -98,6 +103,12 @@ class RoundPolicy:
     into the next round, and pays the price of its last slot for each further slot. So borrowed
     units cost as much if work is understated. Units of the tenant's own share are free. A gang that
     was to use these units returns to its batch.
+
+    The paper's rounds grow from slot 0, so a service that has run for long would start jobs only
+    once in a horizon. Rounds on demand begin when jobs wait and no round is in progress. A round is
+    in progress while one of its gangs runs or is planned before its end. Jobs that arrive in the
+    meantime join it if they end with it. So all units are free at a round's end, as in the paper:
+    a tenant waits for its share for at most one round.
     """
 
     def __init__(
@@ -125,8 +136,12 @@ class RoundPolicy:
         self.rounds = self._rounds(known=has_known_jobs)
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
+        self._on_demand = parameters.calendar == "demand" or (
+            parameters.calendar == "auto" and context.known_jobs is None
+        )
         self._calendar = RoundCalendar(self.rounds, self.longest)
         self._ahead: deque[Round] = deque()
+        self._changed = False  # since jobs last tried to join a round on demand
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._completed_by = 0
@@ -142,7 +157,8 @@ class RoundPolicy:
             answers_at_once=False,
             foresees=has_known_jobs
             and (parameters.theta.source == "known" or parameters.rounds == "lemma"),
-            patience=2 * self.rounds * self.longest + 1,
+            patience=1
+            + 2 * (context.cluster.horizon if self._on_demand else self.rounds * self.longest),
         )
 
     def resume(self, view: View) -> None:
@@ -163,14 +179,15 @@ class RoundPolicy:
         if self.tenancy.tenants != tenants:
             self._running.clear()  # their payments refer to the earlier tenants
         self._markets = []
+        self._changed = True
         waiting, self._waiting = self._waiting, {}
         for name, state in view.open_jobs.items():
             if state.status is Status.ARRIVED:
                 continue  # its arrival is decided next
             claim = self.tenancy.claim_of(state.job)
             if not len(state.plan) and isinstance(claim, UnitClaim):
-                displaced = name not in waiting or waiting[name].displaced
-                self._waiting[name] = _Waiting(state.job, claim, displaced=displaced)
+                waited = waiting.get(name) or _Waiting(state.job, claim, displaced=True)
+                self._waiting[name] = replace(waited, job=state.job, claim=claim)
 
     # ---------------------------------------------------------------- parameters
 
@@ -186,6 +203,7 @@ class RoundPolicy:
         return {
             "lambda": self.rounds,
             **dumped,
+            "calendar": "demand" if self._on_demand else "doubling",
             "theta": {
                 "source": self.parameters.theta.source,
                 "scale": self.parameters.theta.scale,
@@ -200,8 +218,8 @@ class RoundPolicy:
         """Return Lemma 3's sigma and Theorem 1's bound over the jobs that arrived.
 
         The theorem assumes Lemma 1's lambda, batches that double forever, and Lemma 3's theta.
-        ``premises_held`` is false if lambda is smaller, rounds have reached the maximum length, or
-        theta isn't the one that Lemma 3 asks of the known jobs.
+        ``premises_held`` is false if lambda is smaller, rounds have reached the maximum length or
+        begin on demand, or theta isn't the one that Lemma 3 asks of the known jobs.
         """
         worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds, self._completed_by)
@@ -214,6 +232,7 @@ class RoundPolicy:
             and self.parameters.theta.scale >= 1.0
             and self.lemma is not None
             and self.rounds >= self.lemma
+            and not self._on_demand
             and 2**bound.batches <= self.longest,
         }
 
@@ -259,6 +278,7 @@ class RoundPolicy:
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event."""
+        self._changed |= not isinstance(event, SlotBegan)
         match event:
             case SlotBegan(slot):
                 yield from self._begin_slot(view, slot)
@@ -295,7 +315,7 @@ class RoundPolicy:
             return
         value = utility_value(job.utility, extension.plan.completion - job.arrival)
         if extension.displaced and not view.pinned(job.name):
-            delay = next(self._rounds_from(view.slot)).start - view.slot
+            delay = self._next_start(view, job) - view.slot
             value_if_stopped = utility_value(
                 job.utility, extension.plan.completion + delay - job.arrival
             )
@@ -357,17 +377,21 @@ class RoundPolicy:
         refusal = self._infeasibility(job, claim)
         if refusal is not None and not self._is_postponed(view, refusal):
             return Reject(job.name, refusal)
-        turn = self._turn_of(max(job.arrival, view.slot))
-        if view.until is not None and turn.start >= view.until:
+        start = max(job.arrival, view.slot)
+        message = f"joins a round, in slot {start} or later"
+        if not self._on_demand:
+            turn = self._turn_of(start)
+            start, message = turn.start, f"joins batch {turn.batch}, decided in slot {turn.start}"
+        if view.until is not None and start >= view.until:
             return Reject(
                 job.name,
                 Refusal(
                     RefusalReason.TOO_LATE,
-                    f"its batch begins in slot {turn.start}, the timespan ends at {view.until}",
+                    f"its batch begins in slot {start}, the timespan ends at {view.until}",
                     bottleneck="end of the timespan",
                 ),
             )
-        return Queue(job.name, f"joins batch {turn.batch}, decided in slot {turn.start}")
+        return Queue(job.name, message)
 
     def _infeasibility(self, job: Job, claim: UnitClaim) -> Refusal | None:
         """Return why no round can ever schedule a job; None if an empty round could."""
@@ -396,8 +420,25 @@ class RoundPolicy:
             if turn.start >= slot:
                 yield turn
 
+    def _next_start(self, view: View, job: Job) -> int:
+        """Return the first slot in which a job's next round can begin."""
+        if not self._on_demand:
+            return next(self._rounds_from(view.slot)).start
+        claim = self.tenancy.claim_of(job)
+        assert isinstance(claim, UnitClaim)
+        return self._round_end(view, self._pool_of[claim.tenant], view.slot) or view.slot
+
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
         self._forget(view)
+        if view.until is None or slot < view.until:
+            rounds = self._begin_on_demand if self._on_demand else self._begin_by_calendar
+            yield from rounds(view, slot)
+        if self.capabilities.charges:
+            yield from self._charges(view, slot)
+
+    # ---------------------------------------------------------------- rounds
+
+    def _begin_by_calendar(self, view: View, slot: int) -> Iterator[Decision]:
         while not self._ahead or self._ahead[0].start < slot:
             if self._ahead:
                 # Slots are skipped only while no job waits, so this round had no jobs.
@@ -405,28 +446,12 @@ class RoundPolicy:
             else:
                 self._ahead.append(next(self._calendar))
         if self._ahead[0].start == slot:
-            turn = self._ahead.popleft()
-            if view.until is None or slot < view.until:
-                yield from self._hold(view, turn)
-        if self.capabilities.charges:
-            yield from self._charges(view, slot)
-
-    # ---------------------------------------------------------------- rounds
+            yield from self._hold(view, self._ahead.popleft())
 
     def _hold(self, view: View, turn: Round) -> Iterator[Decision]:
-        slots = min(turn.end, view.end) - turn.start
-        lost = [view.lost(server) for server in range(view.cluster.servers)]
-        pack = self.parameters.ties == "pack"
-        self._running = {
-            name: running
-            for name, running in self._running.items()
-            if name in view.open_jobs and len(view.open_jobs[name].plan.from_slot(turn.start))
-        }
-        self._markets = [
-            (pool, pool.open(slots, lost, pack_in_time=pack), turn) for pool in self.pools
-        ]
-        for state in view.open_jobs.values():
-            self._reserve_extension(state, turn)
+        """Decide a round of the paper's calendar in every pool."""
+        self._discard_ended(view, turn.start)
+        self._markets = [(pool, self._open(view, pool, turn), turn) for pool in self.pools]
         gangs_by_pool: dict[TenantPool, list[GangJob]] = {}
         for waiting in self._waiting.values():
             if waiting.job.arrival < turn.collected:
@@ -435,20 +460,112 @@ class RoundPolicy:
         for pool, market, _ in self._markets:
             gangs = gangs_by_pool.get(pool, [])
             awards = market.hold(gangs, sharing=self.sharing)
-            for award in awards:
-                yield self._commit(award, turn, pool)
-            scheduled = {award.job.name for award in awards}
-            unscheduled = [gang for gang in gangs if gang.name not in scheduled]
-            yield from self._postpone(view, turn, market, unscheduled)
+            yield from self._commit_all(awards, turn, pool)
+            yield from self._postpone(view, turn, market, _unscheduled(gangs, awards))
 
-    def _reserve_extension(self, state: JobState, turn: Round) -> None:
-        """Reserve an overrunning gang's units in the round's market."""
-        plan = state.plan.from_slot(turn.start)
-        claim = self.tenancy.claim_of(state.job) if len(plan) else None
-        if not isinstance(claim, UnitClaim):
+    def _begin_on_demand(self, view: View, slot: int) -> Iterator[Decision]:
+        """Begin the rounds that jobs need, and let jobs join rounds in progress."""
+        changed, self._changed = self._changed, False
+        if not self._waiting:
             return
-        pool = self._pool_of[claim.tenant]
-        market = next(market for owner, market, _ in self._markets if owner is pool)
+        self._discard_ended(view, slot)
+        waiting: dict[TenantPool, list[_Waiting]] = {}
+        for job in self._waiting.values():
+            waiting.setdefault(self._pool_of[job.claim.tenant], []).append(job)
+        for pool, jobs in waiting.items():
+            end = self._round_end(view, pool, slot)
+            # While nothing changes, a job that didn't fit into the round never will.
+            if end is None or changed:
+                yield from self._hold_on_demand(view, pool, jobs, slot, end)
+
+    def _hold_on_demand(
+        self, view: View, pool: TenantPool, jobs: list[_Waiting], slot: int, end: int | None
+    ) -> Iterator[Decision]:
+        """Begin a round, or schedule jobs in the remaining slots of one that ends in ``end``.
+
+        A new round is as long as its first job needs, because the others wait for its end. If it
+        can't schedule any job, the next job determines the length. A round that schedules no job
+        doesn't begin.
+        """
+        present = Round(0, 0, slot, slot, slot)
+        gangs = [self._as_gang(view, job, present)[1] for job in jobs]
+        if end is None:
+            limit = view.end - slot
+            lengths = [self._demanded_length(gang, limit) for gang in sorted(gangs, key=_by_age)]
+        else:
+            lengths = [end - slot]
+        for length in dict.fromkeys(lengths):
+            turn = replace(present, end=slot + length)
+            market = self._open(view, pool, turn)
+            awards = market.hold(gangs, sharing=self.sharing)
+            if awards:
+                break
+        self._markets = [entry for entry in self._markets if entry[0] is not pool]
+        self._markets.append((pool, market, turn))
+        yield from self._commit_all(awards, turn, pool)
+        unscheduled = _unscheduled(gangs, awards)
+        if awards and end is None and unscheduled:
+            first = min(gangs, key=_by_age)
+            if first in unscheduled:
+                self._waiting[first.name].passed_over += 1
+        yield from self._give_up_worthless(turn, unscheduled)
+        for gang in unscheduled:
+            if gang.name not in self._waiting:
+                continue
+            timespan_over = view.until is not None and slot + self._min_slots(gang) > view.until
+            if not timespan_over and (end is not None or not awards):
+                continue  # reasons are reported once a round
+            refusal = self._reason(market, gang, turn)
+            if timespan_over:
+                yield self._give_up(gang.name, refusal)
+            else:
+                joins = f"waits for the next round, which begins by slot {turn.end}"
+                yield Queue(gang.name, f"{joins}: {refusal.message}")
+
+    def _demanded_length(self, gang: GangJob, limit: int) -> int:
+        """Return the length of a round for a job: the slots that it needs, at most the limit.
+
+        It doubles with each round that passes over the job. So a job that found no place beside
+        overrunning gangs can also start late in the round.
+        """
+        slots = max(1, self._min_slots(gang))
+        return min(slots << self._waiting[gang.name].passed_over, limit)
+
+    def _round_end(self, view: View, pool: TenantPool, slot: int) -> int | None:
+        """Return the end of a pool's round on demand; None if none is in progress."""
+        ends = (
+            running.round_end
+            for name, running in self._running.items()
+            # A change of servers replaces pools, not their tenants.
+            if running.round_end > slot and running.pool.tenants == pool.tenants
+            if name in view.open_jobs and len(view.open_jobs[name].plan.from_slot(slot))
+        )
+        return max(ends, default=None)
+
+    def _discard_ended(self, view: View, slot: int) -> None:
+        """Discard gangs without a plan from a slot on."""
+        self._running = {
+            name: running
+            for name, running in self._running.items()
+            if name in view.open_jobs and len(view.open_jobs[name].plan.from_slot(slot))
+        }
+
+    def _open(self, view: View, pool: TenantPool, turn: Round) -> RoundMarket:
+        """Open a pool's market of a round, without the units of gangs that have plans."""
+        slots = min(turn.end, view.end) - turn.start
+        lost = [view.lost(server) for server in range(view.cluster.servers)]
+        market = pool.open(slots, lost, pack_in_time=self.parameters.ties == "pack")
+        for state in view.open_jobs.values():
+            plan = state.plan.from_slot(turn.start)
+            claim = self.tenancy.claim_of(state.job) if len(plan) else None
+            if isinstance(claim, UnitClaim) and self._pool_of[claim.tenant] is pool:
+                self._reserve(market, pool, claim, plan, turn)
+        return market
+
+    def _reserve(
+        self, market: RoundMarket, pool: TenantPool, claim: UnitClaim, plan: Schedule, turn: Round
+    ) -> None:
+        """Reserve a plan's units in a round's market."""
         tenant = pool.position(claim.tenant)
         for slot, server, workers, ps in zip(
             plan.slots.tolist(), plan.servers, plan.workers, plan.ps, strict=True
@@ -480,10 +597,16 @@ class RoundPolicy:
         )
         return pool, gang
 
+    def _commit_all(
+        self, awards: Iterable[GangAward], turn: Round, pool: TenantPool
+    ) -> Iterator[Decision]:
+        for award in awards:
+            yield self._commit(award, turn, pool)
+
     def _commit(self, award: GangAward, turn: Round, pool: TenantPool) -> Commit:
         gang, name = award.gang, award.job.name
         del self._waiting[name]
-        self._running[name] = _Running(award, turn.start + gang.start, pool)
+        self._running[name] = _Running(award, turn.start + gang.start, pool, turn.end)
         self._completed_by = max(self._completed_by, turn.start + gang.end)
         used = np.flatnonzero(gang.workers_on + gang.ps_on)
         length = gang.end - gang.start
@@ -526,8 +649,30 @@ class RoundPolicy:
         self, view: View, turn: Round, market: RoundMarket, left: list[GangJob]
     ) -> Iterator[Decision]:
         """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
-        worthless = [gang for gang in left if self._worthless(gang)]
-        for gang in worthless:
+        yield from self._give_up_worthless(turn, left)
+        if turn.number < self.rounds - 1:
+            return
+        later = next(self._rounds_from(turn.end))
+        timespan_over = view.until is not None and later.start >= view.until
+        for gang in left:
+            if gang.name not in self._waiting:
+                continue
+            refusal = self._reason(market, gang, turn)
+            if timespan_over:
+                yield self._give_up(gang.name, refusal)
+            else:
+                joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
+                yield Queue(gang.name, f"{joins}: {refusal.message}")
+
+    def _reason(self, market: RoundMarket, gang: GangJob, turn: Round) -> Refusal:
+        """Return why a round didn't schedule a job."""
+        waiting = self._waiting[gang.name]
+        never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
+        return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
+
+    def _give_up_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
+        """Abandon jobs that are worth nothing even if they run at once."""
+        for gang in [gang for gang in left if self._worthless(gang)]:
             refusal = Refusal(
                 RefusalReason.NO_VALUE,
                 f"is worth nothing from slot {turn.start} on",
@@ -536,34 +681,20 @@ class RoundPolicy:
                 bottleneck="its utility",
             )
             yield self._give_up(gang.name, refusal)
-        if turn.number < self.rounds - 1:
-            return
-        later = next(self._rounds_from(turn.end))
-        timespan_over = view.until is not None and later.start >= view.until
-        for gang in left:
-            if gang.name not in self._waiting:
-                continue
-            waiting = self._waiting[gang.name]
-            never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
-            refusal = never or explain_refusal(
-                self.tenancy, market, gang, turn, borrow=self.sharing
-            )
-            if timespan_over:
-                yield self._give_up(gang.name, refusal)
-            else:
-                joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
-                yield Queue(gang.name, f"{joins}: {refusal.message}")
 
     def _worthless(self, gang: GangJob) -> bool:
         """Return whether the job has no utility left even if it ran as fast as possible."""
+        return bool(gang.values(self._min_slots(gang))[-1] <= 0)
+
+    def _min_slots(self, gang: GangJob) -> int:
+        """Return the slots that a waiting job needs at least, up to the longest round."""
         claim = self._waiting[gang.name].claim
         slots, _ = fewest_slots(gang, *self._pool_of[claim.tenant].places(claim))
         min_slots = int(slots.min())
         if min_slots >= UNLIMITED:
             # The units for it don't exist; how long it waits for them isn't known.
             min_slots = int(gang.colocated_slots.min())
-        min_slots = min(min_slots, self.longest)
-        return bool(gang.values(min_slots)[-1] <= 0)
+        return min(min_slots, self.longest)
 
     def _give_up(self, name: str, refusal: Refusal) -> Decision:
         self._take_back(name)
@@ -588,3 +719,13 @@ class RoundPolicy:
                     price = int(places.prices[places.taken[index]]) / MICRO
                     prices[pool.servers, cluster.column[name]] += price * places.capacity
         return prices
+
+
+def _unscheduled(gangs: Iterable[GangJob], awards: Iterable[GangAward]) -> list[GangJob]:
+    scheduled = {award.job.name for award in awards}
+    return [gang for gang in gangs if gang.name not in scheduled]
+
+
+def _by_age(gang: GangJob) -> tuple[int, str]:
+    """Return the sort key in which rounds serve jobs."""
+    return gang.arrival, gang.name

@@ -1,0 +1,164 @@
+"""Rounds on demand: when they begin and end, who joins them, and what tenants keep by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import JobEnded, JobsArrived, ServerLost, SlotBegan, SlotEnded
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.utility import Constant
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from tests.support.astraea_cases import shared_cluster, shared_job
+
+TENANTS: Final = {"a": {"worker": 1, "ps": 1}, "b": {"worker": 1, "ps": 1}}
+ROUNDS: Final = ("astraea", "batchsche")
+
+
+class Service:
+    """An engine without known jobs, and the slots in which its jobs ran."""
+
+    def __init__(self, policy: str, on: Cluster, parameters: Mapping[str, Any] | None = None):
+        context = PolicyContext(on, None, None, 0)
+        self.on = on
+        self.engine = Engine(on, make_policy(policy, context, parameters or {}), acknowledges=True)
+        self.ran: dict[str, list[int]] = {}
+
+    def job(self, name: str, tenant: str, slots: int, *, workers: int = 1) -> Job:
+        """Return a job of a number of slots that may also run faster with more workers."""
+        made = shared_job(
+            self.on, name, tenant, ps=None, chunks=workers, epochs=slots, minibatches=1
+        )
+        return replace(made, utility=Constant(10.0))
+
+    def submit(self, *jobs: Job) -> None:
+        slot = self.engine.slot
+        self.engine.handle(JobsArrived(slot, tuple(replace(job, arrival=slot) for job in jobs)))
+
+    def run(self, slots: int, overruns: Sequence[str] = ()) -> None:
+        """Run slots in which jobs make what they state, but for those that overrun."""
+        engine = self.engine
+        for slot in range(engine.slot, engine.slot + slots):
+            engine.handle(SlotBegan(slot))
+            progress = {}
+            for name, placement in engine.running.items():
+                self.ran.setdefault(name, []).append(slot)
+                record = engine.jobs[name]
+                gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
+                progress[name] = min(gain, record.remaining - 1)
+            engine.handle(SlotEnded(slot, progress))
+            for name in sorted(progress):
+                record = engine.jobs[name]
+                if record.remaining == 1 and name not in overruns:
+                    engine.handle(JobEnded(slot + 1, name, record.generation))
+
+    def start(self, name: str) -> int:
+        return self.ran[name][0]
+
+
+@pytest.mark.parametrize("policy", ROUNDS)
+@pytest.mark.parametrize("idle", [0, 1, 11, 300])
+def test_a_job_on_an_idle_cluster_starts_at_once(policy: str, idle: int) -> None:
+    made = Service(policy, shared_cluster(2, TENANTS, worker=1, horizon=64))
+    made.run(idle)
+    made.submit(made.job("first", "a", 5), made.job("second", "b", 5))
+    made.run(6)
+    assert made.start("first") == made.start("second") == idle
+    assert made.engine.jobs["first"].status is Status.FINISHED
+
+
+def test_a_short_job_joins_a_round_in_progress_and_a_longer_one_waits_for_its_end() -> None:
+    made = Service("astraea", shared_cluster(2, TENANTS, worker=1, horizon=64))
+    made.submit(made.job("long", "a", 16))
+    made.run(3)
+    made.submit(made.job("short", "b", 4), made.job("too long", "b", 14))
+    made.run(30)
+    # A joining job starts when it is cheapest, which is anywhere in the round.
+    assert 3 <= made.start("short") <= 12
+    assert made.start("too long") == 16
+
+
+def test_a_round_ends_with_its_last_gang() -> None:
+    made = Service("astraea", shared_cluster(2, TENANTS, worker=1, horizon=64))
+    made.submit(made.job("first", "a", 5), made.job("other", "b", 5))
+    made.run(2)
+    made.engine.handle(JobEnded(2, "first", 1))
+    made.submit(made.job("next", "a", 4))
+    made.run(1)
+    made.engine.handle(JobEnded(3, "other", 1))
+    made.run(5)
+    assert made.ran["next"] == [3, 4, 5, 6]
+
+
+def test_a_tenant_gets_its_whole_share_by_the_end_of_the_round() -> None:
+    tenants = {"a": {"worker": 1, "ps": 0}, "b": {"worker": 3, "ps": 0}}
+    made = Service("astraea", shared_cluster(2, tenants, ps=0, horizon=64), {"workers": "rigid"})
+    made.submit(*(made.job(f"borrower {number}", "a", 8) for number in range(2)))
+    made.run(2)
+    # Borrowers go on coming, each for less than what is left of the round.
+    made.submit(replace(made.job("wide", "b", 4, workers=3)))
+    for number in range(2, 12):
+        made.submit(made.job(f"borrower {number}", "a", 3))
+        made.run(1)
+    made.run(4)
+    assert made.start("wide") == 8
+    assert any(made.start(name) in range(2, 6) for name in made.ran if name != "wide")
+    before = (end for name, slots in made.ran.items() for end in slots if slots[0] < 8)
+    assert max(before) < 8
+
+
+def test_batchsche_s_tenants_have_rounds_of_their_own() -> None:
+    made = Service("batchsche", shared_cluster(2, TENANTS, worker=1, horizon=64))
+    made.submit(made.job("long", "a", 16))
+    made.run(3)
+    made.submit(made.job("other", "b", 14))
+    made.run(15)
+    assert made.start("other") == 3
+
+
+@pytest.mark.parametrize("policy", ROUNDS)
+def test_a_gang_that_loses_its_server_starts_again_as_soon_as_a_server_is_free(policy: str) -> None:
+    tenants = {"a": {"worker": 2, "ps": 2}}
+    made = Service(policy, shared_cluster(2, tenants, worker=1, horizon=64))
+    made.submit(made.job("first", "a", 8))
+    made.run(2)
+    (server,) = made.engine.running["first"].servers
+    made.engine.handle(ServerLost(2, made.on.names[server]))
+    made.run(7)
+    assert made.ran["first"] == list(range(8))
+    assert made.engine.jobs["first"].status is Status.FINISHED
+
+
+def test_the_first_job_starts_although_each_round_begins_with_overrunning_gangs() -> None:
+    tenants = {"a": {"worker": 2, "ps": 0}}
+    made = Service(
+        "astraea", shared_cluster(2, tenants, worker=1, ps=0, horizon=64), {"workers": "rigid"}
+    )
+    made.submit(made.job("narrow", "a", 4))
+    made.run(1)
+    made.submit(made.job("wide", "a", 4, workers=2))
+    for number in range(60):
+        # There is always a narrow job that waits, and each runs for a slot longer than stated.
+        made.submit(made.job(f"narrow {number}", "a", 4))
+        done = [name for name, slots in made.ran.items() if len(slots) == 4]
+        made.run(1, [name for name in made.engine.running if name not in done])
+    assert made.start("wide") < 30
+
+
+def test_a_known_workload_has_the_paper_s_calendar_unless_told_otherwise() -> None:
+    on = shared_cluster(2, TENANTS, worker=1)
+    known = [replace(shared_job(on, "a", "a", ps=None), utility=Constant(1.0))]
+    for jobs, parameters, calendar in (
+        (known, {}, "doubling"),
+        (None, {}, "demand"),
+        (known, {"calendar": "demand"}, "demand"),
+        (None, {"calendar": "doubling"}, "doubling"),
+    ):
+        policy: Any = make_policy("astraea", PolicyContext(on, jobs), parameters)
+        assert policy.parameters_in_force()["calendar"] == calendar
