@@ -17,6 +17,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.bags import count_finished, narrowed
 from shadowprice.engine.commands import add_dependencies, launch, stop
+from shadowprice.engine.endless import abandon_endless
 from shadowprice.engine.job_events import complete
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.pinning import is_pinned
@@ -73,7 +74,7 @@ def _has_new_copies(record: JobRecord) -> bool:
 
 
 def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> list[Command]:
-    """Record a slot's progress, complete jobs, and replan jobs that are behind their plan."""
+    """Record a slot's progress, and complete, abandon or replan jobs."""
     slot = event.slot
     state.undo.assign(state, "slot_running", None)
     if state.ledger.start == slot:
@@ -89,6 +90,7 @@ def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> li
     if longer:
         behind.update(longer)
         commands += session.query(LengthsRevised(slot + 1, tuple(longer)))
+    commands += abandon_endless(state, session)
     # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
     short_of_plan = [
         name

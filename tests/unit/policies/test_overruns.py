@@ -25,9 +25,9 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.utility import Deadline
+from shadowprice.core.utility import Constant, Deadline, Utility
 from shadowprice.engine import Engine
-from shadowprice.policies.registry import make_policy
+from shadowprice.policies.registry import make_policy, policies
 from tests.support.astraea_cases import shared_cluster, shared_job
 from tests.support.workloads import cluster, job
 
@@ -236,14 +236,44 @@ def test_a_borrowing_gang_that_overruns_pays_for_each_slot_that_it_runs() -> Non
     assert paid[ran[0]] > 0
 
 
-def test_rolling_gives_up_a_worthless_job_only_if_it_seems_to_never_end() -> None:
-    made = engine("rolling", [stated("endless", slots=2, by=3)])
-    slot = 0
-    while made.running or not slot:
-        assert slot < 20
-        run(made, slot)
-        slot += 1
+@pytest.mark.parametrize("policy", [n for n, i in policies().items() if not i.knows_all_jobs])
+def test_a_worthless_job_is_abandoned_only_if_it_seems_to_never_end(policy: str) -> None:
+    made = endless(policy, Deadline(10.0, 3))
+    slots = ran(made, 20)
     # It is worth nothing from slot 4 on, and has saved nothing.
-    assert slot - 1 >= 6
-    assert made.jobs["endless"].status is not Status.FINISHED
-    assert made.jobs["endless"].refusal is not None
+    assert len(slots) == 6  # stated as 2
+    record = made.jobs["endless"]
+    assert record.status is Status.DROPPED
+    assert record.refusal is not None
+    assert "has run for 6 slots without an end, instead of 2" in record.refusal.message
+    assert not made.running
+    assert not made.ledger.used.any()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "oasis", "rolling", "astraea"])
+def test_a_job_that_is_worth_something_may_run_for_as_long_as_it_takes(policy: str) -> None:
+    made = endless(policy, Constant(10.0))
+    assert len(ran(made, 20)) >= 19
+
+
+def endless(policy: str, utility: Utility) -> Engine:
+    """Return an engine of a live service to which a job of two slots has come that never ends."""
+    if not policies()[policy].counts_places:
+        return engine(policy, [replace(stated("endless"), utility=utility)])
+    on = shared_cluster(2, {"a": {"worker": 2, "ps": 2}}, worker=1)
+    made = Engine(on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True)
+    endless = shared_job(on, "endless", "a", ps=None, chunks=1, epochs=2, minibatches=1)
+    made.handle(JobsArrived(0, (replace(endless, utility=utility, resumable=None),)))
+    return made
+
+
+def ran(made: Engine, slots: int) -> list[int]:
+    """Run slots, and return those in which the job ran."""
+    found = []
+    for slot in range(slots):
+        made.handle(SlotBegan(slot))
+        if "endless" in made.running:
+            found.append(slot)
+        progress = {name: min(1, made.jobs[name].remaining - 1) for name in made.running}
+        made.handle(SlotEnded(slot, progress))
+    return found

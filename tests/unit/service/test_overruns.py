@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import pytest
 
 from shadowprice.executors.contract import Ending
@@ -35,19 +33,29 @@ def _check(played: Played, *, seconds: float) -> None:
     assert played.seconds <= seconds
 
 
-ROUNDS: Final = frozenset({"astraea", "batchsche"})
-"""Policies that start jobs only in rounds. The first one that fits four slots begins in slot 8."""
-
-
 @pytest.mark.parametrize("policy", LIVE)
 @pytest.mark.parametrize(("slot", "most"), [(1, 0.125), (5, 0.2)])
 def test_four_jobs_on_two_places_end_in_twelve_slots(policy: str, slot: int, most: float) -> None:
     played = play(LiveWorld(slot, (1, 1), (1.0, 1.0), _jobs(4, most, 80)), policy)
     assert all(view.state is State.FINISHED for view in played.views.values())
-    _check(played, seconds=(25.0 if policy in ROUNDS else 12.0) * slot)
+    _check(played, seconds=12.0 * slot)
 
 
 @pytest.mark.parametrize("policy", LIVE)
 def test_sixty_jobs_on_twelve_places_run_once_each(policy: str) -> None:
     world = LiveWorld(1, (3, 3, 3, 3), (1.0,) * 4, _jobs(60, 0.125, 80))
-    _check(play(world, policy), seconds=70.0 if policy in ROUNDS else 30.0)
+    _check(play(world, policy), seconds=30.0)
+
+
+@pytest.mark.parametrize("policy", LIVE)
+def test_a_job_that_hangs_is_abandoned_with_a_reason_once_it_is_worth_nothing(policy: str) -> None:
+    utility = {"kind": "deadline", "value": 10, "by": "6 slots"}
+    hangs = LiveJob(stated=2, utility=utility, error=1000.0)
+    waits = LiveJob(submitted=1.0, stated=2)
+    played = play(LiveWorld(5, (1,), (1.0,), (hangs, waits)), policy, limit_slots=30.0)
+    assert played.over
+    assert played.views["job-1"].state is State.FINISHED
+    view = played.views["job-0"]
+    assert view.state is State.FAILED
+    assert view.reason is not None
+    assert "without an end" in str(view.reason)

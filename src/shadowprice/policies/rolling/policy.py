@@ -62,9 +62,6 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_ENDLESS: Final = 3
-"""A generation that has run this many times its stated duration counts as endless."""
-
 _MAX_TOGETHER: Final = 16
 """Maximum number of waiting jobs that are planned jointly with promised ones.
 
@@ -535,8 +532,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             ends_first = jobs.ends_first(state.job, completion)
             if self._context.end_moves and ends_first:
                 continue
-            if view.pinned(name) and not _seems_endless(view, state, slot):
-                continue
+            if view.pinned(name):
+                continue  # the engine abandons it if it seems to never end
             refuse = refuse_past_end if ends_first else refuse_no_value
             self._remove_job(name)
             drop = Drop if state.status is Status.ADMITTED else Reject
@@ -666,13 +663,3 @@ def build(context: PolicyContext, parameters: RollingParameters) -> RollingPolic
     if parameters.quota:
         check_shares(context.cluster)
     return RollingPolicy(context, parameters)
-
-
-def _seems_endless(view: View, state: JobState, slot: int) -> bool:
-    """Return whether a running job has overrun so far that it may never end."""
-    placement = view.running(state.job.name)
-    if placement is None:
-        return False
-    gain = state.job.gain(placement.total_workers, colocated=placement.colocated)
-    stated = -(-state.job.required // gain)
-    return slot - state.generation_slot >= _ENDLESS * stated
