@@ -18,13 +18,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from shadowprice.advice.ways import arrival_change
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice import advise, advise_together, one_replay_suffices
 from shadowprice.simulator.advice.moments import Probe, run_probes
 from shadowprice.simulator.advice.retracing import DecisionCache
-from shadowprice.simulator.advice.ways import arrival_change
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
 from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster

@@ -8,11 +8,12 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shadowprice.advice.changes import AdmissionOutcome
+from shadowprice.advice.search import NoStepFound, StepFound, find_smallest_step
+from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.ways import JobChange
 from shadowprice.simulator.advice.delays import ArrivalDelaySearch
-from shadowprice.simulator.advice.moments import AdmissionOutcome, DecisionPoint
-from shadowprice.simulator.advice.search import NoStepFound, StepFound, find_smallest_step
-from shadowprice.simulator.advice.variants import JobVariants
-from shadowprice.simulator.advice.ways import JobChange
+from shadowprice.simulator.advice.moments import DecisionPoint
 from tests.support.workloads import cluster, job
 
 STEPS = st.lists(st.booleans(), max_size=60)

@@ -24,7 +24,7 @@ class Advice:
     Attributes
     ----------
     way : str
-        ``value``, ``work``, ``size``, ``workers``, ``arrival`` or ``deadline``.
+        ``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``.
     key : str
         Path of the changed key in the job's entry: ``utility.value``, ``worker.memory``.
     before, after : str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
@@ -75,15 +75,27 @@ def _of_rounds(guarantee: Mapping[str, Any]) -> str:
     )
 
 
-def advice_lines(job_advice: JobAdvice) -> Iterator[tuple[str, str]]:
-    """Yield advice on a refused job as (label, text), one change in each line."""
+def _in_slot(slot: int) -> str:
+    return f"in slot {slot}"
+
+
+def advice_lines(
+    job_advice: JobAdvice,
+    completion_text: Callable[[int], str] = _in_slot,
+    left_out_reason: str = "each change asks for another run of everything",
+) -> Iterator[tuple[str, str]]:
+    """Yield advice on a refused job as (label, text), one change in each line.
+
+    ``completion_text`` formats a completion slot, and ``left_out_reason`` says why changes were
+    not tried.
+    """
     label = "would do"
     shown = [*_gentlest(job_advice.advice)]
     for advice in shown:
         current = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
         text = f"{advice.key}: {advice.after} instead of {current} ({advice.change})"
         if advice.completion is not None:
-            text += f"; done in slot {advice.completion}"
+            text += f"; done {completion_text(advice.completion)}"
         if advice.at_those_prices is not None:
             text += f"; at the prices of this run {advice.at_those_prices} would"
         yield label, text
@@ -97,7 +109,7 @@ def advice_lines(job_advice: JobAdvice) -> Iterator[tuple[str, str]]:
         yield "would not", tried
     if job_advice.left_out:
         keys = ", ".join(job_advice.left_out)
-        yield "not tried", f"{keys}: each change asks for another run of everything"
+        yield "not tried", f"{keys}: {left_out_reason}"
     yield "held fixed", job_advice.held
 
 

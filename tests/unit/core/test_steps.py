@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.ways import candidate_changes
 from shadowprice.core.amounts import parse_rate
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
@@ -21,8 +23,6 @@ from shadowprice.core.utility import utility_value
 from shadowprice.inputs.families import with_family
 from shadowprice.inputs.files import read_jobs
 from shadowprice.service.state.submission import merge_changes
-from shadowprice.simulator.advice.variants import JobVariants
-from shadowprice.simulator.advice.ways import candidate_changes
 
 
 def cluster(slot: str = "20min") -> Cluster:

@@ -9,36 +9,38 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from shadowprice.core.cluster import BANDWIDTH
-from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.policy import Policy
-from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.pricing.measures import ContributionCache, use_cache
-from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
-from shadowprice.simulator.advice.delays import ArrivalDelaySearch
-from shadowprice.simulator.advice.moments import (
+from shadowprice.advice.changes import (
     AdmissionOutcome,
-    DecisionPoint,
-    Probe,
-    QuoteFn,
-    Rerun,
-    run_probes,
+    SearchResult,
+    StepFn,
+    describe_result,
+    is_size,
+    search_changes,
+    smaller_in_vain,
+    step_of_work,
 )
-from shadowprice.simulator.advice.retracing import DecisionCache
-from shadowprice.simulator.advice.search import (
+from shadowprice.advice.search import (
     PROBES_WHEN_MAX_REFUSED,
     NoStepFound,
     StepFound,
     find_smallest_step,
 )
-from shadowprice.simulator.advice.variants import JobVariants
-from shadowprice.simulator.advice.ways import (
+from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.ways import (
     JobChange,
     JobFileRecord,
     arrival_change,
     candidate_changes,
     format_value,
 )
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.policy import Policy
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.policies.pricing.measures import ContributionCache, use_cache
+from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
+from shadowprice.simulator.advice.delays import ArrivalDelaySearch
+from shadowprice.simulator.advice.moments import DecisionPoint, Probe, Rerun, run_probes
+from shadowprice.simulator.advice.retracing import DecisionCache
 from shadowprice.simulator.scenario import Scenario
 
 MOST_ARRIVALS: Final = 20_000
@@ -152,35 +154,9 @@ class _Outcome:
     """Result of one kind of change."""
 
     way: JobChange
-    found: StepFound[AdmissionOutcome] | NoStepFound
+    found: SearchResult
     verified: str
     at_those_prices: str | None = None
-
-
-def _worth_its_price(way: JobChange, step: int, found: AdmissionOutcome) -> int:
-    """Return the step at which the job's utility slightly exceeds the price of an admitted step.
-
-    Dinkelbach's step: a job with this utility would still be admitted with the same schedule.
-    """
-    if not found.price or not found.utility:
-        return step
-    sufficient = way.values[step - 1] * found.price / found.utility
-    return bisect_right(way.values, sufficient) + 1
-
-
-def _is_size(way: JobChange) -> bool:
-    """Return whether a change only reduces the resources that the job needs."""
-    return way.name == "size" and way.key[-1] != BANDWIDTH  # less of it makes the work take longer
-
-
-def _as_much_work(way: JobChange, work: float) -> int:
-    """Return the step that leaves about a share of the job's work; 0 for no guess.
-
-    Fewer mini-batches are the same work as fewer epochs, with which the job was admitted.
-    """
-    if way.key != ("minibatches",) or not work:
-        return 0
-    return 1 + sum(bool(value > work * int(way.before)) for value in way.values)
 
 
 def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
@@ -288,54 +264,32 @@ class _Advisor:
             self.error = error
             return False
         ways = [*self._ways(moment.end)]
-        in_vain = self._smaller_in_vain(ways, moment.ask)
-        work = 0.0  # share of the work with which it was admitted
-        for way in ways:
-            vain = in_vain and _is_size(way)
-            start = _as_much_work(way, work)
-            result = self._ask_about(way, moment, self._in_force, start, vain=vain)
-            if way.key == ("epochs",) and isinstance(result, StepFound):
-                work = way.values[result.step - 1] / int(way.before)
+        for way, result, answer in search_changes(self._variants, ways, moment.ask):
+            self._verify(way, result, answer)
         return True
 
-    def _smaller_in_vain(self, ways: Sequence[JobChange], ask: QuoteFn) -> bool:
-        """Return whether the job is refused even with the smallest request of every resource."""
-        smallest_job = self._variants.least([way for way in ways if _is_size(way)])
-        return smallest_job is None or ask(smallest_job) is None
+    def _verify(self, way: JobChange, quoted: SearchResult, answer: StepFn) -> None:
+        """Record the result of a change's queries at the arrival.
 
-    def _ask_about(
-        self, way: JobChange, moment: DecisionPoint, in_force: str | None, start: int, *, vain: bool
-    ) -> StepFound[AdmissionOutcome] | NoStepFound:
-        """Query the steps of a change; ``vain``: it is known to fail at the prices of this point.
-
-        If the change also changes the policy's parameters, that proves nothing, and it is run in
-        any case.
+        If the change also changes the policy's parameters, these queries prove nothing, and the
+        policy is run with them.
         """
-
-        def answer(step: int) -> AdmissionOutcome | None:
-            job = self._variants.job(way, step)
-            return None if job is None else moment.ask(job)
-
-        guess = partial(_worth_its_price, way) if way.name == "value" else None
-        result: StepFound[AdmissionOutcome] | NoStepFound = NoStepFound(1)
-        if not vain:
-            result = find_smallest_step(answer, len(way.values), start, guess=guess)
-        if in_force is None:
-            self._keep(way, result, None)
-        else:
-            gaps: dict[int, tuple[float, float]] = {}
-            aim = partial(_where_it_pays, way.values, gaps) if way.name == "value" else None
-            self._keep(way, result, self._true(way, in_force, answer, gaps), aim)
-        return result
+        if self._in_force is None:
+            self._keep(way, quoted, None)
+            return
+        gaps: dict[int, tuple[float, float]] = {}
+        is_number = way.name == "value" and way.key[0] == "utility"
+        aim = partial(_where_it_pays, way.values, gaps) if is_number else None
+        self._keep(way, quoted, self._true(way, self._in_force, answer, gaps), aim)
 
     def _true(
         self,
         way: JobChange,
         in_force: str,
-        answer: Callable[[int], AdmissionOutcome | None],
+        answer: StepFn,
         gaps: dict[int, tuple[float, float]],
         answered: Callable[[int], bool] = lambda _: True,
-    ) -> Callable[[int], AdmissionOutcome | None]:
+    ) -> StepFn:
         """Return a function that gives a step's true result if the policy knows the job set.
 
         As long as the change leaves all parameters unchanged, the policy decides on the other jobs
@@ -362,17 +316,15 @@ class _Advisor:
 
         return fate
 
-    def _later_true(
-        self, in_force: str, delays: ArrivalDelaySearch
-    ) -> Callable[[int], AdmissionOutcome | None]:
+    def _later_true(self, in_force: str, delays: ArrivalDelaySearch) -> StepFn:
         answers = delays.outcomes
         return self._true(self._later, in_force, answers.__getitem__, {}, answers.__contains__)
 
     def _keep(
         self,
         way: JobChange,
-        quoted: StepFound[AdmissionOutcome] | NoStepFound,
-        fate: Callable[[int], AdmissionOutcome | None] | None,
+        quoted: SearchResult,
+        fate: StepFn | None,
         aim: Callable[[], int] | None = None,
     ) -> None:
         """Record the result of the queries; verify it with ``fate`` if it may differ."""
@@ -406,7 +358,7 @@ class _Advisor:
             end = self._job.arrival + self._scenario.cluster.horizon
         work = 0.0
         ways = [*self._ways(end)]
-        in_vain = self._affordable and self._smaller_in_vain(ways, self._rerun.ask)
+        in_vain = self._affordable and smaller_in_vain(self._variants, ways, self._rerun.ask)
         for way in (*ways, self._later):
 
             def fate(step: int, way: JobChange = way) -> AdmissionOutcome | None:
@@ -416,13 +368,13 @@ class _Advisor:
                 self._afford()
                 return self._rerun.ask(job)
 
-            found: StepFound[AdmissionOutcome] | NoStepFound = NoStepFound(1)
+            found: SearchResult = NoStepFound(1)
             try:
-                if not (in_vain and _is_size(way)):
+                if not (in_vain and is_size(way)):
                     # A smaller request never hurts, but too large a step of another change may: in
                     # the last slot, or with one worker, there is least time.
-                    evenly = 0 if _is_size(way) else PROBES_WHEN_MAX_REFUSED
-                    start = _as_much_work(way, work)
+                    evenly = 0 if is_size(way) else PROBES_WHEN_MAX_REFUSED
+                    start = step_of_work(way, work)
                     found = find_smallest_step(fate, len(way.values), start, evenly=evenly)
             except _TooDearError:
                 self._left_out.append(way.label)
@@ -459,32 +411,19 @@ class _Advisor:
 
     def job_advice(self) -> JobAdvice:
         """Return all results; of several keys that reduce the work, only the smallest change."""
-        advice, hopeless = [], []
+        advice: list[Advice] = []
+        hopeless: list[IneffectiveChange] = []
         for outcome in self._outcomes:
-            way, result = outcome.way, outcome.found
-            if isinstance(result, NoStepFound):
-                if way.values:
-                    up_to = format_value(way.values[-1])
-                    hopeless.append(IneffectiveChange(way.name, way.label, up_to, result.tried))
-                continue
-            value = way.values[result.step - 1]
-            advice.append(
-                Advice(
-                    way=way.name,
-                    key=way.label,
-                    before=way.before,
-                    after=format_value(value),
-                    change=way.change(value),
-                    refused=way.before
-                    if result.step == 1
-                    else format_value(way.values[result.step - 2]),
-                    completion=result.answer.completion,
-                    utility=result.answer.utility,
-                    price=result.answer.price,
-                    verified=outcome.verified,
-                    at_those_prices=outcome.at_those_prices,
-                )
+            described = describe_result(
+                outcome.way,
+                outcome.found,
+                verified=outcome.verified,
+                at_those_prices=outcome.at_those_prices,
             )
+            if isinstance(described, Advice):
+                advice.append(described)
+            elif described is not None:
+                hopeless.append(described)
         return JobAdvice(
             self._job.name, self._job.arrival, self._held, advice, hopeless, self._left_out
         )

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from shadowprice.advice.changes import AdmissionOutcome
+from shadowprice.advice.search import NoStepFound, StepFound
+from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.ways import JobChange
 from shadowprice.core.job import Job
-from shadowprice.simulator.advice.moments import AdmissionOutcome, DecisionPoint
-from shadowprice.simulator.advice.search import NoStepFound, StepFound
-from shadowprice.simulator.advice.variants import JobVariants
-from shadowprice.simulator.advice.ways import JobChange
+from shadowprice.simulator.advice.moments import DecisionPoint
 
 _EVERY: Final = 100
 """Number of delays that are queried one by one: slot by slot up to 100 slots."""

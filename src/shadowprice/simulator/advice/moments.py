@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shadowprice.advice.changes import AdmissionOutcome
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
     Command,
@@ -36,22 +37,6 @@ from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals
 from shadowprice.simulator.driver import Incident, Simulation, SimulationRun
 from shadowprice.simulator.scenario import Scenario
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionOutcome:
-    """What an admitted job would be promised."""
-
-    completion: int | None = None
-    """Completion slot, if it is promised."""
-    utility: float | None = None
-    """Utility of that completion."""
-    price: float | None = None
-    """Price of the resources."""
-
-
-QuoteFn = Callable[[Job], AdmissionOutcome | None]
-"""Function that returns the admission of a job, None if it would be refused."""
 
 
 class _Enough(BaseException):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from shadowprice.advice.ways import JobChange, JobFileRecord, Key, with_value
 from shadowprice.core.amounts import parse_amount, parse_duration
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import JobSpec, resolve_utility, validate
 from shadowprice.core.specs.utilities import UtilitySpec
-from shadowprice.simulator.advice.ways import JobChange, JobFileRecord, Key, with_value
 
 _UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
 
@@ -22,15 +23,25 @@ _UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
 class JobVariants:
     """Variants of a job with one key of its record changed, resolved as from its file.
 
-    ``entry`` is the record in the file, and ``job`` the same resolved.
+    ``entry`` is the record in the file, ``job`` the same resolved, and ``resolve`` the function
+    that resolved it; it raises InputError for an invalid job. By default it is `JobSpec.resolve`.
     """
 
-    def __init__(self, entry: JobFileRecord, job: Job, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        entry: JobFileRecord,
+        job: Job,
+        cluster: Cluster,
+        resolve: Callable[[JobSpec], Job] | None = None,
+    ) -> None:
         self.entry = entry
         self._job = job
         self._cluster = cluster
         self._spec = JobSpec.model_validate(entry)
-        self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
+        self._resolve = resolve or (lambda spec: spec.resolve(cluster))
+        self._before = Fraction(job.before_arrival)
+        if resolve is None:
+            self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
         # Utilities are resolved alone if that gives the same result.
         self._alone = self._utility(entry) == job.utility
         self._made: dict[tuple[Key, Any], Job | None] = {}
@@ -48,13 +59,13 @@ class JobVariants:
         entry: JobFileRecord | None = None
         for way in ways:
             entry = with_value(entry or self.entry, way.key, way.values[-1])
-        spec = None if entry is None else validate(JobSpec, entry, "job")[0]
-        return None if spec is None else spec.resolve(self._cluster)
+        return None if entry is None else self._resolved(validate(JobSpec, entry, "job")[0])
 
     def with_value(self, key: Key, value: Any) -> Job | None:
         """Return the job with a value of its record replaced; None if the value is invalid."""
         # Most queries change one number, so the whole record need not be resolved again.
-        if len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH:
+        is_demand = len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH
+        if is_demand and not self._job.has_default_utility:  # which depends on the worker's GPUs
             demand = getattr(self._job, str(key[0])).copy()
             demand[self._cluster.column[str(key[1])]] = parse_amount(value).value
             demand.setflags(write=False)
@@ -69,8 +80,11 @@ class JobVariants:
             spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
         else:
             spec, _ = validate(JobSpec, with_value(self.entry, key, value), "job")
+        return self._resolved(spec)
+
+    def _resolved(self, spec: JobSpec | None) -> Job | None:
         try:
-            return None if spec is None else spec.resolve(self._cluster)
+            return None if spec is None else self._resolve(spec)
         except InputError:
             return None
 

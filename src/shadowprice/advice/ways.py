@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import Dimension, parse_amount, parse_duration, parse_rate
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
+from shadowprice.core.specs.utilities import PRIORITY_LEVELS
 
 Key = tuple[str | int, ...]
 JobFileRecord = Mapping[str, Any]
@@ -29,7 +30,7 @@ STEP_RATIO: Final = 1.009
 MAX_UTILITY_FACTOR: Final = 1000.0
 """Largest factor on a job's utility."""
 MIN_DEMAND_FRACTION: Final = 100
-"""A request is reduced to this fraction (1 / LEAST_SIZE) at most."""
+"""A request is reduced to this fraction (1 / MIN_DEMAND_FRACTION) at most."""
 
 _BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _DECIMAL: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
@@ -43,7 +44,7 @@ class JobChange:
     """One key of a job's record, and its possible values."""
 
     name: str
-    """``value``, ``work``, ``size``, ``workers``, ``arrival`` or ``deadline``."""
+    """``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``."""
     key: Key
     """Path of the value in the record."""
     before: str
@@ -71,19 +72,53 @@ def with_value(entry: JobFileRecord, key: Key, value: Any) -> dict[str, Any]:
     return dict(result)
 
 
+class DeadlineTexts(Protocol):
+    """Texts of later deadlines."""
+
+    def write(self, key: Key, slots: float) -> str:
+        """Return a deadline as a record writes it; ``slots`` is the papers' ``d``."""
+        ...
+
+    def describe_delay(self, slots: float) -> str:
+        """Describe for people by how much a deadline is later."""
+        ...
+
+
+class _SlotDeadlines:
+    """Deadlines in slots, for simulations: they have no calendar."""
+
+    def write(self, key: Key, slots: float) -> str:
+        """Return a number of slots."""
+        del key
+        return _slots(slots) if isinstance(slots, int) else f"{slots!r} slots"
+
+    def describe_delay(self, slots: float) -> str:
+        """Return the delay in slots."""
+        return f"{_digits(slots)} slots later" if slots != 1 else "1 slot later"
+
+
+SLOT_DEADLINES: Final = _SlotDeadlines()
+
+
 def candidate_changes(
-    entry: JobFileRecord, job: Job, cluster: Cluster, end: int
+    entry: JobFileRecord,
+    job: Job,
+    cluster: Cluster,
+    end: int,
+    texts: DeadlineTexts = SLOT_DEADLINES,
 ) -> Iterator[JobChange]:
     """Yield the possible changes of a job, except its arrival.
 
     ``entry`` is the record in the file, ``job`` the same resolved, and ``end`` the first slot that
-    no plan may use.
+    no plan may use. ``texts`` writes later deadlines.
     """
     yield from _worth(entry)
-    yield from _patience(entry, job, cluster, end)
+    yield from _priority(entry, job)
+    yield from _patience(entry, job, cluster, end, texts)
     if job.bag is None:
         for name in ("epochs", "minibatches") if entry.get("steps") is None else ("steps",):
             yield from _fewer("work", (name,), int(entry.get(name, 1)))
+        yield from _shorter(entry)
         yield from _workers(entry, job, cluster)
     else:
         for index, group in enumerate(entry["tasks"]):
@@ -123,39 +158,59 @@ def _worth(entry: JobFileRecord) -> Iterator[JobChange]:
     yield JobChange("value", ("utility", name), format_value(utility[name]), steps, describe)
 
 
-def _patience(entry: JobFileRecord, job: Job, cluster: Cluster, end: int) -> Iterator[JobChange]:
+def _priority(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
+    """Yield higher priorities, which are multiples of the default utility."""
+    if not job.has_default_utility:
+        return
+    stated = entry.get("priority")
+    now = stated if isinstance(stated, str) else "normal"
+    multiple = PRIORITY_LEVELS[now].multiple
+    levels = sorted(PRIORITY_LEVELS.items(), key=lambda item: item[1].multiple)
+    values = [name for name, level in levels if level.multiple > multiple]
+    before = now if isinstance(stated, str) else f"{now} (default)"
+
+    def describe(value: str) -> str:
+        return f"{_digits(PRIORITY_LEVELS[value].multiple / multiple)} times as much"
+
+    yield JobChange("value", ("priority",), before, values, describe)
+
+
+def _patience(
+    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: DeadlineTexts
+) -> Iterator[JobChange]:
     """Yield later deadlines and targets, and a smaller slope."""
     utility = entry.get("utility") or {}
     # Beyond the last slot of any plan, a later value has no effect.
     max_slots = max(end - job.arrival, cluster.horizon) + 1
-    keys: tuple[Key, ...] = (("utility", "by"), ("utility", "target"), ("deadline",))
+    keys: tuple[Key, ...] = (("by",), ("utility", "by"), ("utility", "target"), ("deadline",))
     for key in keys:
-        text = entry.get("deadline") if len(key) == 1 else utility.get(key[1])
+        text = entry.get(str(key[0])) if len(key) == 1 else utility.get(key[1])
         if text is None:
             continue
         # Deadlines and targets are compared in slots, whatever the unit of the file.
-        now = job.bag.deadline if len(key) == 1 and job.bag else getattr(job.utility, str(key[-1]))
+        is_bag = job.bag is not None and key == ("deadline",)
+        now = job.bag.deadline if is_bag and job.bag else getattr(job.utility, str(key[-1]))
+        slots: Sequence[float]
         if key[-1] == "target":
             # The utility falls within some slots around the target, so a later one has no effect.
             spread = 40.0 / max(float(getattr(job.utility, "decay", 1.0)), 40.0 / max_slots)
-            steps = [
-                f"{value!r} slots" for value in _grid(max(float(now), 0.1), max_slots + spread)
-            ]
+            slots = _grid(max(float(now), 0.1), max_slots + spread)
         else:
             # A deadline is at the end of a slot.
-            steps = [_slots(value) for value in _up(math.floor(now), max_slots)]
+            slots = _up(math.floor(now), max_slots)
+        values = [texts.write(key, value) for value in slots]
+        delays = {value: after - float(now) for value, after in zip(values, slots, strict=True)}
 
-        def describe(value: str, now: float = float(now)) -> str:
-            more = float(parse_duration(value).slots) - now
-            return f"{_digits(more)} slots later" if more != 1 else "1 slot later"
+        def describe(value: str, delays: Mapping[str, float] = delays) -> str:
+            return texts.describe_delay(delays[value])
 
-        yield JobChange("deadline", key, str(text), steps, describe)
+        yield JobChange("deadline", key, str(text), values, describe)
     rate = parse_rate(utility.get("slope", 0.0))
     slope = float(rate.number)
     if slope < 0:
         slopes = [slope * (100 - percent) / 100 for percent in range(1, 100)]
         numbers = [float(f"{value:.4g}") for value in slopes] + [0.0]
-        values: Sequence[Any] = (
+        slope_values: Sequence[Any] = (
             [f"{format_value(number)}/{rate.unit}" for number in numbers] if rate.unit else numbers
         )
 
@@ -163,7 +218,7 @@ def _patience(entry: JobFileRecord, job: Job, cluster: Cluster, end: int) -> Ite
             return f"{_digits(100 * (1 - float(parse_rate(value).number) / slope))} % less steep"
 
         yield JobChange(
-            "deadline", ("utility", "slope"), format_value(utility["slope"]), values, gentler
+            "deadline", ("utility", "slope"), format_value(utility["slope"]), slope_values, gentler
         )
 
 
@@ -176,6 +231,26 @@ def _fewer(name: str, key: Key, now: int) -> Iterator[JobChange]:
             return f"{_digits(100 * (1 - value / now))} % less"
 
         yield JobChange(name, key, str(now), values, describe)
+
+
+def _shorter(entry: JobFileRecord) -> Iterator[JobChange]:
+    """Yield shorter times of the only step of a job that is planned by its run time."""
+    if entry.get("steps") != 1 or entry.get("minibatch_time") is None:
+        return
+    span = parse_duration(entry["minibatch_time"])
+    if not span.on_clock:
+        return
+    # At least a hundred units, so that a step is at most 1 %.
+    unit = next((unit for unit in (1, 1000) if span.seconds * unit >= 100), 1000)
+    now = int(span.seconds * unit)
+    values = {f"{value / unit:g}s": value for value in _down(now, max(1, now // 100))}
+
+    def describe(text: str) -> str:
+        return f"{_digits(100 * (1 - values[text] / now))} % less"
+
+    if values:
+        before = str(entry["minibatch_time"])
+        yield JobChange("time", ("minibatch_time",), before, list(values), describe)
 
 
 def _workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterator[JobChange]:
@@ -206,7 +281,8 @@ def _max_possible_workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> i
     needed = job.worker > 0
     capacity = cluster.capacity[cluster.hosts_workers]
     fit_counts = (capacity[:, needed] // job.worker[needed]).min(axis=1)
-    return min(int(fit_counts.sum()), int(bounds.WORKER_COUNTS.most))
+    # A step isn't divided between workers.
+    return min(int(fit_counts.sum()), int(bounds.WORKER_COUNTS.most), int(entry["steps"]))
 
 
 def _chances(entry: JobFileRecord) -> Iterator[JobChange]:
@@ -247,7 +323,7 @@ def _smaller(key: Key, amount: object) -> Iterator[JobChange]:
         def describe(value: Any) -> str:
             return f"{_digits(100 * (1 - sizes[value] / number))} % less"
 
-        yield JobChange("size", key, str(amount), values, describe)
+        yield JobChange("size", key, format_value(amount), values, describe)
 
 
 # ---------------------------------------------------------------- steps
