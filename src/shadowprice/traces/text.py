@@ -70,7 +70,10 @@ def read_head(path: Path) -> str:
         bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
         packed = detect_compression(path)
         head = read_first_bytes(path, HEAD_BYTES)
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
+    except EOFError as error:
+        message = f"truncated {packed} stream"
+        raise InputError(Fault(str(path), message, "fetch it again")) from error
+    except (zlib.error, lzma.LZMAError) as error:
         raise InputError(Fault(str(path), f"is damaged {packed}", "fetch it again")) from error
     except OSError as error:
         if error.errno is None:  # gzip and bzip2 raise it for a damaged stream

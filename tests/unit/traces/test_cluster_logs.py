@@ -82,6 +82,28 @@ def test_a_job_over_the_repeated_hour_of_a_local_clock_keeps_its_order(tmp_path:
         read(tmp_path, log)
 
 
+def test_a_job_of_slurm_over_the_repeated_hour_keeps_its_order(tmp_path: Path) -> None:
+    head = "JobID|User|State|Submit|Eligible|Start|End|Elapsed|AllocTRES|ReqTRES"
+    tres = "billing=1,cpu=1,gres/gpu=1,node=1|billing=1,cpu=1,gres/gpu=1,node=1"
+    day = "2024-10-27T"  # 02:00 to 03:00 came twice in Berlin
+    moments = [  # local submission, start and end; what zone data makes of the wait and run time
+        ("02:40:00", "02:50:00", "02:10:00", 600.0, 1200.0),
+        ("02:40:00", "02:10:00", "02:50:00", 1800.0, 2400.0),
+        ("01:50:00", "02:05:00", "03:05:00", 900.0, 7200.0),
+    ]
+    rows = [
+        f"{index}|ann|COMPLETED|{day}{submit}|{day}{submit}|{day}{start}|{day}{end}"
+        f"|{timedelta(seconds=ran)}|{tres}"
+        for index, (submit, start, end, _, ran) in enumerate(moments, start=1)
+    ]
+    text = "\n".join([head, *rows]) + "\n"
+    trace = read(tmp_path, text, "?timezone=Europe/Berlin", form="sacct")
+    found = {row["job"]: (row["queue"], row["duration"]) for row in trace.jobs.to_dicts()}
+    assert found == {
+        str(index): (wait, ran) for index, (*_, wait, ran) in enumerate(moments, start=1)
+    }
+
+
 def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
     log = "submit,duration,gpus\n03/04/2024 10:00,60,1\n05/06/2024 10:00,60,1\n"
     with pytest.raises(InputError, match="can't be distinguished; add dates=dmy or dates=mdy"):
