@@ -75,12 +75,6 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
     "trace convert": (Rule(("load", "horizon"), *_without("cluster", "--cluster")),),
     "explain": (
         Rule(
-            ("advice",),
-            lambda given: given["job"] is None,
-            "applies to runs only, not to the live service",
-            "remove it, or name a run and a job",
-        ),
-        Rule(
             ("server",),
             lambda given: given["job"] is not None,
             "applies to the live service only, not to a run",

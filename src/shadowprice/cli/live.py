@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -150,6 +151,15 @@ def when(moment: datetime | None, now: datetime | None = None) -> str:
     if local.date() == today:
         return local.strftime("%H:%M:%S")
     return local.strftime("%b %d %H:%M" if local.year == today.year else "%Y-%m-%d %H:%M")
+
+
+_MOMENT: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z")
+"""A time as the service's texts write it."""
+
+
+def with_local_times(text: str) -> str:
+    """Replace the times of a service's text by local times."""
+    return _MOMENT.sub(lambda match: when(datetime.fromisoformat(match[0])), text)
 
 
 def span(length: timedelta) -> str:

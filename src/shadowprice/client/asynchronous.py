@@ -172,9 +172,13 @@ class AsyncClient:
         """
         return await self.send(calls.revise(name, changes, dry_run=dry_run))
 
-    async def explain(self, name: str) -> JobHistory:
-        """Return a job's history, which explains the decisions on it."""
-        return await self.send(calls.explain(name))
+    async def explain(self, name: str, *, outlook: bool = False) -> JobHistory:
+        """Return a job's history, which explains the decisions on it.
+
+        With ``outlook``, it also says what a job that waits or was refused lacks now, and which
+        changes would get it admitted; the service takes up to a second for that.
+        """
+        return await self.send(calls.explain(name, outlook=outlook))
 
     async def job_events(self, name: str) -> AsyncIterator[JobEvent]:
         """Yield a job's events, newest first."""
@@ -262,9 +266,12 @@ class AsyncClient:
             pause = min(pause * 1.5, 2.0)
         return job
 
-    async def quote(self, job: Json) -> Quote:
-        """Return the decision that a job would get now; reserves nothing."""
-        return await self.send(calls.quote(job))
+    async def quote(self, job: Json, *, outlook: bool = False) -> Quote:
+        """Return the decision that a job would get now; reserves nothing.
+
+        ``outlook`` is that of `explain`.
+        """
+        return await self.send(calls.quote(job, outlook=outlook))
 
     # -------------------------------------------------------------- cluster
 

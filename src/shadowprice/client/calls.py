@@ -250,9 +250,10 @@ def revise(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[Job]:
     return ApiCall("PATCH", _path("jobs", name), _read(Job), query=query, body=dict(changes))
 
 
-def explain(name: str) -> ApiCall[JobHistory]:
-    """Get a job's history."""
-    return ApiCall("GET", _path("jobs", name, "explain"), _read(JobHistory))
+def explain(name: str, *, outlook: bool = False) -> ApiCall[JobHistory]:
+    """Get a job's history, and with ``outlook`` what it lacks and what would admit it."""
+    query = {"outlook": "true" if outlook else None}
+    return ApiCall("GET", _path("jobs", name, "explain"), _read(JobHistory), query, patience=30)
 
 
 def job_events(
@@ -287,9 +288,10 @@ def logs(
     return ApiCall("GET", _path("jobs", name, "logs"), _read(LogChunk), query)
 
 
-def quote(job: Json) -> ApiCall[Quote]:
-    """Get the decision that a job would get now."""
-    return ApiCall("POST", _path("quote"), _read(Quote), body=dict(job), patience=30)
+def quote(job: Json, *, outlook: bool = False) -> ApiCall[Quote]:
+    """Get the decision that a job would get now, and with ``outlook`` what would admit it."""
+    query = {"outlook": "true" if outlook else None}
+    return ApiCall("POST", _path("quote"), _read(Quote), query, body=dict(job), patience=30)
 
 
 def prices(slots: int | None = None) -> ApiCall[tuple[PriceSlot, ...]]:

@@ -168,9 +168,13 @@ class Client:
         """
         return self.send(calls.revise(name, changes, dry_run=dry_run))
 
-    def explain(self, name: str) -> JobHistory:
-        """Return a job's history, which explains the decisions on it."""
-        return self.send(calls.explain(name))
+    def explain(self, name: str, *, outlook: bool = False) -> JobHistory:
+        """Return a job's history, which explains the decisions on it.
+
+        With ``outlook``, it also says what a job that waits or was refused lacks now, and which
+        changes would get it admitted; the service takes up to a second for that.
+        """
+        return self.send(calls.explain(name, outlook=outlook))
 
     def job_events(self, name: str) -> Iterator[JobEvent]:
         """Yield a job's events, newest first."""
@@ -257,9 +261,12 @@ class Client:
             pause = min(pause * 1.5, 2.0)
         return job
 
-    def quote(self, job: Json) -> Quote:
-        """Return the decision that a job would get now; reserves nothing."""
-        return self.send(calls.quote(job))
+    def quote(self, job: Json, *, outlook: bool = False) -> Quote:
+        """Return the decision that a job would get now; reserves nothing.
+
+        ``outlook`` is that of `explain`.
+        """
+        return self.send(calls.quote(job, outlook=outlook))
 
     # -------------------------------------------------------------- cluster
 

@@ -30,6 +30,8 @@ class JobReason(ApiRecord):
 
     code: str
     message: str = ""
+    resource: str | None = Field(default=None, description="the scarcest resource for the job")
+    servers: str | None = Field(default=None, description="kind of server that lacks it")
 
 
 class JobSpeed(ApiRecord):
@@ -208,6 +210,40 @@ class OmittedEvents(ApiRecord):
     events: int = Field(description="number of omitted events")
 
 
+class SuggestedChange(ApiRecord):
+    """The smallest change of one key that gets a job admitted, and promised if it waits."""
+
+    key: str = Field(description="such as utility.value or worker.gpu")
+    before: str
+    after: str = Field(description="value as a job file writes it")
+    change: str = Field(description="size of the change, for people")
+    promise: datetime | None = Field(description="end of the slot of its planned completion")
+    utility: float | None
+    price: float | None
+
+
+class JobOutlook(ApiRecord):
+    """What a job that waits or was refused lacks now, and what would get it admitted."""
+
+    resource: str | None = Field(description="the scarcest resource for the job")
+    servers: str | None = Field(description="kind of server that lacks it")
+    admitted_now: bool = Field(description="whether it would be admitted if submitted again now")
+    starts: datetime | None = Field(
+        description="when a waiting job starts at the latest, if its plans hold and no job arrives"
+    )
+    abandoned: datetime | None = Field(
+        description="when a waiting job is abandoned instead, because it couldn't end in time"
+    )
+    waits_beyond: datetime | None = Field(
+        description="the last time that was planned, if the job still waits then"
+    )
+    changes: list[SuggestedChange] = Field(description="each on its own, smallest to 1 %")
+    ineffective: list[str] = Field(description="keys of which no value gets it admitted")
+    untried: list[str] = Field(description="keys for which the time was too short")
+    seconds: float = Field(description="processor time of the answer")
+    lines: list[str] = Field(description="for people")
+
+
 class JobHistory(ApiRecord):
     """A job's events and generations. A long history has its first and its newest events."""
 
@@ -217,6 +253,10 @@ class JobHistory(ApiRecord):
     omitted: OmittedEvents | None
     generations: list[Generation]
     lines: list[str] = Field(description="one sentence for people an event")
+    outlook: JobOutlook | None = Field(
+        default=None,
+        description="null unless requested, and if the job neither waits nor was refused",
+    )
 
 
 class ProgressPoint(ApiRecord):
@@ -283,3 +323,7 @@ class Quote(ApiRecord):
     message: str
     points: QuotePoints | None
     timespan: QuoteEnd | None = Field(description="null if the end of the timespan is far")
+    outlook: JobOutlook | None = Field(
+        default=None,
+        description="null unless requested, and unless the job would wait or be refused",
+    )

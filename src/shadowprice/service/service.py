@@ -51,6 +51,7 @@ from shadowprice.service.execution.observer import ObservationLoop
 from shadowprice.service.kubernetes_integration import KubernetesIntegration
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.queries.outlook import OutlookQueue
 from shadowprice.service.queries.whatif import WhatIfRunner
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
 from shadowprice.service.state.batch import Batch
@@ -132,6 +133,7 @@ class Service:
         self.end: Callable[[], None] = lambda: None
         self._clock = clock or SystemClock()
         self._executor = executor
+        self.outlooks = OutlookQueue()
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
         self._tasks: list[asyncio.Task[None]] = []
         self._other_records = False

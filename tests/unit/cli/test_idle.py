@@ -39,7 +39,6 @@ WORKLOAD = "-c c.yaml -j j.yaml"
         ),
         ("generate --out x --preset testbed --workers 3", "uses the servers of its paper"),
         ("trace convert philly:x x.jsonl --horizon 9", "without --cluster; add --cluster"),
-        ("explain job --no-advice", "--advice: applies to runs only"),
         ("explain run job --server lab", "--server: applies to the live service only"),
         ("statement ./run --limit 3", "--limit: applies to the live service only"),
         ("budget vision --note x", "--note: applies to grants only"),

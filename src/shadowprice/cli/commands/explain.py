@@ -41,8 +41,8 @@ def explain(
         bool | None,
         typer.Option(
             "--advice/--no-advice",
-            help="Compute changes that would have got a refused job admitted. By default only "
-            "if this takes seconds.",
+            help="Compute changes that would get a refused or waiting job admitted. In a run, by "
+            "default only if this takes seconds.",
             show_default=False,
         ),
     ] = None,
@@ -52,7 +52,8 @@ def explain(
     """Show a job's history: its request, decisions with reasons, slots and servers.
 
     For a refused job, also show the smallest changes of its job file entry that would have got it
-    admitted. Each change is verified by querying the policy again, or by running again.
+    admitted. Each change is verified by querying the policy again, or by running again. For a job
+    of the service that waits, also show for which resource and until when.
 
     [bold]Examples[/bold]
 
@@ -61,7 +62,7 @@ def explain(
     shadowprice explain resnet50-a
     """
     if job is None:
-        _explain_live(str(run), server, output, full=full)
+        _explain_live(str(run), server, output, full=full, outlook=advice is not False)
         return
     from shadowprice.results.job_history import read_job_history
 
@@ -76,16 +77,18 @@ def explain(
         _print(story, None if full else MAX_PLACEMENT_SPANS, job_advice, remark)
 
 
-def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -> None:
+def _explain_live(
+    job: str, server: str | None, output: Output, *, full: bool, outlook: bool
+) -> None:
     """Print the history of a job of the live service."""
-    from shadowprice.cli.commands.submit import print_job
-    from shadowprice.cli.live import connected, when
+    from shadowprice.cli.commands.submit import print_job, print_outlook
+    from shadowprice.cli.live import connected, when, with_local_times
     from shadowprice.core.errors import Fault, InputError
 
     if Path(job, "run.json").is_file():
         raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
     with connected(server) as client:
-        story = client.explain(job)
+        story = client.explain(job, outlook=outlook)
         events: Sequence[StoredEvent] = story.events
         lines, omitted = story.lines, story.omitted
         if full and omitted is not None:
@@ -103,6 +106,7 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
         text = line.partition("  ")[2]  # replace the service's UTC timestamp by local time
         reason = event.data.get("reason")
         text, *log = _with_log(text, reason if isinstance(reason, str) else "")
+        text = with_local_times(text)
         console.print(f"{when(event.at):<9} {text}", soft_wrap=True, markup=False)
         for log_line in log:
             console.print(f"{'':<9} | {log_line}", soft_wrap=True, markup=False)
@@ -112,6 +116,8 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
     if story.broken_promise is not None:
         console.print()
         console.print(str(story.broken_promise.line), soft_wrap=True, markup=False)
+    if story.outlook is not None:
+        print_outlook(story.outlook.lines)
 
 
 def _with_log(text_with_log: str, why: str) -> list[str]:

@@ -20,6 +20,7 @@ from shadowprice.cli.live import (
     show,
     span,
     when,
+    with_local_times,
 )
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import Fault, InputError
@@ -57,7 +58,7 @@ def _where(job: Job) -> str:
     """Return the servers of a running job, or the reason why it doesn't run."""
     if job.servers and job.open:
         return short(job.servers)
-    return f"({first_line(job.reason_text)})" if job.reason_text else ""
+    return f"({with_local_times(first_line(job.reason_text))})" if job.reason_text else ""
 
 
 def queue(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.batch_script import JOB_OPTIONS, SCRIPT, BatchScript, ScriptCommand
-from shadowprice.cli.console import Output, print_json, stderr
+from shadowprice.cli.console import Output, print_json, stderr, stdout
 from shadowprice.cli.live import (
     FAILOVER,
     ServerOption,
@@ -23,6 +23,7 @@ from shadowprice.cli.live import (
     percent,
     show,
     when,
+    with_local_times,
 )
 from shadowprice.cli.options import OutputOption, QuietOption
 from shadowprice.cli.plain_job import (
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceError
 
 _ENDED = {"cancelled": "been cancelled", "failed": "failed"}
+
+MAX_OUTLOOKS = 3
+"""Limit of submitted jobs whose outlooks are shown; `explain` shows any."""
 
 DECISION_WAIT_SECONDS = 10
 """Time to wait for the decisions on several jobs, in seconds."""
@@ -217,6 +221,14 @@ def submit(
         ),
     ] = None,
     only: OnlyOption = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Submit nothing; show what would be decided, and what would get a job that would "
+            "wait or be refused promised or admitted.",
+        ),
+    ] = False,
     wait: Annotated[
         bool,
         typer.Option(
@@ -269,6 +281,9 @@ def submit(
     problems: dict[str, ServiceError] = {}
     with connected(server) as client:
         entries = _entries(files, only) if files else [Entry("", _record(plain, client, script))]
+        if dry_run:
+            _print_quotes(client, entries, output, outlook=True)
+            raise typer.Exit
         began = client.service().now
         for first in range(0, len(entries), MAX_BATCH_JOBS):
             batch = entries[first : first + MAX_BATCH_JOBS]
@@ -286,30 +301,48 @@ def submit(
         if wait:
             client.retry = FAILOVER  # the service answered before: wait for it
             submitted = _awaited(client, submitted, quiet or output is Output.JSON)
+        outlooks = {} if wait or output is Output.JSON or quiet else _outlooks(client, submitted)
     if output is Output.JSON:
         records = [job.record for job in submitted]
         records += [{"name": name, "problem": str(error)} for name, error in problems.items()]
         print_json(records)
     else:
-        rows = [
-            (
-                job.name,
-                job.tenant,
-                job.state,
-                when(job.completion if not job.open else job.promise),
-                number(job.payoff),
-                first_line(job.reason_text),
-            )
-            for job in submitted
-        ]
-        columns = ["NAME", "TENANT", "STATE", "FINISH" if wait else "PROMISE", "PAYOFF", "REASON"]
-        show(columns, rows, right=["PAYOFF"])
+        _print_submitted(submitted, outlooks, wait=wait)
         if not files and time is None and not quiet:
             stderr().print(f"planned as {DEFAULT_TIME}; --time sets the expected run time")
-    if problems:
-        locations = {entry.name: entry.place for entry in entries}
-        for job_name, error in problems.items():
-            stderr().print(f"error: {locations[job_name]}: {error}", soft_wrap=True)
+    _print_problems(problems, {entry.name: entry.place for entry in entries}, ended)
+    if problems or ended:
+        raise typer.Exit(2)
+    if wait and any(job.state != "finished" for job in submitted):
+        raise typer.Exit(1)
+
+
+def _print_submitted(
+    submitted: Sequence[Job], outlooks: Mapping[str, Sequence[str]], *, wait: bool
+) -> None:
+    rows = [
+        (
+            job.name,
+            job.tenant,
+            job.state,
+            when(job.completion if not job.open else job.promise),
+            number(job.payoff),
+            with_local_times(first_line(job.reason_text)),
+        )
+        for job in submitted
+    ]
+    columns = ["NAME", "TENANT", "STATE", "FINISH" if wait else "PROMISE", "PAYOFF", "REASON"]
+    show(columns, rows, right=["PAYOFF"])
+    for job_name, lines in outlooks.items():
+        print_outlook(lines, "" if len(submitted) == 1 else job_name)
+
+
+def _print_problems(
+    problems: Mapping[str, ServiceError], locations: Mapping[str, str], ended: Sequence[Job]
+) -> None:
+    """Print the jobs that were not accepted, and those that ended before."""
+    for job_name, error in problems.items():
+        stderr().print(f"error: {locations[job_name]}: {error}", soft_wrap=True)
     for job in ended:
         hint = f"`shadowprice resubmit {shlex.quote(job.name)}` runs it again"
         stderr().print(
@@ -317,10 +350,6 @@ def submit(
             soft_wrap=True,
             markup=False,
         )
-    if problems or ended:
-        raise typer.Exit(2)
-    if wait and any(job.state != "finished" for job in submitted):
-        raise typer.Exit(1)
 
 
 def _record(plain: PlainJob, client: Client, script: BatchScript | None) -> Mapping[str, Any]:
@@ -442,11 +471,18 @@ def quote(
 
     shadowprice quote jobs.yaml
     """
-    quotes = []
     with connected(server) as client:
-        for entry in _entries(files, only):
-            with _placed([entry], single=True):
-                quotes.append(client.quote(entry.record))
+        _print_quotes(client, _entries(files, only), output, outlook=False)
+
+
+def _print_quotes(
+    client: Client, entries: Sequence[Entry], output: Output, *, outlook: bool
+) -> None:
+    """Quote every job, and print the answers."""
+    quotes = []
+    for entry in entries:
+        with _placed([entry], single=True):
+            quotes.append(client.quote(entry.record, outlook=outlook))
     if output is Output.JSON:
         print_json([item.record for item in quotes])
         return
@@ -456,12 +492,37 @@ def quote(
         displaced = item.displaced if isinstance(item.displaced, int) else len(item.displaced)
         reason = item.message if item.refusal is None else item.refusal.message
         remaining = None if item.points is None else item.points.left
+        reason = with_local_times(first_line(reason))
         cells = item.job, item.answer, when(item.promise), number(item.utility), number(item.price)
         rows.append((*cells, *([number(remaining)] if budgeted else []), displaced or "-", reason))
     columns = ["NAME", "ANSWER", "FINISH", "WORTH", "PRICE", "DISPLACES", "REASON"]
     if budgeted:  # points that the tenant would have left
         columns.insert(5, "LEFT")
     show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
+    for item in quotes:
+        if item.outlook is not None:
+            print_outlook(item.outlook.lines, "" if len(quotes) == 1 else item.job)
+
+
+def _outlooks(client: Client, jobs: Sequence[Job]) -> dict[str, Sequence[str]]:
+    """Return the lines of the first few jobs that wait or were refused: each takes a second."""
+    lines: dict[str, Sequence[str]] = {}
+    for job in jobs:
+        if job.state in {"standby", "refused"} and len(lines) < MAX_OUTLOOKS:
+            outlook = client.explain(job.name, outlook=True).outlook
+            if outlook is not None:
+                lines[job.name] = outlook.lines
+    return lines
+
+
+def print_outlook(lines: Sequence[str], title: str = "") -> None:
+    """Print what a job lacks and what would get it admitted."""
+    console = stdout()
+    console.print()
+    if title:
+        console.print(title, markup=False)
+    for line in lines:
+        console.print(with_local_times(line), soft_wrap=True, markup=False)
 
 
 def described(job: Job) -> Iterator[tuple[str, object]]:
@@ -493,7 +554,7 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, through no fault of its own" if job.lost else ""
-    yield "reason", first_line(job.reason_text)
+    yield "reason", with_local_times(first_line(job.reason_text))
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
@@ -27,6 +28,7 @@ from shadowprice.rest.jobs import (
     JobEvent,
     JobEventPage,
     JobHistory,
+    JobOutlook,
     JobPage,
     LogChunk,
     ProgressCurve,
@@ -56,6 +58,7 @@ from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
 from shadowprice.service.state import store_queries
+from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import (
     CancelJob,
@@ -67,6 +70,7 @@ from shadowprice.service.state.operations import (
 from shadowprice.service.state.submission import REVISABLE_KEYS, Submission, read_submissions
 from shadowprice.service.usage import added_memory, memory_of
 
+log = logging.getLogger("shadowprice.service")
 router = api_router("/v1", "jobs")
 
 MAX_WAIT_SECONDS: Final = 60
@@ -410,11 +414,14 @@ async def revise(
 
 
 @router.get("/jobs/{name:name}/explain", responses=problems(404))
-async def explain(name: str, service: ServiceDep, caller: CallerDep) -> JobHistory:
+async def explain(
+    name: str, service: ServiceDep, caller: CallerDep, outlook: bool = False
+) -> JobHistory:
     """Return a job's history: what was decided, when and why; `lines` are for people.
 
     A long history has its first and its newest events. `omitted` counts the events between them;
-    `/events` lists all.
+    `/events` lists all. With `outlook`, it also has what a job that waits or was refused lacks now,
+    and the smallest changes that would get it admitted, which takes up to a second.
     """
     view = await get_visible_job(service, caller, name)
     events, gap = await service.read(lambda connection: store_queries.job_history(connection, name))
@@ -425,8 +432,24 @@ async def explain(name: str, service: ServiceDep, caller: CallerDep) -> JobHisto
         events=events,
         omitted=gap,
         generations=runs,
-        lines=[_line(event) for event in events],
+        lines=[_line(service, event) for event in events],
+        outlook=await _outlook(service, view) if outlook else None,
     )
+
+
+async def _outlook(service: Service, view: JobView) -> JobOutlook | None:
+    """Return the outlook of a job that waits or was refused; None for others and without quotes."""
+    if view.state not in {State.STANDBY, State.REFUSED}:
+        return None
+    stored = await service.read(lambda connection: store_queries.job(connection, view.name))
+    if stored is None:
+        return None
+    waits = view.state is State.STANDBY
+    try:
+        return await service.outlooks.build(service.writing, stored[1], waits=waits)
+    except ShadowpriceError as error:
+        log.info("job %s has no outlook: %s", view.name, error)
+        return None
 
 
 async def _broken_promise(service: Service, view: JobView) -> BrokenPromise | None:
@@ -436,8 +459,10 @@ async def _broken_promise(service: Service, view: JobView) -> BrokenPromise | No
     )
 
 
-def _line(event: StoredEvent) -> str:
-    return f"{event.at:%Y-%m-%d %H:%M:%S}  {format_event({'kind': event.kind, 'data': event.data})}"
+def _line(service: Service, event: StoredEvent) -> str:
+    text = format_event({"kind": event.kind, "data": event.data})
+    text = with_clock_times(text, service.writing.published.servers.calendar)
+    return f"{event.at:%Y-%m-%d %H:%M:%S}  {text}"
 
 
 @router.get("/jobs/{name:name}/events", responses=problems(404))
@@ -456,7 +481,7 @@ async def job_events(
         )
     )
     return JobEventPage(
-        events=[JobEvent(**dict(event), line=_line(event)) for event in events],
+        events=[JobEvent(**dict(event), line=_line(service, event)) for event in events],
         next=events[-1].id if len(events) == limit else None,
     )
 
@@ -570,8 +595,13 @@ async def quote(
     service: ServiceDep,
     caller: CallerDep,
     body: Annotated[Any, Depends(JsonBody(JobSpec, validated=False))],
+    outlook: bool = False,
 ) -> Quote:
-    """Return what would be decided if a job were submitted now; nothing is reserved."""
+    """Return what would be decided if a job were submitted now; nothing is reserved.
+
+    With `outlook`, also return what a job that would wait or be refused lacks, and the smallest
+    changes that would get it promised or admitted, which takes up to a second.
+    """
     if isinstance(body, dict):
         body = {"name": "quote", **body}
     driver = service.writing
@@ -587,4 +617,9 @@ async def quote(
     )
     quoted: QuoteResult = await driver.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
-    return quoted.to_resource(submission.name, servers.calendar, names=caller.operates)
+    resource = quoted.to_resource(submission.name, servers.calendar, names=caller.operates)
+    if not outlook or resource.answer == "admitted":
+        return resource
+    waits = resource.answer == "queued"
+    answer = await service.outlooks.build(driver, submission.record, waits=waits)
+    return resource.model_copy(update={"outlook": answer})

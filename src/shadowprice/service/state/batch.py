@@ -34,7 +34,8 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.service.budgets.billing import InsufficientPointsError
-from shadowprice.service.state.ending import CODE, has_ended, refusal_reason
+from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
 from shadowprice.service.state.job_views import (
     PARTLY_ENDED,
     JobView,
@@ -170,13 +171,13 @@ class Batch(Transaction):
         match decision:
             case Commit(_, _, payoff, utility, cost):
                 if decision.message:
-                    messages[name] = decision.message
+                    messages[name] = with_clock_times(decision.message, self.calendar)
                 self.billing.decided(decision)
                 reason = self._lasting_reason(view)
                 self.change(name, payoff=payoff, utility=utility, cost=cost, reason=reason)
             case Promise():
                 if decision.message:
-                    messages[name] = decision.message
+                    messages[name] = with_clock_times(decision.message, self.calendar)
                 if decision.completion is not None:
                     self.billing.decided(decision)
                     self.change(
@@ -187,15 +188,18 @@ class Batch(Transaction):
                         reason=self._lasting_reason(view),
                     )
                 else:
-                    reason = {"code": "standby", "message": decision.message}
+                    job = self.engine.jobs[name].job
+                    reason = queue_reason(self.engine, self.calendar, job, decision.message)
                     self.change(name, reason=self._lasting_reason(view) or reason)
             case Queue():
-                reason = {"code": "standby", "message": decision.message or "waits its turn"}
+                job = self.engine.jobs[name].job
+                reason = queue_reason(self.engine, self.calendar, job, decision.message)
                 self.change(name, reason=self._lasting_reason(view) or reason)
                 self.tell("standby", name, decision=True, message=reason["message"])
             case Reject() | Drop():
                 kind = "refused" if isinstance(decision, Reject) else "given-up"
-                reason = refusal_reason(self.engine, self.calendar, decision.refusal)
+                job = self.engine.jobs[name].job
+                reason = refusal_reason(self.engine, self.calendar, job, decision.refusal)
                 self.tell(kind, name, decision=True, reason=reason)
             case Place():
                 if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.engine.engine import Engine
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
+from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.service.state.scarcity import find_scarcest
 
 CODE: Final = "timespan"
 """Code of the reason of a job that waits because the timespan has ended."""
@@ -15,10 +18,27 @@ CODE: Final = "timespan"
 _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, RefusalReason.NO_VALUE})
 """Reasons that an earlier end of the timespan can cause."""
 
+_LACKING: Final = frozenset({RefusalReason.NEVER_FITS, RefusalReason.NO_ROOM, RefusalReason.PRICE})
+"""Reasons for which a job lacks a resource."""
+
 
 def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
     """Return when the timespan ends, as text; None without an end."""
     return None if engine.until is None else format_rfc3339(calendar.begins(engine.until))
+
+
+def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str) -> dict[str, Any]:
+    """Return the reason of a job that waits: the scarcest resource, and the policy's message."""
+    text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
+    scarce = find_scarcest(engine, job)
+    if scarce is None:
+        return {"code": "standby", "message": text or "waits its turn"}
+    waits = f"waits for {scarce.place}"
+    return {
+        "code": "standby",
+        "message": f"{waits}: {text}" if text else waits,
+        **scarce.record(),
+    }
 
 
 def has_ended(engine: Engine) -> bool:
@@ -41,14 +61,29 @@ def reason_to_wait(engine: Engine, calendar: SlotCalendar) -> dict[str, Any]:
     return {"code": CODE, "message": message, "timespan_ends": end}
 
 
-def refusal_reason(engine: Engine, calendar: SlotCalendar, refusal: Refusal) -> dict[str, Any]:
-    """Return the reason of a refusal; it states the end of the timespan if that is near."""
+def refusal_reason(
+    engine: Engine, calendar: SlotCalendar, job: Job, refusal: Refusal
+) -> dict[str, Any]:
+    """Return the reason of a refusal, with clock times and the resource that the job lacks.
+
+    It states the end of the timespan if that is near.
+    """
     reason: dict[str, Any] = refusal.record()
+    for key in ("message", "bottleneck"):
+        if key in reason:
+            reason[key] = with_clock_times(reason[key], calendar)
+    scarce = find_scarcest(engine, job) if refusal.reason in _LACKING else None
+    if scarce is not None:
+        reason |= scarce.record()
+        if refusal.reason is RefusalReason.NEVER_FITS:
+            reason["message"] = scarce.never_text
+        else:
+            reason["message"] += f" (scarcest: {scarce.place})"
     if refusal.reason in _LIMITED and is_near(engine):
         end = end_text(engine, calendar)
         reason["timespan_ends"] = end
         if "timespan" in f"{refusal.message} {refusal.bottleneck}":
-            reason["message"] = f"{refusal.message} (it ends at {end})"
+            reason["message"] = f"{reason['message']} (it ends at {end})"
     return reason
 
 

@@ -322,7 +322,7 @@ def view_changes(
             "servers": tuple(names[row] for row in placement.servers),
         }
     if record.refusal is not None:
-        changes["reason"] = refusal_reason(engine, calendar, record.refusal)
+        changes["reason"] = refusal_reason(engine, calendar, job, record.refusal)
     elif state is State.FINISHED:
         changes["reason"] = None  # a former reason to wait is outdated
     elif has_ended(engine) and record.status is not Status.ARRIVED and placement is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -21,9 +21,11 @@ from shadowprice.core.events import (
     ServerState,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.quote import Quote
+from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.specs import JobSpec
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.snapshot import clone
 from shadowprice.rest import jobs as rest
 from shadowprice.service.budgets.billing import (
     InsufficientPointsError,
@@ -35,8 +37,14 @@ from shadowprice.service.budgets.billing import (
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.commit_result import Operation
-from shadowprice.service.state.ending import lengthened, without_end_text
+from shadowprice.service.state.ending import (
+    lengthened,
+    queue_reason,
+    refusal_reason,
+    without_end_text,
+)
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margin
 from shadowprice.service.state.revisions import asks_for_more, raises_terms
@@ -365,7 +373,8 @@ class ReviseJob:
         try:
             commands = batch.take(JobRevised(truth.coming, job, is_admission))
         except RevisionRefusedError as error:
-            raise _refused_revision(self.name, error.refusal.message) from error
+            reason = with_clock_times(error.refusal.message, batch.calendar)
+            raise _refused_revision(self.name, reason) from error
         for command in commands:
             if isinstance(command, Displaced) and command.job != self.name:
                 raise _refused_revision(self.name, "it would displace another job")
@@ -398,6 +407,10 @@ class QuoteResult:
     ----------
     quote : Quote
         The policy's answer.
+    refusal : mapping or None
+        The policy's reason if the job would be refused.
+    message : str
+        Further information, such as what the job would wait for.
     price : int or None
         Price in millionths of a point; None if the policy gave no price.
     held : int or None
@@ -411,6 +424,8 @@ class QuoteResult:
     """
 
     quote: Quote
+    refusal: Mapping[str, Any] | None = None
+    message: str = ""
     price: int | None = None
     held: int | None = None
     reason: Mapping[str, Any] | None = None
@@ -422,16 +437,16 @@ class QuoteResult:
 
         Displaced jobs are listed by name if ``names``, else only counted.
         """
-        quote, reason, points, message = self.quote, self.reason, None, self.quote.message
-        if reason is None and quote.refusal is not None:
-            reason = quote.refusal.record()
+        quote, reason, points, message = self.quote, self.reason, None, self.message
+        if reason is None:
+            reason = self.refusal
         if self.timespan.get("admitted_without"):
             end = str(self.timespan["ends"])
             text = without_end_text(end)
-            if quote.refusal is None:
+            if self.refusal is None:
                 message = f"{message}; {text}".removeprefix("; ")
             elif self.reason is None:
-                reason = lengthened(quote.refusal.record(), text, end)
+                reason = lengthened(self.refusal, text, end)
         if self.held is not None:
             remaining = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=remaining)
@@ -477,6 +492,11 @@ class QuoteJob:
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
+        refusal, message = None, with_clock_times(quote.message, batch.calendar)
+        if quote.refusal is not None:
+            refusal = refusal_reason(engine, batch.calendar, job, quote.refusal)
+        elif quote.answer is QuoteAnswer.QUEUED:
+            message = queue_reason(engine, batch.calendar, job, quote.message)["message"]
         effect = end_of_quote(engine, batch.calendar, job, quote)
         price = None if quote.price is None else to_price_units(quote.price)
         margin = Margin()
@@ -487,14 +507,66 @@ class QuoteJob:
             )
         account = truth.accounts.get(job.tenant)
         if account is None:
-            return QuoteResult(quote, price, timespan=effect, margin=margin)
+            return QuoteResult(quote, refusal, message, price, timespan=effect, margin=margin)
         is_unaffordable = quote.admitted and price is not None and not account.can_pay(price)
         reason = (
             insufficient_points_reason(account, price)
             if is_unaffordable and price is not None
             else None
         )
-        return QuoteResult(quote, price, account.balance, reason, effect, margin)
+        return QuoteResult(quote, refusal, message, price, account.balance, reason, effect, margin)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFork:
+    """A copy of the engine at one moment, and a job to ask it about.
+
+    Parameters
+    ----------
+    engine : Engine
+        The copy, at the first slot that can still be decided.
+    calendar : SlotCalendar
+        The times of slots.
+    job : Job
+        The job as it would arrive if it were submitted now.
+    resolve : callable
+        Resolves another specification of the job in the same way; raises InputError.
+    """
+
+    engine: Engine
+    calendar: SlotCalendar
+    job: Job
+    resolve: Callable[[JobSpec], Job]
+
+
+@dataclass(frozen=True, slots=True)
+class ForkEngine:
+    """Copy the engine, for questions about a job that take too long for a batch."""
+
+    spec: JobSpec
+
+    def perform(self, batch: Batch) -> EngineFork:
+        """Return the copy; the engine doesn't change."""
+        truth, calendar = batch.truth, batch.calendar
+        if not batch.engine.capabilities.quotes:
+            raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
+        slot = truth.coming
+        moment = min(batch.now, calendar.begins(slot))
+        job = _resolved(batch, self.spec, moment)
+        cluster = batch.engine.cluster
+        share = job.restart
+        is_restart_known = share != resolve_job(self.spec, cluster, calendar, moment).restart
+
+        def resolve(spec: JobSpec) -> Job:
+            other = resolve_job(spec, cluster, calendar, moment)
+            other = replace(other, points=job.points, resumable=job.resumable)
+            return replace(other, restart=share) if is_restart_known else other
+
+        twin = clone(batch.engine)
+        if slot > twin.slot:
+            twin.state.check_skip(slot)
+            twin.ledger.advance(slot)
+        return EngineFork(twin, calendar, job, resolve)
 
 
 # ------------------------------------------------------------------ servers and tenants

@@ -168,7 +168,18 @@ export function chips(label, choices, chosen, pick) {
 export function reasonOf(job) {
   const text = job.reason?.message ?? "";
   const [first] = text.split("\n");
-  return first;
+  return localTimes(first.replace(/^waits /, ""));
+}
+
+/** Return a text of the service with its times in local time. */
+export function localTimes(text) {
+  return text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g, (moment) => clockTime(moment, true));
+}
+
+/** Return what a job lacks and what would get it admitted; lines may begin with a label of ten characters. */
+export function outlookNote(outlook) {
+  const lines = outlook.lines.map((line) => line.match(/^(.{10}) {2}(\S.*)$/)?.slice(1) ?? ["", line]);
+  return note("info", ...lines.map(([label, text]) => element("p", {}, label.trim() ? element("b", {}, `${label.trim()}: `) : null, localTimes(text))));
 }
 
 /** Return a promise against what is expected: kept so far, late, or none. */

@@ -1,7 +1,7 @@
 // What was decided, the newest first, and by page.
 
 import { ask } from "./api.mjs";
-import { button, element, empty, jobLink, number, span, swap, table, when } from "./parts.mjs";
+import { button, element, empty, jobLink, localTimes, number, span, swap, table, when } from "./parts.mjs";
 
 const LIMIT = 50;
 const KINDS = { admitted: "b-c2", moved: "b-c1", broken: "b-c4", refused: "b-c4", "given-up": "b-c4", standby: "b-c1", paid: "b-c3" };
@@ -48,7 +48,11 @@ function told(value) {
 }
 
 /** Return a decision in words. */
-export function said({ kind, data }) {
+export function said(event) {
+  return localTimes(textOf(event));
+}
+
+function textOf({ kind, data }) {
   const reason = data.reason?.message ?? (typeof data.reason === "string" ? data.reason : "");
   const [first] = String(reason).split("\n");
   const worth = data.utility !== null && data.utility !== undefined && data.cost !== null && data.cost !== undefined ? `worth ${number(data.utility)} for ${number(data.cost)}` : "";

@@ -3,7 +3,7 @@
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
 import { positionsOf, valueAt } from "./curves.mjs";
-import { badge, bar, button, distance, element, isOpen, note, number, percent, shown, span, swap, table, tile, to, when } from "./parts.mjs";
+import { badge, bar, button, distance, element, isOpen, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe, RAN } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
 
@@ -21,6 +21,7 @@ export class JobView {
     this.acts = element("span", { class: "acts" });
     this.beside = [this.state, element("span", { class: "grow" }), this.acts];
     this.place = element("div", {});
+    this.outlook = element("div", {});
     this.tiles = element("div", { class: "tiles" });
     this.paceHost = element("div", { class: "chart" });
     this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, element("figcaption", {}, "What the job reported, and the pace that keeps the promise."));
@@ -33,7 +34,7 @@ export class JobView {
     this.generations = element("section", {});
     this.logs = new Logs(app, name);
     this.spec = element("details", { class: "spec" });
-    this.node = element("div", {}, this.place, this.tiles, this.pace, this.metrics, this.constants, this.where, this.logs.node, this.story, this.generations, this.spec);
+    this.node = element("div", {}, this.place, this.outlook, this.tiles, this.pace, this.metrics, this.constants, this.where, this.logs.node, this.story, this.generations, this.spec);
   }
 
   async refresh() {
@@ -54,11 +55,12 @@ export class JobView {
     swap(this.state, badge(job.state));
     swap(this.acts, job.started ? element("a", { class: "act", href: to("compare", this.name) }, "Compare") : null, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
     const reason = job.reason?.message ?? "";
-    const [first, ...rest] = reason.split("\n");
+    const rest = reason.split("\n").slice(1);
     swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
-      reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "It gave up: " }[job.state] ?? ""), first),
+      reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "It gave up: " }[job.state] ?? ""), reasonOf(job)),
         rest.length ? element("pre", { class: "tail" }, ...rest.flatMap((line) => [clean(line), element("br")])) : null) : null);
     if (job.broken_promise) this.place.append(note("warn", element("p", {}, element("b", {}, "The promise was not kept: "), `${job.broken_promise.line}.`)));
+    this.drawOutlook(job);
     this.sum(job, where);
     this.drawPace(job, points, where);
     this.drawMetrics(points);
@@ -69,6 +71,21 @@ export class JobView {
     this.drawGenerations(told.generations);
     this.logs.know(told.generations, open);
     if (!this.spec.childElementCount && job.spec) this.spec.replaceChildren(element("summary", {}, "What was submitted"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify(job.spec, null, 2).split("\n").flatMap((line) => [line, element("br")])));
+  }
+
+  /** Ask once for each reason what would get the job admitted: an answer takes up to a second. */
+  async drawOutlook(job) {
+    const reason = ["standby", "refused"].includes(job.state) ? `${job.state} ${job.reason?.message ?? ""}` : null;
+    if (reason === this.outlookReason) return;
+    this.outlookReason = reason;
+    swap(this.outlook);
+    if (reason === null) return;
+    try {
+      const { outlook } = await ask(`jobs/${part(this.name)}/explain`, { query: { outlook: true } });
+      if (outlook && reason === this.outlookReason) swap(this.outlook, outlookNote(outlook));
+    } catch {
+      this.outlookReason = undefined; // the next refresh asks again
+    }
   }
 
   sum(job, where) {

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.mjs";
 import { row } from "./dialogs.mjs";
-import { badge, element, note, number, shown, swap, tile, to, trouble, when } from "./parts.mjs";
+import { badge, element, localTimes, note, number, outlookNote, shown, swap, tile, to, trouble, when } from "./parts.mjs";
 
 // A rate with a unit, such as 0.5/h, stays text.
 const rate = (text) => text.includes("/") ? text : Number(text);
@@ -93,7 +93,7 @@ export class QuoteView {
     go.disabled = true;
     try {
       const job = this.job();
-      this.show(await ask("quote", { method: "POST", body: job }), job);
+      this.show(await ask("quote", { method: "POST", body: job, query: { outlook: true } }), job);
     } catch (problem) {
       swap(this.result, trouble(problem));
     } finally {
@@ -111,7 +111,8 @@ export class QuoteView {
       (quote.points?.left ?? null) !== null ? tile("Left", number(quote.points.left), `of ${number(quote.points.held)} points that the tenant holds`) : null,
     ].filter(Boolean);
     swap(this.result, element("h2", {}, badge(verdict[0]), ` ${verdict[1]}`), tiles.length ? element("div", { class: "tiles" }, ...tiles) : null,
-      quote.refusal ? note("warn", element("p", {}, quote.refusal.message)) : null, quote.message ? note("info", element("p", {}, quote.message)) : null,
+      quote.refusal ? note("warn", element("p", {}, localTimes(quote.refusal.message))) : null, quote.message ? note("info", element("p", {}, localTimes(quote.message))) : null,
+      quote.outlook ? outlookNote(quote.outlook) : null,
       displaced ? note("warn", element("p", {}, `These would lose the promise they were given: ${displaced}.`)) : null,
       element("details", {}, element("summary", {}, "As a job file"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify({ name: "my-job", ...job }, null, 2).split("\n").flatMap((line) => [line, element("br")]))),
       element("p", { class: "remark" }, `Asked for slot ${number(quote.slot)}; prices change with what is submitted. `, element("a", { href: to("prices") }, "See prices")));

@@ -1,0 +1,295 @@
+"""What a job that waits or was refused lacks, when it starts, and what would get it admitted.
+
+The answers are of a copy of the engine, in a thread that isn't the writer's, and within a second of
+processor time. The search of changes is that of simulations (`shadowprice.advice`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fractions import Fraction
+from typing import Any, Final
+
+from shadowprice.advice.changes import AdmissionOutcome, describe_result, search_changes
+from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.ways import Key, candidate_changes
+from shadowprice.core.amounts import format_seconds
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.events import JobCancelled, JobsArrived, SlotBegan, SlotEnded
+from shadowprice.core.job import Job
+from shadowprice.core.quote import QuoteAnswer
+from shadowprice.core.specs import JobSpec
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.snapshot import clone
+from shadowprice.rest.jobs import JobOutlook, SuggestedChange
+from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
+from shadowprice.results.job_history_text import advice_lines
+from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
+from shadowprice.service.driver import Driver
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.operations import EngineFork, ForkEngine
+from shadowprice.service.state.scarcity import find_scarcest
+
+log = logging.getLogger("shadowprice.service")
+
+LIMIT_SECONDS: Final = 0.9
+"""Processor time of one answer: with the copy of the engine it stays within a second."""
+
+MAX_REQUESTS: Final = 16
+"""Maximum number of requests that wait for an answer."""
+
+START_SHARE: Final = 0.4
+"""Share of it in which the slots up to the start of a waiting job are planned."""
+
+_HELD: Final = (
+    "the rest of the submission, and all that runs or is promised; each change as submitted now"
+)
+
+
+class _TimeUpError(Exception):
+    """The processor time is over."""
+
+
+class OutlookQueue:
+    """Builds outlooks in a thread, one at a time: two would share one interpreter."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._requests = 0
+
+    async def build(self, driver: Driver, record: Mapping[str, Any], *, waits: bool) -> JobOutlook:
+        """Return the outlook of a job; the arguments are those of `build_outlook`.
+
+        Raises
+        ------
+        ProblemError
+            If too many requests wait.
+        ShadowpriceError
+            If the policy gives no quotes, or the cluster lacks a resource that the job names.
+        """
+        if self._requests >= MAX_REQUESTS:
+            raise ProblemError("overloaded", f"{MAX_REQUESTS} requests for advice already wait")
+        self._requests += 1
+        try:
+            async with self._turn:
+                fork = await driver.do(ForkEngine(JobSpec.model_validate(record)))
+                return await asyncio.to_thread(build_outlook, fork, record, waits=waits)
+        finally:
+            self._requests -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class _ClockDeadlines:
+    """Later deadlines as times: ``by`` as a moment, those of a utility from the submission."""
+
+    calendar: SlotCalendar
+    job: Job
+
+    def write(self, key: Key, slots: float) -> str:
+        """Return a deadline as a record writes it; ``slots`` is the papers' ``d``."""
+        if key == ("by",):
+            end = self.calendar.ends(self.job.arrival + math.ceil(slots))
+            return format_rfc3339(-(-end // SECOND) * SECOND)  # later by less than a second
+        slot_seconds = Fraction(self.calendar.ends(0) - self.calendar.begins(0), SECOND)
+        waits = Fraction(self.job.before_arrival)
+        seconds = (Fraction(slots) + waits + 1) * slot_seconds
+        # Rounded up by less than 1 %.
+        unit, length = next(
+            (pair for pair in (("h", 3600), ("min", 60)) if seconds >= 100 * pair[1]), ("s", 1)
+        )
+        return f"{math.ceil(seconds / length)}{unit}"
+
+    def describe_delay(self, slots: float) -> str:
+        """Return the delay as a duration."""
+        length = (self.calendar.ends(0) - self.calendar.begins(0)) / SECOND
+        return f"{format_seconds(slots * length)} later"
+
+
+def build_outlook(fork: EngineFork, record: Mapping[str, Any], *, waits: bool) -> JobOutlook:
+    """Answer for a job with the submission ``record``, which waits or was refused.
+
+    Changes of a job that waits are those that get it a promise, or let it start at once. A job that
+    the engine doesn't know waits from now on.
+    """
+    started = time.thread_time()
+    engine, calendar = fork.engine, fork.calendar
+    wait = _Wait()
+    if waits:
+        future, name = clone(engine), fork.job.name
+        if name in engine.open_jobs:
+            engine.handle(JobCancelled(engine.slot, name))
+        else:
+            arriving = _renamed(fork.job, engine)
+            name = arriving.name
+            future.handle(JobsArrived(future.slot, (arriving,)))
+        wait = _plan_wait(future, name, started + LIMIT_SECONDS * START_SHARE)
+    scarce = find_scarcest(engine, fork.job)
+    job_advice, admitted_now = _search(fork, record, started + LIMIT_SECONDS, promised=waits)
+    changes = [
+        SuggestedChange(
+            key=advice.key,
+            before=advice.before,
+            after=advice.after,
+            change=advice.change,
+            promise=None
+            if advice.completion is None
+            else to_datetime(calendar.ends(advice.completion)),
+            utility=advice.utility,
+            price=advice.price,
+        )
+        for advice in job_advice.advice
+    ]
+    outlook = JobOutlook(
+        resource=None if scarce is None else scarce.resource,
+        servers=None if scarce is None else scarce.servers,
+        admitted_now=admitted_now,
+        starts=_begin(calendar, wait.starts),
+        abandoned=_begin(calendar, wait.abandoned),
+        waits_beyond=_begin(calendar, wait.beyond),
+        changes=changes,
+        ineffective=[way.key for way in job_advice.hopeless],
+        untried=list(job_advice.left_out),
+        seconds=round(time.thread_time() - started, 4),
+        lines=[],
+    )
+    return outlook.model_copy(update={"lines": _lines(outlook, job_advice, calendar, waits=waits)})
+
+
+def _begin(calendar: SlotCalendar, slot: int | None) -> datetime | None:
+    return None if slot is None else to_datetime(calendar.begins(slot))
+
+
+def _lines(
+    outlook: JobOutlook, job_advice: JobAdvice, calendar: SlotCalendar, *, waits: bool
+) -> list[str]:
+    lines = []
+    if waits:
+        place = f"{outlook.resource} of {outlook.servers} servers"
+        subject = "waits" if outlook.resource is None else f"waits for {place}"
+        if outlook.starts is not None:
+            end = _rfc3339(outlook.starts)
+            lines.append(f"{subject}, until {end} at the latest if plans hold and no job arrives")
+        elif outlook.abandoned is not None:
+            end = _rfc3339(outlook.abandoned)
+            lines.append(f"{subject}; if plans hold, it is abandoned at {end} without having run")
+        elif outlook.waits_beyond is not None:
+            end = _rfc3339(outlook.waits_beyond)
+            lines.append(f"{subject}, for longer than until {end}, the last time that was planned")
+    if outlook.admitted_now:
+        answer = "promised" if waits else "admitted"
+        lines.append(f"would be {answer} if it were submitted again now")
+    if outlook.admitted_now:
+        return lines
+    texts = advice_lines(
+        job_advice,
+        lambda slot: f"by {format_rfc3339(calendar.ends(slot))}",
+        "a second of processor time was not enough",
+    )
+    return lines + [f"{label:<10}  {text}" for label, text in texts]
+
+
+def _rfc3339(moment: datetime) -> str:
+    return format_rfc3339(round(moment.timestamp() * 1_000_000) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Slots in which a waiting job starts or is abandoned, or until which it certainly waits."""
+
+    starts: int | None = None
+    abandoned: int | None = None
+    beyond: int | None = None
+
+
+def _plan_wait(engine: Engine, name: str, deadline: float) -> _Wait:
+    """Plan slots, with every job progressing as stated, until a waiting job starts.
+
+    The processor time ``deadline`` and the planning horizon limit the slots.
+    """
+    slot = engine.slot
+    try:
+        if engine.slot_running is not None:
+            _end_slot(engine, engine.slot_running)
+        for slot in range(engine.slot, engine.slot + engine.cluster.horizon):
+            if time.thread_time() > deadline:
+                break
+            engine.handle(SlotBegan(slot))
+            if name in engine.running:
+                return _Wait(starts=slot)
+            if name not in engine.open_jobs:
+                return _Wait(abandoned=slot)
+            _end_slot(engine, slot)
+    except ShadowpriceError as error:
+        log.info("failed to plan the wait of job %s: %s", name, error)
+    return _Wait(beyond=slot)
+
+
+def _end_slot(engine: Engine, slot: int) -> None:
+    progress = {}
+    for name, placement in engine.running.items():
+        record = engine.open_jobs[name]
+        moved = record.generation_slot == slot and record.generation > 1
+        gain = record.job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)
+        progress[name] = min(gain, record.remaining)
+    engine.handle(SlotEnded(slot, progress))
+
+
+def _search(
+    fork: EngineFork, record: Mapping[str, Any], deadline: float, *, promised: bool
+) -> tuple[JobAdvice, bool]:
+    """Return the smallest changes, and whether the job is admitted without any."""
+    engine = fork.engine
+    job = _renamed(fork.job, engine)
+    ways = [
+        *candidate_changes(
+            record,
+            job,
+            engine.cluster,
+            engine.view.end,
+            _ClockDeadlines(fork.calendar, job),
+        )
+    ]
+
+    def ask(variant: Job) -> AdmissionOutcome | None:
+        if time.thread_time() > deadline:
+            raise _TimeUpError
+        try:
+            quote = engine.quote(_renamed(variant, engine))
+        except ShadowpriceError:
+            return None
+        is_enough = quote.answer is QuoteAnswer.ADMITTED if promised else quote.admitted
+        if not is_enough:
+            return None
+        return AdmissionOutcome(quote.completion, quote.utility, quote.price)
+
+    advice: list[Advice] = []
+    hopeless: list[IneffectiveChange] = []
+    tried = 0
+    admitted_now = False
+    try:
+        admitted_now = ask(job) is not None
+        if not admitted_now:
+            variants = JobVariants(record, job, engine.cluster, fork.resolve)
+            for way, result, _ in search_changes(variants, ways, ask):
+                tried += 1
+                described = describe_result(way, result)
+                if isinstance(described, Advice):
+                    advice.append(described)
+                elif described is not None:
+                    hopeless.append(described)
+    except _TimeUpError:
+        pass
+    left_out = [] if admitted_now else [way.label for way in ways[tried:]]
+    job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, hopeless, left_out)
+    return job_advice, admitted_now
+
+
+def _renamed(job: Job, engine: Engine) -> Job:
+    """Return a job under a name that the engine doesn't know."""
+    return replace(job, name=f"{job.name} (variant)") if job.name in engine.jobs else job

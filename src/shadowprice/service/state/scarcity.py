@@ -1,0 +1,187 @@
+"""The resource that keeps a job from running, and the kind of server that lacks it.
+
+Policies refuse and queue jobs for reasons of their own. What a job then lacks is read from the
+cluster and the placements in force, so it is the same for every policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import format_amount
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
+from shadowprice.engine.engine import Engine
+from shadowprice.service.state.prices import ServerClasses, server_classes_of
+
+Amounts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ScarceResource:
+    """The scarcest resource for a job.
+
+    Parameters
+    ----------
+    resource : str
+        The resource.
+    servers : str
+        Kind of server that comes closest to running the job.
+    process : str
+        ``worker`` or ``parameter server``.
+    processes : int
+        Minimum number of such processes.
+    amount, largest : str
+        Amount of the resource for one process, and the largest amount that a server of the kind
+        has.
+    places : int
+        Number of processes that the empty servers of all kinds hold.
+    """
+
+    resource: str
+    servers: str
+    process: str
+    processes: int
+    amount: str
+    largest: str
+    places: int
+
+    def record(self) -> dict[str, str]:
+        """Return the resource and the kind of server, as keys of a reason."""
+        return {"resource": self.resource, "servers": self.servers}
+
+    @property
+    def place(self) -> str:
+        """The resource and the kind of server as text."""
+        return f"{self.resource} of {self.servers} servers"
+
+    @property
+    def never_text(self) -> str:
+        """Why the empty cluster can't run the job."""
+        noun = self.process if self.processes == 1 else f"{self.process}s"
+        if not self.places:
+            return (
+                f"a {self.process} needs {self.amount} {self.resource}, and the largest "
+                f"{self.servers} server has {self.largest}"
+            )
+        return (
+            f"needs {self.processes} {noun} with {self.amount} {self.resource} each, and the empty "
+            f"cluster has room for {self.places}: {self.place} is too little"
+        )
+
+
+def find_scarcest(engine: Engine, job: Job) -> ScarceResource | None:
+    """Return the scarcest resource for a job at its minimum size; None if it needs nothing.
+
+    A kind of server on which the job would run if the cluster were empty precedes other kinds.
+    """
+    cluster = engine.cluster
+    classes, free = _state_of(engine)
+    candidates: list[tuple[tuple[float, ...], ScarceResource]] = []
+    requirements = [("worker", job.worker, int(job.worker_counts[0]), cluster.hosts_workers)]
+    if job.ps is not None:
+        ps = ("parameter server", job.ps, int(job.ps_counts[0]), cluster.hosts_ps)
+        requirements.append(ps)
+    for process, demand, count, hosts in requirements:
+        columns = np.flatnonzero(demand > 0)
+        kinds = [
+            (name, rows)
+            for name, rows in zip(classes.names, classes.rows, strict=True)
+            if hosts[rows[0]]
+        ]
+        if not len(columns) or not kinds:
+            continue
+        units = demand[columns]
+        places = sum(
+            int((cluster.capacity[rows][:, columns] // units).min(axis=1).sum())
+            for _, rows in kinds
+        )
+        best: tuple[tuple[float, ...], ScarceResource] | None = None
+        for name, rows in kinds:
+            empty = cluster.capacity[rows[0], columns]
+            holds = int((empty // units).min()) > 0
+            left = free[rows][:, columns]
+            # In an empty cluster, only what a whole server has matters.
+            fits = (left // units).sum(axis=0) / count if holds else empty // units
+            shares = (left.max(axis=0) if holds else empty) / units
+            ranks = [*zip(fits.tolist(), shares.tolist(), strict=True)]
+            scarcest = min(range(len(columns)), key=ranks.__getitem__)
+            rank = (holds, *ranks[scarcest])
+            if best is not None and rank <= best[0]:
+                continue
+            column = int(columns[scarcest])
+            dimension = cluster.dimensions[column]
+            best = (
+                rank,
+                ScarceResource(
+                    cluster.resources[column],
+                    name,
+                    process,
+                    count,
+                    format_amount(int(units[scarcest]), dimension),
+                    format_amount(int(empty[scarcest]), dimension),
+                    places,
+                ),
+            )
+        if best is not None:
+            candidates.append(best)
+    return min(candidates, key=lambda item: item[0])[1] if candidates else None
+
+
+_KNOWN: WeakKeyDictionary[Engine, tuple[int, Cluster, ServerClasses, Amounts]] = WeakKeyDictionary()
+"""Kinds of servers and free amounts of each engine after its last event: a batch refuses many."""
+
+
+def _state_of(engine: Engine) -> tuple[ServerClasses, Amounts]:
+    known = _KNOWN.get(engine)
+    if known is not None and known[:2] == (engine.sequence, engine.cluster):
+        return known[2], known[3]
+    same_cluster = known is not None and known[1] is engine.cluster
+    classes = known[2] if known is not None and same_cluster else server_classes_of(engine.cluster)
+    free = _free_amounts(engine, classes)
+    _KNOWN[engine] = engine.sequence, engine.cluster, classes, free
+    return classes, free
+
+
+def _free_amounts(engine: Engine, classes: ServerClasses) -> Amounts:
+    """Return what the placements in force and the promised jobs leave, (servers, resources).
+
+    A promised job that doesn't run yet takes its minimum size from a kind of server that holds it.
+    """
+    cluster = engine.cluster
+    free = cluster.capacity.copy()
+    free[sorted(engine.lost)] = 0
+    for name, placement in engine.running.items():
+        record = engine.jobs.get(name)
+        if record is None:
+            continue
+        job, rows = record.job, np.asarray(placement.servers)
+        free[rows] -= np.outer(placement.workers, job.worker)
+        if job.ps is not None:
+            free[rows] -= np.outer(placement.ps, job.ps)
+    for name, record in engine.open_jobs.items():
+        if record.status is not Status.ADMITTED or name in engine.running:
+            continue
+        remaining = int(record.job.worker_counts[0])
+        for rows in classes.rows:
+            if not remaining or not cluster.hosts_workers[rows[0]]:
+                continue
+            remaining -= _take(free, rows, record.job.worker, remaining)
+    return np.maximum(free, 0)
+
+
+def _take(free: Amounts, rows: NDArray[np.int64], demand: Amounts, count: int) -> int:
+    """Take the demands of up to ``count`` processes from servers; return how many fit."""
+    needed = demand > 0
+    if not needed.any():
+        return count
+    fits = np.maximum((free[rows][:, needed] // demand[needed]).min(axis=1), 0)
+    before = np.concatenate(([0], np.cumsum(fits)[:-1]))
+    taken = np.clip(count - before, 0, fits)
+    free[rows] -= np.outer(taken, demand)
+    return int(taken.sum())

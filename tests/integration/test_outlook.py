@@ -1,0 +1,191 @@
+"""What the live service answers about jobs that wait or were refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shadowprice.cli.main import main
+from tests.support.services import RunningService, run_service
+from tests.support.simulated_world import ManualClock
+
+CLUSTER = {
+    "slot": "10min",
+    "horizon": 100,
+    "servers": [
+        {"name": "gpu", "count": 2, "capacity": {"gpu": 4, "cpu": 16, "memory": "64GiB"}},
+        {"name": "host", "capacity": {"cpu": 32, "memory": "64GiB"}},
+    ],
+}
+
+
+def job(name: str, gpus: int, hours: float = 1.0, **more: Any) -> dict[str, Any]:
+    """Return a job that one worker completes in some hours."""
+    return {
+        "name": name,
+        "steps": round(60 * hours),
+        "workers": {"max": 1},
+        "minibatch_time": "1min",
+        "worker": {"gpu": gpus, "cpu": 1},
+        "utility": {"kind": "deadline", "value": 10, "by": "20h"},
+        **more,
+    }
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[RunningService]:
+    clock = ManualClock()
+    with run_service(tmp_path, cluster=CLUSTER, policy="rolling", clock=clock) as found:
+        yield found
+
+
+def changed(record: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Return a submission with a change of the outlook, as its owner would write it."""
+    result = yaml.safe_load(yaml.safe_dump(record))
+    *path, last = change["key"].split(".")
+    inner = result
+    for part in path:
+        inner = inner.setdefault(part, {})
+    after = change["after"]
+    inner[last] = yaml.safe_load(after) if re.fullmatch(r"[\d.]+", after) else after
+    return {**result, "name": "changed"}
+
+
+def outlook_of(live: RunningService, name: str) -> dict[str, Any]:
+    answer = live.client.get(f"/v1/jobs/{name}/explain", params={"outlook": True})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["outlook"])
+
+
+def quoted(live: RunningService, record: dict[str, Any]) -> dict[str, Any]:
+    answer = live.client.post("/v1/quote", json=record)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_a_refused_job_names_the_resource_and_changes_that_are_admitted(
+    live: RunningService,
+) -> None:
+    record = job("wide", 8)
+    refused = live.client.post("/v1/jobs", json=record).json()
+    assert refused["state"] == "refused"
+    assert refused["reason"]["code"] == "never-fits"
+    assert (refused["reason"]["resource"], refused["reason"]["servers"]) == ("gpu", "gpu")
+    message = "a worker needs 8 gpu, and the largest gpu server has 4"
+    assert refused["reason"]["message"] == message
+    outlook = outlook_of(live, "wide")
+    assert [(change["key"], change["after"]) for change in outlook["changes"]] == [
+        ("worker.gpu", "4")
+    ]
+    assert {"utility.value", "steps"} <= set(outlook["ineffective"])
+    assert not outlook["untried"]
+    assert quoted(live, changed(record, outlook["changes"][0]))["answer"] == "admitted"
+
+
+def test_a_late_job_is_told_the_deadline_that_suffices(live: RunningService) -> None:
+    record = job("late", 1, 3.0, utility={"kind": "deadline", "value": 10, "by": "1h"})
+    refused = live.client.post("/v1/jobs", json=record).json()
+    assert refused["state"] == "refused"
+    assert not re.search(r"\bslot", refused["reason"]["message"])
+    outlook = outlook_of(live, "late")
+    by_key = {change["key"]: change for change in outlook["changes"]}
+    assert {"utility.by", "steps"} <= set(by_key)
+    for change in outlook["changes"]:
+        answer = quoted(live, changed(record, change))
+        assert answer["answer"] == "admitted", change
+        assert answer["promise"] == change["promise"]
+    # One slot less, or 1 % more work, isn't admitted.
+    minutes = int(by_key["utility.by"]["after"].removesuffix("min"))
+    shorter = {**by_key["utility.by"], "after": f"{minutes - 10}min"}
+    assert quoted(live, changed(record, shorter))["answer"] == "refused"
+    more = {**by_key["steps"], "after": str(int(by_key["steps"]["after"]) + 1)}
+    assert quoted(live, changed(record, more))["answer"] == "refused"
+
+
+def test_a_waiting_job_is_told_until_when_and_what_would_get_it_promised(
+    live: RunningService,
+) -> None:
+    for name in ("a", "b"):
+        state = live.client.post("/v1/jobs", json=job(name, 4, 2.0)).json()["state"]
+        assert state == "admitted"
+    record = job("c", 4, 2.0, utility={"kind": "constant", "value": 0.1})
+    waiting = live.client.post("/v1/jobs", json=record).json()
+    assert waiting["state"] == "standby"
+    assert waiting["reason"]["message"].startswith("waits for gpu of gpu servers: worth 0.1 by 2")
+    outlook = outlook_of(live, "c")
+    assert (outlook["resource"], outlook["servers"]) == ("gpu", "gpu")
+    # The others start in the first slot that isn't decided yet, and take two hours.
+    first = live.client.get("/v1/prices", params={"slots": 1}).json()["slots"][0]["begins"]
+    starts = datetime.fromisoformat(outlook["starts"])
+    assert starts == datetime.fromisoformat(first) + timedelta(hours=2)
+    assert outlook["abandoned"] is outlook["waits_beyond"] is None
+    assert outlook["changes"]
+    assert outlook["lines"][0].startswith(
+        f"waits for gpu of gpu servers, until {outlook['starts']}"
+    )
+    live.client.delete("/v1/jobs/c")
+    for change in outlook["changes"]:
+        answer = quoted(live, changed(record, change))
+        assert (answer["answer"], answer["promise"]) == ("admitted", change["promise"]), change
+
+
+def test_what_the_time_is_too_short_for_is_named(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.queries.outlook.LIMIT_SECONDS", 0.0)
+    for name in ("a", "b"):
+        live.client.post("/v1/jobs", json=job(name, 4))
+    record = job("c", 4, utility={"kind": "constant", "value": 0.1})
+    assert live.client.post("/v1/jobs", json=record).json()["state"] == "standby"
+    outlook = outlook_of(live, "c")
+    assert (outlook["starts"], outlook["changes"], outlook["ineffective"]) == (None, [], [])
+    assert {"utility.value", "steps", "worker.gpu"} <= set(outlook["untried"])
+    first = live.client.get("/v1/prices", params={"slots": 1}).json()["slots"][0]["begins"]
+    assert outlook["waits_beyond"] == first
+    assert any(line.startswith("not tried") for line in outlook["lines"])
+
+
+def test_jobs_that_neither_wait_nor_were_refused_have_none(live: RunningService) -> None:
+    live.client.post("/v1/jobs", json=job("a", 1))
+    answer = live.client.get("/v1/jobs/a/explain", params={"outlook": True}).json()
+    assert answer["outlook"] is None
+    wide = live.client.get("/v1/jobs/a/explain").json()
+    assert wide["outlook"] is None
+    quote = live.client.post("/v1/quote", json=job("b", 1), params={"outlook": True}).json()
+    assert (quote["answer"], quote["outlook"]) == ("admitted", None)
+    quote = live.client.post("/v1/quote", json=job("b", 8), params={"outlook": True}).json()
+    assert [change["key"] for change in quote["outlook"]["changes"]] == ["worker.gpu"]
+
+
+def test_the_commands_print_it(
+    live: RunningService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+    token = (tmp_path / "data" / "operator.token").read_text().strip()
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", token)
+    file = tmp_path / "jobs.yaml"
+    late = job("late", 1, 3.0, utility={"kind": "deadline", "value": 10, "by": "1h"})
+    file.write_text(yaml.safe_dump({"jobs": [job("wide", 8), late]}))
+    assert main(["submit", str(file), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "worker.gpu: 4 instead of 8 (50 % less)" in printed
+    assert live.client.get("/v1/jobs").json()["jobs"] == []
+    assert main(["submit", str(file)]) == 0
+    assert "worker.gpu: 4 instead of 8 (50 % less)" in capsys.readouterr().out
+    assert main(["explain", "late"]) == 0
+    printed = capsys.readouterr().out
+    [moment] = re.findall(r"utility\.by: \d+min instead of 1h .*; done by (.*)", printed)
+    promise = outlook_of(live, "late")["changes"][0]["promise"]
+    local = datetime.fromisoformat(promise).astimezone()
+    assert moment.endswith(local.strftime("%H:%M")) or moment == local.strftime("%H:%M:%S")
+    assert main(["explain", "late", "--no-advice"]) == 0
+    assert "would do" not in capsys.readouterr().out

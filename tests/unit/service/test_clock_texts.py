@@ -1,0 +1,61 @@
+"""Clock times instead of slots in the texts of policies."""
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+import shadowprice
+from shadowprice.service.clock import SECOND, SlotCalendar
+from shadowprice.service.state.clock_texts import with_clock_times
+
+CALENDAR = SlotCalendar.starting(
+    1_767_225_600 * SECOND, Fraction(600)
+)  # 2026-01-01, slots of 10 min
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("worth 3 by slot 0, but", "worth 3 by 2026-01-01T00:10:00Z, but"),
+        (
+            "worth 3 if completed in slot 5, but",
+            "worth 3 if completed by 2026-01-01T01:00:00Z, but",
+        ),
+        ("planned for slot 2 at best", "planned for 2026-01-01T00:30:00Z at best"),
+        (
+            "slot 2 is the first in which it could complete",
+            "2026-01-01T00:30:00Z is the first in which it could complete",
+        ),
+        ("is worth nothing from slot 6 on", "is worth nothing from 2026-01-01T01:00:00Z on"),
+        ("a slot on average until slot 6", "a slot on average until 2026-01-01T01:00:00Z"),
+        ("timespan ending at slot 6", "timespan ending at 2026-01-01T01:00:00Z"),
+        ("joins batch 2, decided in slot 6", "joins batch 2, decided at 2026-01-01T01:00:00Z"),
+        ("slots 1 to 2", "2026-01-01T00:10:00Z to 2026-01-01T00:30:00Z"),
+        (
+            "promise moved from slot 1 to slot 2: late",
+            "promise moved from 2026-01-01T00:20:00Z to 2026-01-01T00:30:00Z: late",
+        ),
+        ("promised by the end of slot 1", "promised by 2026-01-01T00:20:00Z"),
+        ("needs 6 slots at full width", "needs 6 slots (1h) at full width"),
+        ("at least 3.2 slots of the", "at least 3.2 slots (32min) of the"),
+        ("each move costs it 0.3 of a slot, and", "each move costs it 0.3 of a slot, and"),
+        ("nothing to see", "nothing to see"),
+    ],
+)
+def test_texts(text: str, expected: str) -> None:
+    assert with_clock_times(text, CALENDAR) == expected
+
+
+def test_no_text_of_a_policy_keeps_a_slot_number() -> None:
+    """Every f-string of a policy that formats a slot is one that the conversion knows."""
+    policies = Path(shadowprice.__file__).parent / "policies"
+    texts = [
+        re.sub(r"\{[^{}]*\}", "7", match[1])
+        for path in policies.rglob("*.py")
+        for match in re.finditer(r'f"([^"]*\bslots? \{[^"]*)"', path.read_text("utf-8"))
+    ]
+    assert len(texts) > 15
+    for text in texts:
+        assert not re.search(r"\bslots? \d", with_clock_times(text, CALENDAR)), text

@@ -1,0 +1,94 @@
+"""The scarcest resource for a job, and the kind of server that lacks it."""
+
+from typing import Any
+
+import pytest
+
+from shadowprice.core.events import JobsArrived, SlotBegan
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.engine.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.state.scarcity import ScarceResource, find_scarcest
+
+CLUSTER = ClusterSpec.model_validate(
+    {
+        "slot": "10min",
+        "horizon": 50,
+        "servers": [
+            {"name": "big", "count": 2, "capacity": {"gpu": 4, "cpu": 16, "memory": "64GiB"}},
+            {"name": "host", "count": 3, "capacity": {"cpu": 32, "memory": "16GiB"}},
+        ],
+    }
+).resolve()
+
+
+def job(name: str, worker: dict[str, Any], **more: Any) -> Any:
+    record = {"name": name, "steps": 100, "minibatch_time": "1min", "worker": worker, **more}
+    return JobSpec.model_validate(record).resolve(CLUSTER)
+
+
+def scarcest(engine: Engine, *args: Any, **more: Any) -> ScarceResource:
+    found = find_scarcest(engine, job(*args, **more))
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine(CLUSTER, PolicyChoice("fifo").build(PolicyContext(CLUSTER, (), None, 0)))
+
+
+@pytest.mark.parametrize(
+    ("worker", "minimum", "resource", "servers", "text"),
+    [
+        ({"gpu": 8}, 1, "gpu", "big", "a worker needs 8 gpu, and the largest big server has 4"),
+        (
+            {"gpu": 1, "memory": "80GiB"},
+            1,
+            "memory",
+            "big",
+            "a worker needs 80GiB memory, and the largest big server has 64GiB",
+        ),
+        (
+            {"cpu": 40},
+            1,
+            "cpu",
+            "host",
+            "a worker needs 40 cpu, and the largest host server has 32",
+        ),
+        (
+            {"gpu": 3},
+            3,
+            "gpu",
+            "big",
+            (
+                "needs 3 workers with 3 gpu each, and the empty cluster has room for 2: gpu of big "
+                "servers is too little"
+            ),
+        ),
+    ],
+)
+def test_what_the_empty_cluster_lacks(
+    engine: Engine, worker: dict[str, Any], minimum: int, resource: str, servers: str, text: str
+) -> None:
+    found = scarcest(engine, "a", worker, workers={"min": minimum, "max": minimum})
+    assert (found.resource, found.servers, found.never_text) == (resource, servers, text)
+
+
+def test_what_running_jobs_leave(engine: Engine) -> None:
+    first = [job(f"a{i}", {"gpu": 4, "cpu": 4}) for i in range(2)]
+    engine.handle(JobsArrived(0, tuple(first)))
+    before = scarcest(engine, "b", {"gpu": 1, "cpu": 16})
+    assert (before.resource, before.servers) == ("gpu", "big")  # both are about to start
+    engine.handle(SlotBegan(0))
+    assert len(engine.running) == 2
+    assert scarcest(engine, "b", {"gpu": 1, "cpu": 1}).place == "gpu of big servers"
+    assert scarcest(engine, "b", {"cpu": 30, "memory": "16GiB"}).servers == "host"
+    engine.state.lost.add(2)
+    assert scarcest(engine, "b", {"cpu": 1, "memory": "1GiB"}).resource in {"cpu", "memory"}
+
+
+def test_a_job_that_needs_nothing_lacks_nothing(engine: Engine) -> None:
+    bandwidth_only = job("a", {"bandwidth": "1Gbps"})
+    assert find_scarcest(engine, bandwidth_only) is None
