@@ -23,6 +23,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.inputs.given import list_entries, to_int, to_python_values
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.atomic_directory import AtomicDirectory
+from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.comparison import (
     comparison_short_table,
     is_comparison,
@@ -50,7 +51,7 @@ from shadowprice.simulator.lengths import (
     parse_lengths,
     with_lengths_in_label,
 )
-from shadowprice.simulator.scenario import Scenario, run_policy
+from shadowprice.simulator.scenario import Scenario, drawn_at_random, run_policy
 from shadowprice.simulator.source import ScenarioSource
 from shadowprice.simulator.trials import (
     SeedRuns,
@@ -59,7 +60,7 @@ from shadowprice.simulator.trials import (
     run_all,
     seeds_from,
 )
-from shadowprice.simulator.whatif import ClusterChange
+from shadowprice.simulator.whatif import ClusterChange, capacity_changes, run_with_more
 from shadowprice.simulator.whatif import WhatIfResult as Alternatives
 from shadowprice.simulator.whatif import whatif as run_whatif
 
@@ -205,10 +206,16 @@ class Comparison(ShownAsTable):
         The runs of the first seed, by label.
     trials : Trials
         Metrics of all seeds.
+    gains : sequence of CapacityGain
+        Gains of more servers, with the first seed, if they were requested.
+    drawn : sequence of str
+        What was drawn at random.
     """
 
     runs: Mapping[str, Result]
     trials: SeedRuns
+    gains: Sequence[CapacityGain] = ()
+    drawn: Sequence[str] = ()
 
     def short_table(self) -> ShortTable:
         """Return the metrics that ``compare`` prints, without those of elapsed time."""
@@ -245,9 +252,8 @@ class Comparison(ShownAsTable):
             for run in runs:
                 write_compared_run(run, pending.path)
             has_several_seeds = len(self.trials.seeds) > 1
-            write_comparison(
-                runs, pending.path, self.trials.record() if has_several_seeds else None
-            )
+            trials = self.trials.record() if has_several_seeds else None
+            write_comparison(runs, pending.path, trials, self.gains, self.drawn)
             pending.commit()
         return Path(folder)
 
@@ -417,6 +423,7 @@ def compare(
     skip_invalid: bool = False,
     lengths: str = KNOWN,
     advice_seconds: float | None = None,
+    more: Sequence[str] = (),
 ) -> Comparison:
     """Run a workload under several policies, as ``shadowprice compare`` does.
 
@@ -434,6 +441,8 @@ def compare(
         As in `simulate`. Several, such as ``known,unknown``, run every policy with each.
     advice_seconds : float, optional
         As in `simulate`, for every policy's run with the first seed.
+    more : sequence of str
+        Capacity to add, as ``--more`` does: ``("8",)`` for eight GPUs of each type in turn.
 
     Returns
     -------
@@ -457,7 +466,8 @@ def compare(
         if mode != KNOWN:  # some policies need to know all jobs: fail before the first run
             for choice in choices:
                 choice.build(scenario.with_lengths(mode).context())
-    runs, more = [], []
+    changes = capacity_changes(more, source.server_entries(chosen[0])) if more else []
+    runs, further, gains = [], [], []
     for mode in modes:
         labelled = [with_lengths_in_label(choice, mode) for choice in choices]
         mode_runs = run_all(scenario.with_lengths(mode), labelled)
@@ -470,9 +480,17 @@ def compare(
         more_runs, stopped = further_seeds(source.with_lengths(mode), labelled, chosen[1:])
         if stopped is not None:
             raise KeyboardInterrupt
-        more += more_runs
-    trials = collect_seed_runs([*((run.policy, chosen[0], run.info) for run in runs), *more])
-    return Comparison({run.policy: Result(run) for run in runs}, trials)
+        further += more_runs
+        found, stopped_run = run_with_more(
+            source.with_lengths(mode), labelled, changes, mode_runs, chosen[0]
+        )
+        if stopped_run is not None:
+            raise KeyboardInterrupt
+        gains += found
+    infos = [(run.policy, chosen[0], run.info) for run in runs]
+    trials = collect_seed_runs([*infos, *further])
+    results = {run.policy: Result(run) for run in runs}
+    return Comparison(results, trials, gains, drawn_at_random(scenario, choices))
 
 
 @few_collections()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from shadowprice.cli.console import SafeText
+from shadowprice.results.capacity_gains import HEADS, CapacityGain
 from shadowprice.results.comparison import rows_of
 from shadowprice.results.run_directory import RunData
 
@@ -24,4 +25,14 @@ def summary_table(runs: Sequence[RunData]) -> Table:
             for index, text in enumerate(row.texts)
         ]
         table.add_row(SafeText(row.name), *cells)
+    return table
+
+
+def gains_table(gains: Sequence[CapacityGain]) -> Table:
+    """Return the gains of more servers, a row for each change and policy."""
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for index, head in enumerate(HEADS):
+        table.add_column(head, justify="left" if index < 2 else "right")
+    for gain in gains:
+        table.add_row(*map(SafeText, gain.cells()))
     return table

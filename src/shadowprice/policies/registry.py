@@ -44,6 +44,11 @@ class Parameters(ParameterModel):
     paper_settings: ClassVar[Mapping[str, object]] = {}
     """Values that ``preset=paper`` sets; empty if the defaults are those of the paper."""
 
+    @property
+    def drawn(self) -> str:
+        """What the policy draws from its seed; empty if it draws nothing."""
+        return ""
+
     preset: Preset = Field(
         default="none",
         description="paper: the settings that its paper prints; what else is set goes before them",

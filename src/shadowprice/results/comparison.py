@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.metric_definitions import (
     RESTRICTED,
     TIMING_METRICS,
@@ -95,13 +96,20 @@ def _common(runs: Sequence[RunData]) -> MetricRow:
     )
 
 
-def comparison_to_record(runs: Sequence[RunData], trials: Fields | None = None) -> Fields:
+def comparison_to_record(
+    runs: Sequence[RunData],
+    trials: Fields | None = None,
+    gains: Sequence[CapacityGain] = (),
+    drawn: Sequence[str] = (),
+) -> Fields:
     """Return a comparison as stored in ``compare.json``.
 
     ``runs`` are those of the first seed. ``trials`` holds the measures of all seeds; see
-    `report.seeds.seeds_section`.
+    `report.seeds.seeds_section`. ``gains`` are those of more servers, and ``drawn`` lists what was
+    drawn at random.
     """
     record: Fields = {
+        "drawn": list(drawn),
         "partial": any(run.info["partial"] for run in runs),
         "seed": runs[0].info["seed"],
         "inputs": runs[0].info["inputs"],
@@ -121,7 +129,18 @@ def comparison_to_record(runs: Sequence[RunData], trials: Fields | None = None) 
             for row in rows_of(runs)
         },
     }
+    if gains:
+        record["more"] = [gain.record() for gain in gains]
     return record if trials is None else record | {"trials": trials}
+
+
+def drawn_text(drawn: Sequence[str], seed: int) -> str:
+    """Return the sentence about what was drawn at random; empty if nothing was."""
+    if not drawn:
+        return ""
+    *others, last = drawn
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"drawn at random with seed {seed}: {listed}; --seeds 10 shows what other draws change"
 
 
 def is_comparison(path: Path) -> bool:
@@ -144,12 +163,20 @@ def write_compared_run(run: RunData, folder: Path) -> None:
 
 
 def write_comparison(
-    runs: Sequence[RunData], folder: Path, trials: Mapping[str, object] | None = None
+    runs: Sequence[RunData],
+    folder: Path,
+    trials: Mapping[str, object] | None = None,
+    gains: Sequence[CapacityGain] = (),
+    drawn: Sequence[str] = (),
 ) -> None:
-    """Write the page and the numbers of a comparison."""
+    """Write the page and the numbers of a comparison; see `comparison_to_record`."""
     record = None if trials is None else dict(trials)
     page = render_comparison(
-        runs, [(row.name, row.texts, row.best) for row in rows_of(runs)], record
+        runs,
+        [(row.name, row.texts, row.best) for row in rows_of(runs)],
+        record,
+        gains,
+        drawn_text(drawn, runs[0].info["seed"]),
     )
     (folder / PAGE).write_text(page, encoding="utf-8")
-    write_json(folder / JSON_FILE, comparison_to_record(runs, record))
+    write_json(folder / JSON_FILE, comparison_to_record(runs, record, gains, drawn))

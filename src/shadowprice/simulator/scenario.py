@@ -47,6 +47,8 @@ class Scenario:
     """Function that returns the job at an index as its file writes it; None without a file."""
     work_limits: Mapping[str, int] = field(default_factory=dict)
     """Progress units that time limits allow, by name of the jobs that have a limit."""
+    drawn: Sequence[str] = ()
+    """Parts of the workload that were drawn with the seed, because its files lack them."""
     lengths: str = KNOWN
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
 
@@ -163,3 +165,13 @@ def record_run(
         name, scenario.seed, scenario.until, scenario.inputs, settings, scenario.options, origin
     )
     return build_run(recorder, policy, circumstances, wall, prepared, partial=partial)
+
+
+def drawn_at_random(scenario: Scenario, choices: Sequence[PolicyChoice]) -> list[str]:
+    """Return what is drawn at random: in the workload, and by the policies."""
+    by_policy: dict[str, list[str]] = {}
+    for choice in choices:
+        if what := choice.parameters().drawn:
+            by_policy.setdefault(what, []).append(choice.label)
+    policies = [f"{what} under {', '.join(labels)}" for what, labels in by_policy.items()]
+    return [*scenario.drawn, *policies]

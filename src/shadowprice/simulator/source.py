@@ -97,7 +97,7 @@ class ScenarioSource:
             inputs.append(_input("cluster", self.cluster))
         if self.jobs is None:
             servers, columns, remarks = self._read_trace(document, seed, added)
-            workload, entry = columns.to_jobs(servers), columns.to_record
+            workload, entry, drawn = columns.to_jobs(servers), columns.to_record, columns.drawn
             limits = columns.work_limits(workload)
             assert self.trace is not None
             traced = self._traced()
@@ -110,6 +110,8 @@ class ScenarioSource:
             servers = resolve_cluster(with_servers_changed(document, added or {}, place), place)
             workload, remarks = self._read_jobs(servers), []
             entry = partial(_entry, self.jobs, workload)
+            bags = sum(job.bag is not None for job in workload)
+            drawn = (f"the run times of tasks of {bags:,} jobs",) if bags else ()
             limits = walltime_limits(workload)
             inputs.append(_input("jobs", self.jobs))
         events = self._read_incidents(servers, workload)
@@ -127,6 +129,7 @@ class ScenarioSource:
             options={"slot": self.slot, "load": self.load, "skip_invalid": self.skip_invalid},
             entry=entry,
             work_limits=limits,
+            drawn=drawn,
         )
         return scenario.with_lengths(self.lengths), remarks
 
@@ -136,12 +139,17 @@ class ScenarioSource:
 
     def kinds(self, seed: int = 0) -> list[str]:
         """Return the names of the cluster's server entries, in order."""
+        return [str(entry["name"]) for entry in self.server_entries(seed)]
+
+    def server_entries(self, seed: int = 0) -> Sequence[Document]:
+        """Return the cluster's server entries as its file writes them, in order."""
         if self.cluster is not None:
             document = self._document()[0]
             resolve_cluster(document, self._document()[1])  # report a problem of the file first
         else:
             document = self._sized(seed)
-        return [str(entry["name"]) for entry in document["servers"]]
+        entries: Sequence[Document] = document["servers"]
+        return entries
 
     def _document(self) -> tuple[Document, str]:
         if isinstance(self.cluster, Path):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
 
 from shadowprice.core import bounds
+from shadowprice.core.amounts import MILLI, Dimension, parse_amount
+from shadowprice.core.devices import is_device
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.metric_definitions import (
     OVER_SEEDS,
     RESTRICTED,
@@ -19,11 +24,13 @@ from shadowprice.results.metric_definitions import (
     read_metrics,
     restricted_mean_until,
 )
-from shadowprice.results.run_directory import Fields
+from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.results.significance import ConfidenceInterval, interval
+from shadowprice.simulator.driver import ProgressCallback
 from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import ScenarioSource
+from shadowprice.simulator.trials import ProgressBarFactory, run_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,89 @@ class ClusterChange:
 
 
 NO_CHANGE = ClusterChange()
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRequest:
+    """An amount of a resource to add: ``8`` GPUs of each type, or ``gpu/a100=8``."""
+
+    amount: int
+    name: str | None = None
+    """Resource, or entry of the cluster with GPUs; None for every type of GPU."""
+
+    @classmethod
+    def parse(cls, text: str) -> list[CapacityRequest]:
+        """Parse ``8``, or a comma-separated list such as ``gpu/a100=8,cpu=64``.
+
+        Raises
+        ------
+        InputError
+            If the text has another form.
+        """
+        requests = []
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(?:(.+?)\s*=\s*)?(\d{1,9})\s*", part)
+            if match is None or not int(match[2]):
+                hint = "write 8 (GPUs of each type) or gpu/a100=8"
+                raise InputError(Fault("--more", f"{text!r} names no amount", hint))
+            requests.append(cls(int(match[2]), match[1]))
+        return requests
+
+    def changes(self, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ClusterChange]]:
+        """Return a change, with its text, for each type of server that provides the resource.
+
+        Servers are added whole, so that the amount may be larger than requested.
+
+        Raises
+        ------
+        InputError
+            If no server provides it, or too many servers are needed.
+        """
+        provided = [
+            (str(entry["name"]), resource, parse_amount(amount))
+            for entry in entries
+            for resource, amount in entry["capacity"].items()
+        ]
+        if self.name is None:
+            chosen = [item for item in provided if is_device(item[1])]
+        else:
+            chosen = [item for item in provided if item[0] == self.name and is_device(item[1])]
+            chosen = chosen or [item for item in provided if item[1] == self.name]
+        chosen = [item for item in chosen if item[2].value and item[2].dimension is Dimension.COUNT]
+        if not chosen:
+            what = "GPUs" if self.name is None else quote_for_display(self.name)
+            names = dict.fromkeys(
+                name
+                for _, name, amount in provided
+                if amount.dimension is Dimension.COUNT and amount.value
+            )
+            hint = f"write RESOURCE=AMOUNT; countable resources: {', '.join(names)}"
+            raise InputError(Fault("--more", f"no server has {what}", hint))
+        changes = []
+        for entry_name, resource, amount in chosen:
+            servers = -(-self.amount * MILLI // amount.value)
+            bounds.SERVERS.check(servers, "--more")
+            total = servers * amount.value / MILLI
+            noun = "server" if servers == 1 else "servers"
+            text = f"+{total:g} {resource} ({servers} {entry_name} {noun})"
+            changes.append((text, ClusterChange(((entry_name, servers),))))
+        return changes
+
+
+def capacity_changes(
+    texts: Sequence[str], entries: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, ClusterChange]]:
+    """Return the changes that ``--more`` requests, each with its text.
+
+    Raises
+    ------
+    InputError
+        If a text is invalid, or no server has the resource.
+    """
+    requests = [request for text in texts for request in CapacityRequest.parse(text)]
+    return list(
+        dict.fromkeys(change for request in requests for change in request.changes(entries))
+    )
 
 
 def _unread(_info: Mapping[str, Any]) -> float | None:
@@ -217,3 +307,36 @@ def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
         )
         .drop("_utility", "_cost")
     )
+
+
+def run_with_more(
+    source: ScenarioSource,
+    choices: Sequence[PolicyChoice],
+    changes: Sequence[tuple[str, ClusterChange]],
+    before: Sequence[RunData],
+    seed: int,
+    *,
+    stop: StopRequestObserver | None = None,
+    bar: ProgressBarFactory = lambda _: nullcontext(None),
+) -> tuple[list[CapacityGain], RunData | None]:
+    """Run every policy with every change; return the gains, and the interrupted run or None.
+
+    ``changes`` have a text each. ``before`` has the runs of the policies on the cluster as it is,
+    with the same seed.
+    """
+    by_policy = {run.policy: run for run in before}
+    gains: list[CapacityGain] = []
+    for text, change in changes:
+        servers = dict(change.added)
+        larger, _ = source.scenario(seed, servers)
+
+        def labelled(
+            policy: str, text: str = text
+        ) -> AbstractContextManager[ProgressCallback | None]:
+            return bar(f"{policy}, {text}")
+
+        for run in run_all(larger, choices, stop=stop, bar=labelled):
+            if run.info["partial"]:
+                return gains, run
+            gains.append(CapacityGain.of(text, servers, by_policy[run.policy], run))
+    return gains, None

@@ -14,6 +14,7 @@ properties hold by construction and are tested:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -88,6 +89,7 @@ def synthesize(
     families = _families(frame, options, rng, notes)
     traced, per_worker = _traced_workers(frame)
     speeds = JobSpeeds(frame, families, traced, options, notes)
+    drawn = _drawn(frame, speeds.curves)
     submit = _nanoseconds(frame["submit"].to_numpy())
     kind, value, decay, target, within, classes = _utilities(
         frame, submit, speeds.duration, slot_seconds, options, rng, notes
@@ -114,6 +116,7 @@ def synthesize(
         ],
         slot_seconds=slot_seconds,
         notes=tuple(notes),
+        drawn=drawn,
         within=within,
         time_limit=None if np.isnan(limit).all() else limit,
         requested=traced,
@@ -163,6 +166,18 @@ def _families(
             f"{unknown} jobs name a model without measurements: a family is drawn for them"
         )
     return families
+
+
+def _drawn(frame: pl.DataFrame, curves: Sequence[Curve | None]) -> tuple[str, ...]:
+    """Return what is drawn because the trace lacks it, with numbers of jobs."""
+    known = {(family.model, family.batch_size) for family in family_table().families}
+    pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), strict=True)
+    unknown = sum(
+        pair not in known and curve is None for pair, curve in zip(pairs, curves, strict=True)
+    )
+    utilities = frame["deadline"].null_count()
+    counts = (("model families", unknown), ("utilities and targets", utilities))
+    return tuple(f"the {noun} of {count:,} jobs" for noun, count in counts if count)
 
 
 def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:

@@ -110,6 +110,8 @@ class Workload:
     """Length of the slots in which ``decay`` and ``target`` are measured."""
     notes: tuple[str, ...] = field(default=())
     """Everything dropped or assumed."""
+    drawn: tuple[str, ...] = field(default=())
+    """What was drawn at random because the trace lacks it."""
     within: NDArray[np.int64] | None = None
     """Nanoseconds from the submission to the end of the last slot that meets a target in clock
     time. It overrides ``target``, unless it is -1 for a job or None for all."""

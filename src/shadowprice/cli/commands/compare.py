@@ -26,12 +26,14 @@ from shadowprice.core import bounds
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.policies.choice import PolicyChoice
+    from shadowprice.results.capacity_gains import CapacityGain
     from shadowprice.results.run_directory import RunData
     from shadowprice.simulator.driver import ProgressCallback
     from shadowprice.simulator.interrupt import StopRequestObserver
     from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.source import ScenarioSource
     from shadowprice.simulator.trials import SeedRun, SeedRuns
+    from shadowprice.simulator.whatif import ClusterChange
 
 
 @takes_workload()
@@ -53,6 +55,17 @@ def compare(
             rich_help_panel=o.HOW,
         ),
     ] = 1,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--more",
+            help="Also run everything with more capacity: 8 adds eight GPUs of each type in turn, "
+            "gpu/a100=8 or cpu=64 of one. Repeatable; shows what that would have earned, and saved "
+            "in waiting time.",
+            rich_help_panel=o.WHAT,
+            metavar="[NAME=]AMOUNT",
+        ),
+    ] = None,
     bound: Annotated[
         bool,
         typer.Option(
@@ -119,12 +132,13 @@ def compare(
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis,fifo --bound
 
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
+
+    shadowprice compare --trace csv:jobs.csv -c cluster.yaml -p rolling,fifo --more 8
     """
     from shadowprice.cli.commands.simulate import leave_if_partial, print_before_failing
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.results.atomic_directory import AtomicDirectory
     from shadowprice.results.comparison import (
-        PAGE,
         is_comparison,
         write_compared_run,
         write_comparison,
@@ -135,6 +149,7 @@ def compare(
         parse_lengths,
         with_lengths_in_label,
     )
+    from shadowprice.simulator.scenario import drawn_at_random
     from shadowprice.simulator.trials import collect_seed_runs, seeds_from
 
     modes = parse_lengths(lengths)
@@ -159,6 +174,8 @@ def compare(
     for choice in chosen:
         choice.parameters()
     _check_hidden_lengths(cases)
+    changes = _capacity_changes(more or (), source, seed, on)
+    drawn = drawn_at_random(scenario, chosen)
     mention_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
@@ -178,27 +195,70 @@ def compare(
                 write_compared_run(run, pending.path)
 
         stopped = trials = None
+        gains: list[CapacityGain] = []
         if on:
-            runs, more = _on_ray(on, cases, more_seeds, out, resources, quiet)
+            runs, further = _on_ray(on, cases, more_seeds, out, resources, quiet)
             for run in runs:
                 keep(run)
         else:
-            runs, more, stopped = _here(cases, more_seeds, stop, keep, quiet)
+            runs, further, stopped = _here(cases, more_seeds, stop, keep, quiet)
         if more_seeds and stopped is None:
-            trials = collect_seed_runs([*((run.policy, seed, run.info) for run in runs), *more])
+            trials = collect_seed_runs([*((run.policy, seed, run.info) for run in runs), *further])
         record = None if trials is None else trials.record()
+        if stopped is None:
+            gains, stopped = _gains(cases, changes, runs, seed, stop, quiet)
         runs = _beside_log(runs, scenario, source)
         if pending is not None:
-            with print_before_failing(lambda: _print(runs, trials, output)):
-                write_comparison(runs, pending.path, record)
+            with print_before_failing(lambda: _print(runs, trials, gains, drawn, output)):
+                write_comparison(runs, pending.path, record, gains, drawn)
                 pending.commit()
-    _print(runs, trials, output)
+    _print(runs, trials, gains, drawn, output)
     if output is not Output.JSON:
-        if out is not None:
-            stdout().print(f"see {out}/{PAGE}", soft_wrap=True, markup=False)
-        elif not quiet:
-            stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
+        _print_place(out, quiet)
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
+
+
+def _capacity_changes(
+    texts: Sequence[str], source: ScenarioSource, seed: int, on: str
+) -> list[tuple[str, ClusterChange]]:
+    """Return the changes of ``--more``, after reading the larger clusters.
+
+    Raises
+    ------
+    InputError
+        If they are invalid.
+    """
+    from shadowprice.core.errors import Fault, InputError
+    from shadowprice.simulator.whatif import capacity_changes
+
+    if texts and on:
+        raise InputError(Fault("--more", "not valid with --on", "run it without --on"))
+    return capacity_changes(texts, source.server_entries(seed)) if texts else []
+
+
+def _gains(
+    cases: Sequence[_Case],
+    changes: Sequence[tuple[str, ClusterChange]],
+    runs: Sequence[RunData],
+    seed: int,
+    stop: StopRequestObserver,
+    quiet: bool,
+) -> tuple[list[CapacityGain], RunData | None]:
+    """Run every case with every change; the second result is the interrupted run, or None."""
+    from shadowprice.simulator.whatif import run_with_more
+
+    def bar(label: str) -> AbstractContextManager[ProgressCallback | None]:
+        return progress_bar(label, quiet)
+
+    gains: list[CapacityGain] = []
+    for case in cases:
+        found, stopped = run_with_more(
+            case.source, case.choices, changes, runs, seed, stop=stop, bar=bar
+        )
+        gains += found
+        if stopped is not None:
+            return gains, stopped
+    return gains, None
 
 
 def _check_hidden_lengths(cases: Sequence[_Case]) -> None:
@@ -353,23 +413,41 @@ def _on_ray(
     return runs, more
 
 
-def _print(runs: list[RunData], trials: SeedRuns | None, output: Output) -> None:
+def _print(
+    runs: list[RunData],
+    trials: SeedRuns | None,
+    gains: Sequence[CapacityGain],
+    drawn: Sequence[str],
+    output: Output,
+) -> None:
     from shadowprice.cli.seeds import comparison_table, seeds_table
-    from shadowprice.cli.tables import summary_table
-    from shadowprice.results.comparison import comparison_to_record
+    from shadowprice.cli.tables import gains_table, summary_table
+    from shadowprice.results.comparison import comparison_to_record, drawn_text
 
     if output is Output.JSON:
-        print_json(comparison_to_record(runs, None if trials is None else trials.record()))
+        record = None if trials is None else trials.record()
+        print_json(comparison_to_record(runs, record, gains, drawn))
         return
-    if trials is None:
-        stdout().print(summary_table(runs))
-        return
-    stdout().print(seeds_table(trials))
-    if trials.remark:
+    if drawn:
+        stdout().print(drawn_text(drawn, runs[0].info["seed"]), soft_wrap=True, markup=False)
+    stdout().print(summary_table(runs) if trials is None else seeds_table(trials))
+    if trials is not None and trials.remark:
         stderr().print(f"note: {trials.remark}", soft_wrap=True)
-    elif len(trials.policies) > 1:
+    elif trials is not None and len(trials.policies) > 1:
         stdout().print()
         stdout().print(comparison_table(trials))
+    if gains:
+        stdout().print()
+        stdout().print(gains_table(gains))
+
+
+def _print_place(out: Path | None, quiet: bool) -> None:
+    from shadowprice.results.comparison import PAGE
+
+    if out is not None:
+        stdout().print(f"see {out}/{PAGE}", soft_wrap=True, markup=False)
+    elif not quiet:
+        stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
 
 
 def _certificate(

@@ -27,6 +27,11 @@ class FixedWorkersParameters(Parameters):
 
     workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
 
+    @property
+    def drawn(self) -> str:
+        """The numbers of workers, if so set."""
+        return "the numbers of workers" if self.workers == "drawn" else ""
+
 
 class FifoParameters(FixedWorkersParameters):
     """Parameters of `fifo`."""

@@ -19,6 +19,11 @@ THEOREM = "theorem"
 class PdorsParameters(PriceParameters):
     """Parameters of `pdors`."""
 
+    @property
+    def drawn(self) -> str:
+        """The rounding of its plans."""
+        return "the rounding of plans"
+
     prices: Literal["auto", "offline", "online", "given"] = Field(
         default="auto",
         description="L and U. offline: (3.13)-(3.14) over the whole job set, known in a simulation "

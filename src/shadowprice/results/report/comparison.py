@@ -10,6 +10,7 @@ from urllib.parse import quote
 import numpy as np
 import polars as pl
 
+from shadowprice.results.capacity_gains import GAINS_REMARK, HEADS, CapacityGain
 from shadowprice.results.job_history_text import pluralize
 from shadowprice.results.metrics import common_completion, resources
 from shadowprice.results.report.charts import (
@@ -42,12 +43,17 @@ Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
 
 def render_comparison(
-    runs: Sequence[RunData], metrics: Table, trials: Mapping[str, Any] | None = None
+    runs: Sequence[RunData],
+    metrics: Table,
+    trials: Mapping[str, Any] | None = None,
+    gains: Sequence[CapacityGain] = (),
+    drawn_text: str = "",
 ) -> str:
     """Return the page of a comparison.
 
     ``metrics`` are the rows of the table: (name, text by run, positions of the best). ``trials``
-    holds measures of several seeds; see `seeds_section`.
+    holds measures of several seeds; see `seeds_section`. ``gains`` are those of more servers, and
+    ``drawn_text`` says what was drawn at random.
     """
     first = runs[0]
     drawn: list[tuple[str, Callable[[Sequence[RunData]], str | None]]] = [
@@ -62,6 +68,8 @@ def render_comparison(
         ("Jobs that fared differently", _different),
     ]
     bodies = [("Metrics", "metrics", _table(runs, metrics))]
+    if gains:
+        bodies.append(("With more servers", "with-more-servers", _gains(gains)))
     if trials is not None and len(trials["seeds"]) > 1:
         title = f"Over {len(trials['seeds'])} seeds"
         bodies.append((title, "seeds", seeds_section(trials)))
@@ -77,7 +85,7 @@ def render_comparison(
         lead=f"{pluralize(first.summary['arrived'], 'job')} on "
         f"{pluralize(len(first.server_names), 'server')}, "
         f"slots of {format_duration(cluster['slot_seconds'])}, "
-        f"seed {first.info['seed']}",
+        f"seed {first.info['seed']}" + (f". {drawn_text.capitalize()}." if drawn_text else ""),
         warning=partial_warning(runs),
         tiles=_tiles(runs),
         bodies=bodies,
@@ -123,6 +131,27 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
         f"<thead><tr><th>measure</th>{heads}</tr></thead><tbody>{rows}</tbody>"
         "</table></div></div><p class=remark>The best of each row is set apart where one end is "
         "better. Each policy's own page is linked from its name.</p>"
+    )
+
+
+def _gains(gains: Sequence[CapacityGain]) -> str:
+    heads = "".join(
+        f"<th{'' if index < 2 else ' class=num'}>{text(head)}</th>"
+        for index, head in enumerate(HEADS)
+    )
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{'' if index < 2 else ' class=num'}>{text(cell)}</td>"
+            for index, cell in enumerate(gain.cells())
+        )
+        + "</tr>"
+        for gain in gains
+    )
+    return (
+        '<div class="table"><div class="scroll" tabindex="0"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></div>"
+        f"<p class=remark>{text(GAINS_REMARK)}</p>"
     )
 
 

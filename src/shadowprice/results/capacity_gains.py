@@ -1,0 +1,148 @@
+"""Gains of more servers: what the same jobs would have earned, and the waiting that is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from shadowprice.core.amounts import format_seconds
+from shadowprice.results.metrics import common_completion
+from shadowprice.results.report.number_format import format_number
+from shadowprice.results.run_directory import Fields, RunData
+
+HEADS: Final = (
+    "with",
+    "policy",
+    "utility",
+    "gain",
+    "finished",
+    "mean JCT",
+    "mean wait",
+    "waiting saved",
+)
+"""Columns of the table. Mean times are differences: negative means sooner."""
+
+GAINS_REMARK: Final = (
+    "Each row runs the same jobs again on the larger cluster, with the same seed. Gain, finished "
+    "jobs and mean times are differences from the cluster as it is; a policy that decides "
+    "otherwise can earn less with more. JCTs are of the jobs that both runs finished, waits (from "
+    "submission to first start) of those that ran in both."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityGain:
+    """Difference between a run with more servers and the run on the cluster as it is.
+
+    Parameters
+    ----------
+    change : str
+        The added resource and servers, for people.
+    servers : mapping of str to int
+        Added servers by the name of their entry.
+    policy : str
+        Label of the policy.
+    utility, gain : float
+        Total utility with the servers, and its difference.
+    finished : int
+        Difference in finished jobs.
+    jct_slots : float or None
+        Difference in the mean completion time of the jobs that both runs finished.
+    wait_slots : float or None
+        Difference in the mean time from submission to first start, of the jobs that ran in both.
+    waiting_saved_slots : float
+        Sum of that time over these jobs that is saved.
+    jobs : int
+        Their number.
+    slot_seconds : float
+        Length of a slot.
+    """
+
+    change: str
+    servers: Mapping[str, int]
+    policy: str
+    utility: float
+    gain: float
+    finished: int
+    jct_slots: float | None
+    wait_slots: float | None
+    waiting_saved_slots: float
+    jobs: int
+    slot_seconds: float
+
+    @classmethod
+    def of(
+        cls, change: str, servers: Mapping[str, int], before: RunData, after: RunData
+    ) -> CapacityGain:
+        """Compare the run with more servers with the run before, of the same jobs and policy."""
+        slot_seconds = float(before.info["cluster"]["slot_seconds"])
+        _, means = common_completion([before.jobs, after.jobs])
+        waits = _waits(before.jobs).join(_waits(after.jobs), on="job", suffix="_after")
+        shorter = waits["wait"] - waits["wait_after"]
+        saved = float(shorter.sum())
+        utility = after.summary["total_utility"]
+        return cls(
+            change=change,
+            servers=dict(servers),
+            policy=after.policy,
+            utility=utility,
+            gain=utility - before.summary["total_utility"],
+            finished=after.summary["finished"] - before.summary["finished"],
+            jct_slots=None if means[0] is None or means[1] is None else means[1] - means[0],
+            wait_slots=-saved / len(waits) if len(waits) else None,
+            waiting_saved_slots=saved,
+            jobs=len(waits),
+            slot_seconds=slot_seconds,
+        )
+
+    def record(self) -> Fields:
+        """Return plain values; times are in seconds too."""
+        seconds = self.slot_seconds
+        return {
+            "change": self.change,
+            "servers": dict(self.servers),
+            "policy": self.policy,
+            "total_utility": self.utility,
+            "gain": self.gain,
+            "finished": self.finished,
+            "mean_jct": self.jct_slots,
+            "mean_wait": self.wait_slots,
+            "mean_jct_seconds": None if self.jct_slots is None else self.jct_slots * seconds,
+            "mean_wait_seconds": None if self.wait_slots is None else self.wait_slots * seconds,
+            "waiting_saved_hours": self.waiting_saved_slots * seconds / 3600,
+            "jobs": self.jobs,
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the texts of its row; see `HEADS`."""
+        hours = self.waiting_saved_slots * self.slot_seconds / 3600
+        return (
+            self.change,
+            self.policy,
+            format_number(self.utility),
+            _signed(self.gain),
+            f"{self.finished:+,d}",
+            self._time(self.jct_slots),
+            self._time(self.wait_slots),
+            f"{_signed(hours)} h",
+        )
+
+    def _time(self, slots: float | None) -> str:
+        if slots is None:
+            return "-"
+        seconds = slots * self.slot_seconds
+        sign = "-" if seconds < 0 else "+"
+        return f"{sign}{format_seconds(abs(seconds))}" if seconds else "0"
+
+
+def _waits(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the slots from submission to first start, of the jobs that ran."""
+    ran = jobs.filter(pl.col("start").is_not_null())
+    return ran.select("job", wait=pl.col("start") - pl.col("submitted"))
+
+
+def _signed(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{format_number(abs(value))}"

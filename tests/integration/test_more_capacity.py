@@ -1,0 +1,141 @@
+"""``compare --more``: what more capacity would have earned, and saved in waiting time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import shadowprice
+from shadowprice.cli.main import main
+
+CLUSTER: dict[str, Any] = {
+    "slot": "10min",
+    "horizon": 60,
+    "servers": [
+        {"name": "a", "count": 1, "capacity": {"gpu/a100": 4, "cpu": 32}},
+        {"name": "v", "capacity": {"gpu/v100": 8, "cpu": 32}},
+        {"name": "host", "capacity": {"cpu": 64}},
+    ],
+}
+
+JOBS = [
+    {
+        "name": f"job-{index}",
+        "arrival": f"{index // 3} slots",
+        "steps": 60,
+        "workers": {"max": 2},
+        "minibatch_time": "1min",
+        "worker": {("gpu/a100" if index % 2 else "gpu/v100"): 2, "cpu": 2},
+        "utility": {"kind": "sigmoid", "value": 10 + index, "decay": 0.5, "target": "8 slots"},
+    }
+    for index in range(24)
+]
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.yaml").write_text(yaml.safe_dump(CLUSTER))
+    Path("jobs.yaml").write_text(yaml.safe_dump({"jobs": JOBS}))
+    capsys.readouterr()
+
+    def call(*more: str) -> tuple[int, str, str]:
+        status = main(["compare", "-c", "cluster.yaml", "-j", "jobs.yaml", *more])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return call
+
+
+def test_eight_more_of_each_type_gain_what_whatif_finds(
+    call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, printed, _ = call("-p", "rolling,srtf?workers=most", "--more", "8", "-o", "json")
+    assert status == 0
+    record = json.loads(printed)
+    assert [(gain["change"], gain["policy"]) for gain in record["more"]] == [
+        ("+8 gpu/a100 (2 a servers)", "rolling"),
+        ("+8 gpu/a100 (2 a servers)", "srtf workers=most"),
+        ("+8 gpu/v100 (1 v server)", "rolling"),
+        ("+8 gpu/v100 (1 v server)", "srtf workers=most"),
+    ]
+    assert record["drawn"] == []
+    assert main(
+        ["whatif", "-c", "cluster.yaml", "-j", "jobs.yaml", "-p", "rolling,srtf?workers=most",
+         "--add", "a:2", "--add", "v:1", "-o", "json", "-q"]
+    ) == 0  # fmt: skip
+    found = json.loads(capsys.readouterr().out)["runs"]
+    gains = {(row["change"], row["policy"]): row["gain"] for row in found}
+    for gain in record["more"]:
+        [(name, count)] = gain["servers"].items()
+        assert gain["gain"] == pytest.approx(gains[f"+{count} {name}", gain["policy"]])
+    assert any(gain["waiting_saved_hours"] > 0 for gain in record["more"])
+
+
+def test_the_table_and_the_page_show_the_gains(call: Call) -> None:
+    status, printed, _ = call(
+        "-p", "srtf?workers=most", "--more", "gpu/a100=3,cpu=40", "--out", "x"
+    )
+    assert status == 0
+    rows = [line for line in printed.splitlines() if line.startswith("+")]
+    assert [row.split("  ")[0] for row in rows] == [
+        "+4 gpu/a100 (1 a server)", "+64 cpu (2 a servers)", "+64 cpu (2 v servers)",
+        "+64 cpu (1 host server)",
+    ]  # fmt: skip
+    assert "drawn at random" not in printed
+    page = Path("x/compare.html").read_text("utf-8")
+    assert '<section id="with-more-servers">' in page
+    assert "+4 gpu/a100 (1 a server)" in page
+    assert len(json.loads(Path("x/compare.json").read_text())["more"]) == 4
+
+
+def test_what_is_drawn_stands_in_the_first_line(call: Call) -> None:
+    status, printed, _ = call("-p", "fifo,srtf,las?workers=most", "--seed", "7", "--out", "x")
+    assert status == 0
+    expected = "drawn at random with seed 7: the numbers of workers under fifo, srtf"
+    assert printed.splitlines()[0].startswith(expected)
+    assert expected.capitalize() in Path("x/compare.html").read_text("utf-8")
+    assert json.loads(Path("x/compare.json").read_text())["drawn"] == [
+        "the numbers of workers under fifo, srtf"
+    ]
+
+
+def test_a_trace_says_what_it_lacks(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    del call  # it sets the directory
+    rows = "".join(f"{index},{index * 60},900,1\n" for index in range(20))
+    Path("log.csv").write_text("job_id,submit_time,duration,gpus\n" + rows)
+    assert main(["compare", "--trace", "csv:log.csv", "-p", "rolling", "-q"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("drawn at random with seed 0: the model families of 20 jobs")
+    assert "the utilities and targets of 20 jobs" in first
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tpu=8", "--more: no server has 'tpu'; write RESOURCE=AMOUNT"),
+        ("many", "--more: 'many' names no amount; write 8"),
+        ("0", "--more: '0' names no amount"),
+        ("gpu/a100=999999999", "--more: "),
+    ],
+)
+def test_wrong_amounts(call: Call, text: str, message: str) -> None:
+    status, _, errors = call("-p", "fifo", "--more", text)
+    assert status == 2
+    assert message in " ".join(errors.split())
+
+
+def test_it_is_the_function_too() -> None:
+    compared = shadowprice.compare(CLUSTER, JOBS, policies=["srtf"], more=["gpu/v100=8"])
+    [gain] = compared.gains
+    assert (gain.change, dict(gain.servers)) == ("+8 gpu/v100 (1 v server)", {"v": 1})
+    assert compared.drawn == ["the numbers of workers under srtf"]
