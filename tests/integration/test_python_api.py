@@ -286,7 +286,9 @@ def test_compare_json_has_the_rows_of_the_table(
     table = capfd.readouterr().out
     assert main(("compare", *words, "--bound", "-o", "json")) == 0
     told = json.loads(capfd.readouterr().out)
-    rows = [re.split(r"  +", line) for line in table.splitlines()[1:]]
+    drawn, _, *lines = table.splitlines()
+    assert drawn.startswith(f"drawn at random with seed 0: {told['drawn'][0]}")
+    rows = [re.split(r"  +", line) for line in lines]
     assert [name for name, *_ in rows] == list(told["measures"])
     for name, *texts in rows:
         if not name.startswith(("decision", "wall")):
