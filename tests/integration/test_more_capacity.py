@@ -113,10 +113,14 @@ def test_a_trace_says_what_it_lacks(call: Call, capsys: pytest.CaptureFixture[st
     del call  # it sets the directory
     rows = "".join(f"{index},{index * 60},900,1\n" for index in range(20))
     Path("log.csv").write_text("job_id,submit_time,duration,gpus\n" + rows)
-    assert main(["compare", "--trace", "csv:log.csv", "-p", "rolling", "-q"]) == 0
+    drawn = "csv:log.csv?elasticity=2&utility=drawn"
+    assert main(["compare", "--trace", drawn, "-p", "rolling", "-q"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("drawn at random with seed 0: the model families of 20 jobs")
     assert "the utilities and targets of 20 jobs" in first
+    # Jobs of one's own log stay as they are.
+    assert main(["compare", "--trace", "csv:log.csv", "-p", "rolling,fifo", "-q"]) == 0
+    assert "drawn" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext
 from shadowprice.core.specs import LimitedModel, validate
 from shadowprice.core.wording import closest_match, quote_for_display
@@ -44,9 +45,9 @@ class Parameters(ParameterModel):
     paper_settings: ClassVar[Mapping[str, object]] = {}
     """Values that ``preset=paper`` sets; empty if the defaults are those of the paper."""
 
-    @property
-    def drawn(self) -> str:
-        """What the policy draws from its seed; empty if it draws nothing."""
+    def drawn(self, jobs: Iterable[Job]) -> str:
+        """Return what the policy draws from its seed for these jobs; empty if nothing."""
+        del jobs
         return ""
 
     preset: Preset = Field(

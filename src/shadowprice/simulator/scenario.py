@@ -171,7 +171,7 @@ def drawn_at_random(scenario: Scenario, choices: Sequence[PolicyChoice]) -> list
     """Return what is drawn at random: in the workload, and by the policies."""
     by_policy: dict[str, list[str]] = {}
     for choice in choices:
-        if what := choice.parameters().drawn:
+        if what := choice.parameters().drawn(scenario.jobs):
             by_policy.setdefault(what, []).append(choice.label)
     policies = [f"{what} under {', '.join(labels)}" for what, labels in by_policy.items()]
     return [*scenario.drawn, *policies]

@@ -89,7 +89,7 @@ def synthesize(
     families = _families(frame, options, rng, notes)
     traced, per_worker = _traced_workers(frame)
     speeds = JobSpeeds(frame, families, traced, options, notes)
-    drawn = _drawn(frame, speeds.curves)
+    drawn = _drawn(frame, speeds.curves, options)
     submit = _nanoseconds(frame["submit"].to_numpy())
     kind, value, decay, target, within, classes = _utilities(
         frame, submit, speeds.duration, slot_seconds, options, rng, notes
@@ -168,15 +168,23 @@ def _families(
     return families
 
 
-def _drawn(frame: pl.DataFrame, curves: Sequence[Curve | None]) -> tuple[str, ...]:
-    """Return what is drawn because the trace lacks it, with numbers of jobs."""
+def _drawn(
+    frame: pl.DataFrame, curves: Sequence[Curve | None], options: SynthesisOptions
+) -> tuple[str, ...]:
+    """Return what is drawn because the trace lacks it, with numbers of jobs.
+
+    Models don't count if jobs run with their traced workers only: their durations are traced, too.
+    """
     known = {(family.model, family.batch_size) for family in family_table().families}
     pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), strict=True)
     unknown = sum(
         pair not in known and curve is None for pair, curve in zip(pairs, curves, strict=True)
     )
     utilities = frame["deadline"].null_count()
-    counts = (("model families", unknown), ("utilities and targets", utilities))
+    counts = (
+        ("model families", 0 if options.elasticity == 1 else unknown),
+        ("utilities and targets", 0 if options.utility == "default" else utilities),
+    )
     return tuple(f"the {noun} of {count:,} jobs" for noun, count in counts if count)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import InputError
 from shadowprice.policies.registry import Parameters
+
+if TYPE_CHECKING:
+    from shadowprice.core.job import Job
 
 MAX_WORKERS: Final = 30
 """Most workers drawn: "fixed to a number within [1, 30]" (OASiS, section V)."""
@@ -27,10 +31,10 @@ class FixedWorkersParameters(Parameters):
 
     workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
 
-    @property
-    def drawn(self) -> str:
-        """The numbers of workers, if so set."""
-        return "the numbers of workers" if self.workers == "drawn" else ""
+    def drawn(self, jobs: Iterable[Job]) -> str:
+        """Return that the numbers of workers are drawn, if so set and jobs leave a choice."""
+        has_choice = any(len(job.worker_counts) > 1 for job in jobs if job.bag is None)
+        return "the numbers of workers" if self.workers == "drawn" and has_choice else ""
 
 
 class FifoParameters(FixedWorkersParameters):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -13,15 +14,18 @@ from shadowprice.policies.pricing.parameters import (
     check_lower_below_upper,
 )
 
+if TYPE_CHECKING:
+    from shadowprice.core.job import Job
+
 THEOREM = "theorem"
 
 
 class PdorsParameters(PriceParameters):
     """Parameters of `pdors`."""
 
-    @property
-    def drawn(self) -> str:
-        """The rounding of its plans."""
+    def drawn(self, jobs: Iterable[Job]) -> str:
+        """Return that plans are rounded at random."""
+        del jobs
         return "the rounding of plans"
 
     prices: Literal["auto", "offline", "online", "given"] = Field(
