@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
 from shadowprice.experiments.pdors import rounding, utility
+from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
+from shadowprice.kernels.slots.polygons import Slot
+from tests.oracles.slot_cases import random_slot
 
 
 def test_co_location_earns_more_the_faster_the_links_inside(
@@ -50,6 +54,8 @@ def test_rounding_succeeds_more_rarely_at_large_gains_and_never_beats_the_optimu
 ) -> None:
     for name, value in (("MACHINES", 10), ("SLOTS", 40), ("JOBS", 40), ("SURPLUS", (1e-6, 4.4))):
         monkeypatch.setattr(rounding, name, value)
+    monkeypatch.setattr(rounding, "SOLUTION_SURPLUS", (0.006,))
+    monkeypatch.setattr(rounding, "SOLUTION_SEEDS", 1)
     for name in ("pdors-fig3.13", "pdors-fig3.14"):
         run_experiment(find_experiment(name), tmp_path / name, ExperimentSettings(quick=True))
     table = pl.read_csv(tmp_path / "pdors-fig3.13" / "rounding.csv")
@@ -61,3 +67,38 @@ def test_rounding_succeeds_more_rarely_at_large_gains_and_never_beats_the_optimu
         assert row["over_optimum"] >= 1 - 1e-9
         assert row["over_relaxation"] >= row["over_optimum"] - 1e-9
         assert row["mean_rounds"] <= row["mean_tries"] <= 1000
+    solutions = pl.read_csv(tmp_path / "pdors-fig3.13" / "solutions.csv")
+    by_solution = {row["solution"]: row for row in solutions.iter_rows(named=True)}
+    assert by_solution["vertex"]["placements"] == by_solution["interior"]["placements"] > 100
+    # A vertex has at most two machines between corners.
+    assert by_solution["vertex"]["fractional"] < by_solution["interior"]["fractional"]
+    for row in by_solution.values():
+        assert row["rounds_per_job"] <= row["tries_per_job"]
+        assert row["tries_per_job"] > row["mean_tries"]
+
+
+def test_an_interior_solution_is_optimal_and_treats_equal_machines_alike() -> None:
+    rng = np.random.default_rng(3)
+    solved = 0
+    for _ in range(60):
+        slot = random_slot(rng)
+        machines = Slot(*slot.place)
+        points = np.zeros((0, 0, 0))
+        cost, _, _ = solve_slots_lp(machines, slot.workers, slot.servers, False, points)
+        found = rounding.solve_interior(machines, slot.workers, slot.servers)
+        usable = np.isfinite(slot.price_worker) & np.isfinite(slot.price_server)
+        price_w, price_s = slot.price_worker[usable], slot.price_server[usable]
+        top = max(price_w.max(initial=0.0), price_s.max(initial=0.0))
+        for pair in np.flatnonzero(np.isfinite(cost)):
+            assert not found[pair][:, ~usable].any()
+            w, s = found[pair][:, usable]
+            assert w.sum() >= slot.workers[pair] * (1 - 1e-6)
+            assert s.sum() >= slot.servers[pair] * (1 - 1e-6) - 1e-6
+            paid = price_w @ w + price_s @ s
+            assert paid == pytest.approx(cost[pair], rel=1e-5, abs=1e-5 * top)
+            solved += 1
+    assert solved > 50
+
+    alike = Slot(np.ones(4), np.ones(4), np.full((4, 1), 30), np.array([2]), np.array([1]))
+    (found,) = rounding.solve_interior(alike, np.array([6]), np.array([2]))
+    assert found == pytest.approx(np.repeat([[1.5], [0.5]], 4, axis=1), rel=1e-4)

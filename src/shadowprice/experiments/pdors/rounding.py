@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+import highspy
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -15,7 +16,10 @@ from shadowprice.core.policy import PolicyContext, View
 from shadowprice.experiments.pdors.setting import SLOT, cluster, workload
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.kernels.slots.choices import slot_at
+from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
 from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place_external
+from shadowprice.kernels.slots.polygons import Slot
+from shadowprice.kernels.slots.rounding import WHOLE, Wanted, mix, round_feasibly
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.planner import PdorsPlanner, pairs_of
 from shadowprice.policies.pdors.policy import Pdors
@@ -43,6 +47,11 @@ SURPLUS: Final = (
 that of Theorem 2 at delta = 1 if one parameter server is enough.
 """
 
+SOLUTION_SURPLUS: Final = (1e-6, 0.002, 0.006, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 4.4)
+"""G - 1 at which both solutions of the relaxation are rounded."""
+SOLUTION_SEEDS: Final = 2
+"""Seeds whose placements are rounded from both solutions; interior ones have many outcomes."""
+
 
 PRINTED: Final = PdorsParameters(prices="offline", lower="theory")
 """The thesis's L and U. The default's higher L leaves machines emptier, with less to round."""
@@ -54,12 +63,17 @@ class PlacementProbe(Pdors):
     """PD-ORS that also finds the external placements of every decision at every G.
 
     ``states`` is the maximum number of slot states per job, evenly spread over its window.
+    ``solutions`` is whether both solutions of the relaxation are rounded, too.
     """
 
-    def __init__(self, context: PolicyContext, parameters: PdorsParameters, states: int) -> None:
+    def __init__(
+        self, context: PolicyContext, parameters: PdorsParameters, states: int, *, solutions: bool
+    ) -> None:
         super().__init__(context, parameters)
         self._states = states
+        self._solutions = solutions
         self.found: list[pl.DataFrame] = []
+        self.by_solution: list[pl.DataFrame] = []
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Record each job's placements, then decide as usual."""
@@ -72,8 +86,16 @@ class PlacementProbe(Pdors):
             planner.follow(view.ledger)
             choices = planner.choices(job, view)
             count = len(choices.cost)
-            for state in np.unique(np.linspace(0, count - 1, self._states).astype(int)):
-                self.found.append(_placements(job, choices, int(state)))
+            sampled = np.unique(np.linspace(0, count - 1, self._states).astype(int))
+            for state in sampled.tolist():
+                self.found.append(_placements(job, choices, state))
+                if self._solutions:
+                    rows = _round_solutions(job, choices, state)
+                    # Sampled states stand for all of them in the sums of a job.
+                    weight = pl.lit(count / len(sampled)).alias("weight")
+                    self.by_solution.append(
+                        rows.with_columns(weight, pl.lit(job.name).alias("job"))
+                    )
             yield from super().decide(view, JobsArrived(event.slot, (job,)))
 
 
@@ -115,12 +137,129 @@ def _place(
     )
 
 
-def _rounded(seed: int) -> list[pl.DataFrame]:
+def solve_interior(
+    slot: Slot, workers: NDArray[np.int64], servers: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Solve (3.22) for every pair by an interior-point method without crossover.
+
+    Where optima form a face, the solution is from its middle instead of a corner.
+
+    Returns
+    -------
+    ndarray of float64, shape (pairs, 2, machines)
+        Workers and servers of each solution; nan if the pair has none.
+    """
+    usable = np.flatnonzero(np.isfinite(slot.price_worker) & np.isfinite(slot.price_server))
+    count = len(usable)
+    columns = np.arange(count)
+    model = highspy.HighsLp()
+    model.num_col_ = 2 * count
+    price = np.concatenate([slot.price_worker[usable], slot.price_server[usable]])
+    model.col_cost_ = price / max(float(price.max(initial=0.0)), 1e-300)
+    model.col_lower_ = np.zeros(2 * count)
+    model.col_upper_ = np.repeat([float(workers[-1]), float(servers[-1])], count)
+    rows = [(columns, np.ones(count)), (columns + count, np.ones(count))]
+    lower, upper = [0.0, 0.0], [highspy.kHighsInf] * 2
+    for resource in np.flatnonzero((slot.worker > 0) | (slot.server > 0)).tolist():
+        demand = np.array([slot.worker[resource], slot.server[resource]], np.float64)
+        scale = float(demand.max())
+        for column, machine in enumerate(usable.tolist()):
+            rows.append((np.array([column, column + count]), demand / scale))
+            lower.append(-highspy.kHighsInf)
+            upper.append(max(float(slot.free[machine, resource]), 0.0) / scale)
+    model.num_row_ = len(rows)
+    model.row_lower_, model.row_upper_ = np.array(lower), np.array(upper)
+    matrix = model.a_matrix_
+    matrix.format_ = highspy.MatrixFormat.kRowwise
+    matrix.start_ = np.cumsum([0, *(len(index) for index, _ in rows)]).astype(np.int32)
+    matrix.index_ = np.concatenate([index for index, _ in rows]).astype(np.int32)
+    matrix.value_ = np.concatenate([value for _, value in rows])
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
+    for option, value in (
+        ("output_flag", False), ("threads", 1), ("solver", "ipm"), ("run_crossover", "off"),
+        ("presolve", "off"),
+    ):  # fmt: skip
+        solver.setOptionValue(option, value)
+    solver.passModel(model)
+    points = np.full((len(workers), 2, len(slot.free)), np.nan)
+    for pair, (m_w, m_p) in enumerate(zip(workers.tolist(), servers.tolist(), strict=True)):
+        solver.changeRowBounds(0, float(m_w), highspy.kHighsInf)
+        solver.changeRowBounds(1, float(m_p), highspy.kHighsInf)
+        solver.clearSolver()
+        solver.run()
+        if solver.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            values = np.maximum(np.array(solver.getSolution().col_value), 0.0)
+            points[pair] = 0.0
+            points[pair][:, usable] = values.reshape(2, count)
+    return points
+
+
+def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame:
+    """Round a vertex and an interior solution of every placement in one state."""
+    slot = slot_at(choices.slots, state)
+    workers, servers = pairs_of(job)
+    optimum, _, _ = _place(job, choices, state, EXACT, 2.0)
+    vertex = np.full((len(workers), 2, len(slot.free)), np.nan)
+    solve_slots_lp(slot, workers, servers, False, vertex)
+    solutions = {"vertex": vertex, "interior": solve_interior(slot, workers, servers)}
+    fits = np.isfinite(optimum) & (optimum > 0)
+    for points in solutions.values():
+        fits &= np.isfinite(points[:, 0, 0])
+    rows = []
+    scratch = np.zeros((2, len(slot.free)), np.int64)
+    for pair in np.flatnonzero(fits).tolist():
+        m_w, m_p = int(workers[pair]), int(servers[pair])
+        stream = np.uint64(mix(choices.streams[state], m_w))
+        for name, points in solutions.items():
+            point = points[pair]
+            between = int((np.abs(point - np.rint(point)) > WHOLE).sum())
+            for surplus in SOLUTION_SURPLUS:
+                rounds, _ = round_feasibly(
+                    point[0], point[1], slot, Wanted(m_w, m_p, int(workers[-1])), 1.0 + surplus,
+                    TRIES, stream, scratch[0], scratch[1],
+                )  # fmt: skip
+                rows.append((name, surplus, between, rounds))
+    schema = {
+        "solution": pl.String, "surplus": pl.Float64, "fractional": pl.Int64, "rounds": pl.Int64,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _rounded(seed: int, solutions: bool) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
     on = cluster(MACHINES, SLOTS, SLOT, seed)
     jobs = workload(on, JOBS, SLOTS, ratio=1.0, seed=seed)
-    probe = PlacementProbe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4)
+    probe = PlacementProbe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4, solutions=solutions)
     Simulation(on, jobs, probe, until=SLOTS).run()
-    return probe.found
+    return probe.found, probe.by_solution
+
+
+def _by_solution(placements: pl.DataFrame) -> pl.DataFrame:
+    """Return rounds per placement and per job by solution and G.
+
+    A job's rounds are those of all placements that its decision asks for: every number of workers
+    in every state of its window.
+    """
+    rounded = pl.col("rounds") > 0
+    tries = pl.when(rounded).then(pl.col("rounds")).otherwise(TRIES)
+    keys = ("solution", "surplus")
+    placements = placements.with_columns(tries.alias("tries"))
+    per_placement = placements.group_by(keys).agg(
+        pl.len().alias("placements"),
+        pl.col("fractional").mean(),
+        rounded.mean().alias("share_rounded"),
+        pl.col("rounds").filter(rounded).mean().alias("mean_rounds"),
+        pl.col("tries").mean().alias("mean_tries"),
+    )
+    sums = placements.group_by(*keys, "seed", "job").agg(
+        (pl.col("rounds") * pl.col("weight")).sum(), (pl.col("tries") * pl.col("weight")).sum()
+    )
+    per_job = sums.group_by(keys).agg(
+        pl.len().alias("jobs"),
+        pl.col("rounds").mean().alias("rounds_per_job"),
+        pl.col("rounds").median().alias("median_rounds_per_job"),
+        pl.col("tries").mean().alias("tries_per_job"),
+    )
+    return per_placement.join(per_job, on=keys).sort(keys)
 
 
 def measure(settings: ExperimentSettings) -> Tables:
@@ -132,10 +271,17 @@ def measure(settings: ExperimentSettings) -> Tables:
     seeds = 2 if settings.quick else 10
     results = settings.each(
         _rounded,
-        [(settings.seed + index,) for index in range(seeds)],
-        lambda seed: f"seed {seed}",
+        [(settings.seed + index, index < SOLUTION_SEEDS) for index in range(seeds)],
+        lambda seed, _: f"seed {seed}",
     )
-    placements = pl.concat([table for tables in results for table in tables])
+    placements = pl.concat([table for tables, _ in results for table in tables])
+    by_solution = pl.concat(
+        [
+            table.with_columns(pl.lit(index).alias("seed"))
+            for index, (_, tables) in enumerate(results)
+            for table in tables
+        ]
+    )
     rounded = pl.col("rounds") > 0
     table = (
         placements.group_by("surplus")
@@ -156,7 +302,7 @@ def measure(settings: ExperimentSettings) -> Tables:
         )
         .sort("surplus")
     )
-    return {"rounding": table}
+    return {"rounding": table, "solutions": _by_solution(by_solution)}
 
 
 def draw_rounds(tables: Tables, figure: Figure) -> None:
