@@ -33,13 +33,17 @@ MAIN = """
 import asyncio, json, os, pathlib, re, signal, threading, time
 from shadowprice.cli.main import run
 from shadowprice.kubernetes import lease
-from shadowprice.kubernetes.connection import Connection
-from shadowprice.service.state.durable_engine import Truth
+from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.service.state.durable_engine import DurableEngine
 
 armed, log = pathlib.Path(os.environ["ARMED"]), pathlib.Path(os.environ["STEPS"])
 happens = os.environ["HAPPENS"].split(",")
 if "LEASE" in os.environ:
-    lease.DURATION, lease.RENEW, lease.MARGIN = json.loads(os.environ["LEASE"])
+    (
+        lease.LEASE_DURATION_SECONDS,
+        lease.RENEW_INTERVAL_SECONDS,
+        lease.RENEW_DEADLINE_MARGIN_SECONDS,
+    ) = json.loads(os.environ["LEASE"])
 one_at_a_time = threading.Lock()
 interrupted = freezing = False
 on_their_way = 0
@@ -69,7 +73,7 @@ def freeze():
     os.kill(os.getpid(), signal.SIGSTOP)
     freezing = False
 
-request, commit = Connection.request, Truth.commit
+request, commit = ApiClient.request, DurableEngine.commit
 
 async def asked(self, method, path, **more):
     global on_their_way
@@ -103,7 +107,7 @@ def committed(self, operations):
         freeze()
     return commit(self, operations)
 
-Connection.request, Truth.commit = asked, committed
+ApiClient.request, DurableEngine.commit = asked, committed
 run()
 """
 """A service that, before each new step, gives itself a signal of those that ``HAPPENS`` names, in

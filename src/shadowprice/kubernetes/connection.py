@@ -108,7 +108,7 @@ class ApiClient:
 
         Raises
         ------
-        ConnectError
+        ConfigError
             If the file is missing or invalid.
         MissingLibraryError
             If the client library isn't installed.
@@ -171,7 +171,7 @@ class ApiClient:
         ------
         ApiError
             If the server refuses.
-        UnreachableError
+        ApiUnreachableError
             If the server doesn't answer.
         """
         return await self.request("GET", path, query=query)
@@ -212,9 +212,9 @@ class ApiClient:
         ------
         ApiError
             If the server refuses, or throttles it for more than `RETRY_TIMEOUT_SECONDS` seconds.
-        DeposedError
+        LeadershipLostError
             If the connection must not write now.
-        UnreachableError
+        ApiUnreachableError
             If the server doesn't answer.
         """
         text = await self._sent(method, path, query or {}, body, content, urgent=urgent)

@@ -56,7 +56,7 @@ class KubernetesIntegration:
 
         Raises
         ------
-        ConnectError
+        ConfigError
             If the settings name no cluster.
         MissingLibraryError
             If the Kubernetes client isn't installed.
@@ -71,7 +71,7 @@ class KubernetesIntegration:
 
         Raises
         ------
-        ConnectError
+        ConfigError
             If the settings name no cluster.
         """
         settings = self._service.settings
@@ -115,7 +115,7 @@ class KubernetesIntegration:
 
         Raises
         ------
-        ConnectError
+        ConfigError
             If the settings name no cluster.
         """
         settings, lease = self._service.settings, self._lease

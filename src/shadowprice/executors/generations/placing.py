@@ -21,7 +21,7 @@ def validate_spec(spec: GenerationSpec) -> None:
 
     Raises
     ------
-    NoPlaceError
+    PlacementError
         If there is no worker or no command, or a text contains a null character.
     """
     if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):

@@ -165,7 +165,7 @@ class KubernetesExecutor:
 
         Raises
         ------
-        NoPlaceError
+        PlacementError
             If it doesn't exist.
         """
         node = self.node_or_none(server)
@@ -191,7 +191,7 @@ class KubernetesExecutor:
     # ------------------------------------------------------------------ opening and closing
 
     async def reach(self) -> None:
-        """Check that the API server answers; see `contract.Reaching.reach`."""
+        """Check that the API server answers; see `contract.ChecksReachability.reach`."""
         try:
             connection = await ApiClient.open(self._address, self.settings.context)
             try:

@@ -37,7 +37,7 @@ class Cluster:
 
     Attributes
     ----------
-    servers : dict of str to ServerSlice
+    servers : dict of str to ServerInfo
         Servers of nodes that are, or recently were, ready, as last reported.
     last : dict of str to PodView
         Last states of own pods that no longer exist.

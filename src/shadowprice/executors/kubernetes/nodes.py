@@ -143,7 +143,7 @@ def asked_of(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, 
 
     Raises
     ------
-    NoPlaceError
+    PlacementError
         If a fraction of an indivisible resource is requested.
     """
     requests: dict[str, str] = {}
@@ -191,7 +191,7 @@ def check_room(
 
     Raises
     ------
-    NoPlaceError
+    PlacementError
         If any resource is insufficient.
     """
     total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))

@@ -145,7 +145,7 @@ def check_pod(spec: GenerationSpec, settings: Settings) -> None:
 
     Raises
     ------
-    NoPlaceError
+    PlacementError
         If no image is named, or an option isn't allowed by the operator.
     """
     if not (spec.program.image or settings.image):
@@ -182,7 +182,7 @@ def pod_of(
 
     Raises
     ------
-    NoPlaceError
+    PlacementError
         If a fraction of an indivisible resource is requested.
     """
     options = _merged(settings.pod, spec.program.pod)

@@ -256,7 +256,7 @@ class MachineAllocator:
 
         Raises
         ------
-        NoPlaceError
+        PlacementError
             If a server is unknown, or has too few free devices.
         """
         busy_cores: Counter[int] = Counter()

@@ -109,7 +109,7 @@ def free_port(taken: Container[int]) -> int:
 
     Raises
     ------
-    NoPlaceError
+    PlacementError
         If none of 200 random ports is free.
     """
     draw = SystemRandom()

@@ -23,7 +23,7 @@ def user_credentials(name: str) -> dict[str, Any]:
 
     Raises
     ------
-    NoPlaceError
+    PlacementError
         If the service isn't root, or the user is unknown or has uid 0.
     """
     if os.geteuid() != 0:

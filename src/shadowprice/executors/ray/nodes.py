@@ -132,7 +132,7 @@ def check_available(
 
     Raises
     ------
-    NoPlaceError
+    PlacementError
         If any resource that Ray counts is insufficient.
     """
     name, capacity = node.server.name, node.server.capacity

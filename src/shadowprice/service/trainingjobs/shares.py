@@ -113,7 +113,7 @@ def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
 
     Raises
     ------
-    WrongShareError
+    InvalidShareError
         If the share is invalid or names a resource that the cluster doesn't count.
     """
     return _of_text(stated, cluster) if stated.text is not None else _of_hard(stated, cluster)
