@@ -184,7 +184,12 @@ def job(name: str, workers: int) -> dict[str, Any]:
         worker={"cpu": "0.2", "gpu": 1},
         workers={"max": workers},
         minibatches=3600,
-        run={"command": ["sleep", "3600"], "grace": "1s", "pod": {"pull": "Never"}},
+        run={
+            "command": ["sleep", "3600"],
+            "grace": "1s",
+            "checkpoints": True,  # otherwise it would keep its placement
+            "pod": {"pull": "Never"},
+        },
     )
 
 

@@ -86,8 +86,13 @@ def job(name: str, steps: int) -> dict[str, Any]:
         "minibatch_time": "2s",
         "worker": {"cpu": 0.5},
         "utility": {"kind": "sigmoid", "value": 10, "decay": 0.1, "target": "300s"},
-        "run": {"command": TRAIN.replace("STEPS", str(steps)), "image": BASE, "grace": "10s"}
-        | {"pod": {"pull": "Never"}},
+        "run": {
+            "command": TRAIN.replace("STEPS", str(steps)),
+            "image": BASE,
+            "grace": "10s",
+            "checkpoints": True,
+            "pod": {"pull": "Never"},
+        },
     }
 
 

@@ -73,7 +73,7 @@ def test_it_runs_finishes_and_is_told_of(user: User, service: RunningService) ->
     user.waits_for("short", "Running")
     line = user.bed.kubectl("get", "tj", "short").splitlines()
     assert re.split(r"\s{2,}", line[0])[:6] == [
-        "NAME", "STATE", "WORKERS", "SERVERS", "PRICE", "PROMISED FINISH",
+        "NAME", "STATE", "WORKERS", "PS", "PRICE", "PROMISED FINISH",
     ]  # fmt: skip
     assert line[1].split()[:3] == ["short", "running", "1"]
     user.waits_for("short", "Finished")

@@ -105,7 +105,12 @@ class RandomWalk:
             "workers": workers,
             "utility": {"kind": "constant", "value": chance.randint(1, 9)},
             "labels": {"team": chance.choice(["vision", "speech"])},
-            "run": {"command": ["sleep", "36000"], "grace": "1s", "pod": {"pull": "Never"}},
+            "run": {
+                "command": ["sleep", "36000"],
+                "grace": "1s",
+                "checkpoints": True,  # otherwise it would keep its placement
+                "pod": {"pull": "Never"},
+            },
         }
 
     # ------------------------------------------------------------------ steps
