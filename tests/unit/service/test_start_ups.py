@@ -11,7 +11,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.state.operations import CancelJob
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
-from shadowprice.service.state.start_ups import NEWEST
+from shadowprice.service.state.start_ups import NEWEST, StartUp, StartUps
 from shadowprice.service.state.store_queries import list_events
 from tests.support.simulated_hours import SLOT
 from tests.unit.service.test_durable_engine import Bench
@@ -100,6 +100,13 @@ def test_a_command_that_was_issued_late_is_no_long_start_up(tmp_path: Path) -> N
     assert start_up.seconds <= at - begins / SECOND
     assert start_up.seconds < SLOT
     bench.store.close()
+
+
+def test_long_start_ups_are_written_out() -> None:
+    start_ups = StartUps(tuple(StartUp(f"job-{n}", 1, 181.0, 181.0) for n in range(3)), True)
+    warning = start_ups.warning(2.0)
+    assert warning is not None
+    assert warning["message"].startswith("starting a job takes 3.02min (median of the newest 3), ")
 
 
 def test_the_metric_of_a_warning_is_there_from_the_first_look() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import select
 
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.events import Start
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.schedule import Placement
@@ -79,9 +80,9 @@ class StartUps:
             return None
         needed = math.ceil(10 * seconds)
         message = (
-            f"starting a job takes {seconds:.2g} s (median of the newest {len(self.newest)}), "
-            f"{seconds / slot_seconds:.0%} of a slot of {slot_seconds:g} s; make jobs start "
-            f"faster, or begin with new data and slots of {needed} s or more"
+            f"starting a job takes {format_seconds(seconds)} (median of the newest "
+            f"{len(self.newest)}), {seconds / slot_seconds:.0%} of a slot of {slot_seconds:g} s; "
+            f"make jobs start faster, or begin with new data and slots of {needed} s or more"
         )
         numbers = {"start_up_seconds": seconds, "slot_seconds": slot_seconds}
         return {"code": CODE, "message": message, **numbers, "needed_seconds": needed}
