@@ -27,7 +27,10 @@ def user(control_plane: Testbed) -> User:
 
 @pytest.fixture(scope="module")
 def service(user: User, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    with operated(user.bed, tmp_path_factory.mktemp("service")) as running:
+    folder = tmp_path_factory.mktemp("service")
+    library = folder / "families.yaml"
+    library.write_text("families: {net: {throughput: {1: 2.5}}}")
+    with operated(user.bed, folder, families=library) as running:
         yield running
 
 
@@ -142,22 +145,19 @@ def test_edits_revise_or_are_refused(user: User, service: RunningService) -> Non
 
 
 def test_a_resource_takes_the_curve_of_its_family_from_the_service(
-    user: User, tmp_path: Path
+    user: User, service: RunningService
 ) -> None:
-    library = tmp_path / "families.yaml"
-    library.write_text("families: {net: {throughput: {1: 2.5}}}")
-    with operated(user.bed, tmp_path, families=library) as service:
-        own = manifest("of-a-family", family="net")
-        del own["spec"]["minibatch_time"]
-        user.apply(own)
-        user.waits_for("of-a-family", "Admitted")
-        assert job_of(service, user, "of-a-family")["spec"]["throughput"] == {"1": 2.5}
-        own["spec"]["utility"] = {"kind": "constant", "value": 7}
-        user.apply(own)
-        assert user.waits_for("of-a-family", "Edited")["message"] == "utility changed"
-        assert job_of(service, user, "of-a-family")["spec"]["throughput"] == {"1": 2.5}
-        user.delete("of-a-family")
-        user.gone("of-a-family")
+    own = manifest("of-a-family", family="net")
+    del own["spec"]["minibatch_time"]
+    user.apply(own)
+    user.waits_for("of-a-family", "Admitted")
+    assert job_of(service, user, "of-a-family")["spec"]["throughput"] == {"1": 2.5}
+    own["spec"]["utility"] = {"kind": "constant", "value": 7}
+    user.apply(own)
+    assert user.waits_for("of-a-family", "Edited")["message"] == "utility changed"
+    assert job_of(service, user, "of-a-family")["spec"]["throughput"] == {"1": 2.5}
+    user.delete("of-a-family")
+    user.gone("of-a-family")
 
 
 def test_what_the_models_refuse_is_rejected_until_it_is_mended(
