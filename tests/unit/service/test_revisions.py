@@ -31,7 +31,7 @@ def till(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Till]:
 
 def fill(till: Till) -> None:
     """Promise a small job of vision's, and jobs of speech's that fill the cluster."""
-    job = {"kind": "deadline", "value": 60, "by": "16 slots"}
+    job = {"kind": "deadline", "value": 45, "by": "16 slots"}
     till.submit("job", tenant="vision", minibatches=20, utility=job)
     for number in range(12):
         work = 170 if number < 11 else 130
@@ -81,7 +81,7 @@ def test_more_work_costs_its_part_of_the_present_price(till: Till) -> None:
     assert view.cost is not None
     assert view.price - price == pytest.approx(view.cost * POINT / 3, abs=1)
     assert till.held("vision") == pytest.approx(held - (view.price - price) / POINT)
-    till.slot(9)
+    till.slot(17)
     assert till.view("job").state == "finished"
     assert till.view("job").used == view.price
 
