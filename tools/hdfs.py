@@ -49,6 +49,7 @@ OTHERS = re.compile("spark|hive|mesos|kubernetes|datanucleus|mllib")
 """Jars of the package that HDFS doesn't need."""
 
 HADOOP = "hadoop-hdfs-2.7.3.jar"
+RACK = "/rack-1"
 PATIENCE = 180.0
 
 OPENED = ("java.lang", "java.util", "java.nio", "sun.nio.ch")
@@ -183,6 +184,8 @@ def _call(words: list[str], environment: Mapping[str, str] | None = None) -> Non
 class Hdfs:
     """An empty NameNode and DataNode on loopback, with their files in a new `folder`.
 
+    The DataNode is in `RACK`.
+
     `addresses` holds the URL of a folder in it for each protocol, ``webhdfs`` and ``hdfs``. Raises
     HdfsError with the end of a log if a server doesn't start.
     """
@@ -226,10 +229,13 @@ class Hdfs:
 
     def _settle(self, ports: Mapping[str, int]) -> None:
         here = "127.0.0.1"
+        racks = self._folder / "racks"
         sites = {
             "core-site.xml": {
                 "fs.defaultFS": f"hdfs://{here}:{ports['rpc']}",
                 "hadoop.tmp.dir": str(self._folder / "data"),
+                "net.topology.node.switch.mapping.impl": "org.apache.hadoop.net.TableMapping",
+                "net.topology.table.file.name": str(racks),
             },
             "hdfs-site.xml": {
                 "dfs.replication": "1",
@@ -247,6 +253,7 @@ class Hdfs:
         }
         settings = self._folder / "conf"
         settings.mkdir(parents=True)
+        racks.write_text(f"{here} {RACK}\n")
         for name, values in sites.items():
             rows = "".join(
                 f"<property><name>{key}</name><value>{value}</value></property>\n"

@@ -53,7 +53,8 @@ def test_the_environment_is_the_contracts_and_no_more(harness: Harness) -> None:
         assert Path(one["SHADOWPRICE_CHECKPOINT_DIR"]).is_dir()
         assert one["SHADOWPRICE_CHECKPOINT_DIR"].startswith(str(own.path))
         told_ = {name for name in one if name.startswith(("SHADOWPRICE_", "PET_"))}
-        assert told_ - {"SHADOWPRICE_PROGRESS_FILE", "SHADOWPRICE_EXECUTION"} == {
+        own_to_some = {f"SHADOWPRICE_{name}" for name in ("PROGRESS_FILE", "EXECUTION", "HOST")}
+        assert told_ - own_to_some == {
             *(f"SHADOWPRICE_{name}" for name in ("JOB", "GENERATION", "RANK", "ROLE", "WORKERS")),
             *(f"SHADOWPRICE_{name}" for name in ("PS", "CHECKPOINT_DIR", "PROGRESS_URL")),
             *(f"SHADOWPRICE_{name}" for name in ("PROGRESS_TOKEN", "SLOT_END")),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.training import Order
-from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work
+from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work, equally_near
+from shadowprice.training.servers.locality import Distance, Localities, Replica
 from shadowprice.training.servers.ordering import ChunkOrder
 from tests.support.examples import example_count
 
@@ -23,18 +27,87 @@ events = st.lists(
 """What happens, and to which worker; a crash goes back to what was saved last."""
 
 
+WORKERS, HOSTS, MOST_CHUNKS = 4, 4, 6
+
+
+class Cluster(NamedTuple):
+    """Where chunks and workers are, by number; the host `HOSTS` is none of the storage.
+
+    A rack of 0 isn't known. The blocks of a chunk of unknown location are None.
+    """
+
+    racks: list[int]
+    chunks: list[list[set[int]] | None]
+    workers: list[tuple[int, int]]
+
+    def localities(self) -> Localities:
+        """Return it as the leader records it."""
+        known = Localities()
+        for worker, (host, rack) in enumerate(self.workers):
+            known.add_worker(worker, f"node-{host}", f"/rack-{rack}" if rack else "")
+        for chunk, blocks in enumerate(self.chunks):
+            if blocks is not None:
+                known.add_chunk(chunk, [[self.replica(host) for host in one] for one in blocks])
+        return known
+
+    def replica(self, host: int) -> Replica:
+        """Return what the storage says of a host."""
+        rack = f"/rack-{self.racks[host]}" if self.racks[host] else ""
+        return Replica(f"Node-{host}.Example.org", f"10.0.0.{host}", rack)
+
+    def distance(self, worker: int, chunk: int) -> int:
+        """Work the distance out from the definition."""
+        blocks = self.chunks[chunk]
+        if blocks is None:
+            return 2
+        host, rack = self.workers[worker]
+        if all(host in block for block in blocks):
+            return 0
+        if not rack and any(host in block for one in self.chunks for block in one or ()):
+            rack = self.racks[host]
+        on_rack = [any(self.racks[other] == rack for other in block) for block in blocks]
+        return 1 if rack and all(on_rack) else 2
+
+
+def cluster_of(random: Random) -> Cluster:
+    """Draw a cluster in which most chunks are near some workers and far from others."""
+
+    def block() -> set[int]:
+        return set(random.sample(range(HOSTS), random.choice([1, 1, 2])))
+
+    return Cluster(
+        [random.randrange(3) for _ in range(HOSTS)],
+        [
+            [block() for _ in range(random.choice([1, 1, 2]))] if random.random() < 0.9 else None
+            for _ in range(MOST_CHUNKS)
+        ],
+        [(random.randrange(HOSTS + 1), random.choice([0, 0, 1, 2])) for _ in range(WORKERS)],
+    )
+
+
+clusters = st.builds(cluster_of, st.randoms(use_true_random=True))
+
+
 class World:
     """Workers that do what they are dealt, die, wake up late, and say things twice."""
 
-    def __init__(self, minibatches: list[int], epochs: int, seed: int) -> None:
-        self.minibatches, self.epochs = minibatches, epochs
+    def __init__(
+        self,
+        minibatches: list[int],
+        epochs: int,
+        seed: int,
+        distance: Callable[[int, int], int] = equally_near,
+    ) -> None:
+        self.minibatches, self.epochs, self.distance = minibatches, epochs, distance
         self.order = ChunkOrder(minibatches, seed)  # one sample a mini-batch
         self.counted: list[tuple[int, int, int]] = []
         self.saved: tuple[dict[str, object] | None, list[tuple[int, int, int]]] = (None, [])
         self.begin(None)
 
     def begin(self, record: dict[str, object] | None) -> None:
-        self.ledger = Ledger(self.minibatches, self.epochs, self.order.chunks, record)
+        self.ledger = Ledger(
+            self.minibatches, self.epochs, self.order.chunks, record, self.distance
+        )
         self.with_worker: dict[int, tuple[Work, int]] = {}
         self.old: dict[int, tuple[Work, int]] = {}
 
@@ -79,15 +152,21 @@ class World:
 
 @settings(max_examples=example_count(200), deadline=None)
 @given(
-    minibatches=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    minibatches=st.lists(st.integers(1, 4), min_size=1, max_size=MOST_CHUNKS),
     epochs=st.integers(1, 3),
     seed=st.integers(0, 3),
     happened=events,
+    cluster=st.none() | clusters,
 )
 def test_every_mini_batch_of_every_epoch_counts_once(
-    minibatches: list[int], epochs: int, seed: int, happened: list[tuple[str, int]]
+    minibatches: list[int],
+    epochs: int,
+    seed: int,
+    happened: list[tuple[str, int]],
+    cluster: Cluster | None,
 ) -> None:
-    world = World(minibatches, epochs, seed)
+    near = equally_near if cluster is None else cluster.localities().distance
+    world = World(minibatches, epochs, seed, near)
     for event, worker in happened:
         world.step(event, worker)
     for worker in range(4):  # all but one die; that one does the rest
@@ -105,6 +184,119 @@ def test_every_mini_batch_of_every_epoch_counts_once(
     assert world.ledger.finished
     assert world.ledger.committed == len(wanted)
     assert world.ledger.epoch == epochs
+
+
+class Naive:
+    """What is dealt to whom, worked out from all chunks of all epochs each time."""
+
+    def __init__(self, chunks: int, epochs: int, order: Any, distance: Any) -> None:
+        self.open: list[set[int]] = []
+        self.chunks, self.epochs, self.order, self.distance = chunks, epochs, order, distance
+        self.held: dict[int, tuple[int, int]] = {}
+        self.ahead: dict[int, tuple[int, int]] = {}
+
+    def deal(self, worker: int) -> tuple[int, int, int] | None:
+        self.held.pop(worker, None)
+        promised = self.ahead.pop(worker, None)
+        chosen = self.best(worker, promised, also_reserved=True)
+        if chosen is None:
+            return None
+        self.held[worker] = chosen
+        self.ahead = {other: one for other, one in self.ahead.items() if one != chosen}
+        following = self.best(worker, None, also_reserved=False)
+        if following is not None:
+            self.ahead[worker] = following
+        return (*chosen, -1 if following is None else following[1])
+
+    def best(
+        self, worker: int, promised: tuple[int, int] | None, *, also_reserved: bool
+    ) -> tuple[int, int] | None:
+        for epoch in range(self.epochs):
+            if epoch == len(self.open):
+                if sum(map(bool, self.open)) > 1:
+                    return None
+                self.open.append(set(range(self.chunks)))
+            held = {chunk for _, chunk in self.held.values()}
+            free = [(epoch, chunk) for chunk in self.order(epoch)]
+            free = [one for one in free if one[1] in self.open[epoch] - held]
+            if promised in free:
+                return promised
+            unreserved = [one for one in free if one not in self.ahead.values()]
+            pool = unreserved or (free if also_reserved else [])
+            if pool:
+                ranked = [(self.distance(worker, one[1]), free.index(one)) for one in pool]
+                return free[min(ranked)[1]]
+        return None
+
+
+@settings(max_examples=example_count(200), deadline=None)
+@given(
+    minibatches=st.lists(st.integers(1, 2), min_size=3, max_size=MOST_CHUNKS),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 3),
+    happened=st.lists(
+        st.tuples(st.sampled_from(["work", "work", "work", "die"]), st.integers(0, WORKERS - 1)),
+        min_size=20,
+        max_size=60,
+    ),
+    cluster=st.none() | clusters,
+)
+def test_a_worker_gets_the_nearest_free_chunk_and_of_several_the_first(
+    minibatches: list[int],
+    epochs: int,
+    seed: int,
+    happened: list[tuple[str, int]],
+    cluster: Cluster | None,
+) -> None:
+    order = ChunkOrder(minibatches, seed).chunks
+    if cluster is None:
+        ledger = Ledger(minibatches, epochs, order)  # as the leader does without locations
+        naive = Naive(len(minibatches), epochs, order, lambda worker, chunk: 0)
+    else:
+        ledger = Ledger(minibatches, epochs, order, None, cluster.localities().distance)
+        naive = Naive(len(minibatches), epochs, order, cluster.distance)
+    works: dict[int, tuple[Work, int]] = {}
+    for event, worker in happened:
+        if event == "die":
+            works.pop(worker, None)
+            ledger.lost(worker)
+            naive.held.pop(worker, None)
+            naive.ahead.pop(worker, None)
+            continue
+        if worker not in works:
+            work = ledger.deal(worker, WORKERS)
+            dealt = None if work is None else (work.epoch, work.chunk, work.ahead)
+            assert dealt == naive.deal(worker)
+            if work is not None:
+                works[worker] = work, work.first
+            continue
+        work, index = works.pop(worker)
+        assert ledger.commit(worker, work.token, index) is not None
+        if index + 1 < work.last:
+            works[worker] = work, index + 1
+        else:
+            naive.open[work.epoch].discard(naive.held.pop(worker)[1])
+
+
+@settings(max_examples=example_count(200), deadline=None)
+@given(cluster=clusters)
+def test_distances_are_those_of_the_definition(cluster: Cluster) -> None:
+    known = cluster.localities()
+    for chunk, blocks in enumerate(cluster.chunks):
+        assert known.is_known(chunk) == (blocks is not None)
+        for worker in range(WORKERS):
+            assert known.distance(worker, chunk) == cluster.distance(worker, chunk)
+    assert known.distance(WORKERS, 0) == Distance.REMOTE  # a worker that has said nothing
+
+
+def test_a_host_is_known_by_its_name_and_by_its_address() -> None:
+    known = Localities()
+    known.add_chunk(0, [[Replica("node-7.example.org", "10.0.0.7", "")]])
+    names = ["NODE-7", "node-7.other.net", "10.0.0.7", "10.0.0.8", "10", "node-70", ""]
+    for worker, host in enumerate(names):
+        known.add_worker(worker, host, "")
+    found = [known.distance(worker, 0) == Distance.LOCAL for worker in range(len(names))]
+    assert found == [True, True, True, False, False, False, False]
 
 
 def test_fewer_epochs_than_were_begun_are_done_at_once_and_more_go_on_later() -> None:

@@ -50,6 +50,15 @@ def test_chunks_come_back_as_they_were(url: str) -> None:
         assert np.array_equal(np.concatenate([part[name] for part in parts]), array)
 
 
+def test_a_storage_that_is_not_hdfs_says_nothing_of_where_chunks_are(url: str) -> None:
+    data = chunks.write(url, ARRAYS, 3)
+    assert not data.has_locations
+    assert data.locations(0) == []
+    says = rf"data set {url}: expected namenode webhdfs://HOST:PORT, got 'http://name:9870'"
+    with pytest.raises(TrainingError, match=says):
+        chunks.read(url, namenode="http://name:9870")
+
+
 class Faulty:
     """A storage that fails, or gives too little, so many times before it answers."""
 

@@ -31,8 +31,12 @@ from tools import hdfs
 from shadowprice import jobs
 from shadowprice.training import TrainingError
 from shadowprice.training.servers import chunks
+from shadowprice.training.servers.locality import Replica
+from shadowprice.training.servers.recipe import Settings
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.train.servers import scripts
 from tests.train.servers.generations import Generation
+from tests.train.servers.threads import Threads
 from tests.train.storages import ARROW
 
 pytestmark = pytest.mark.train
@@ -117,6 +121,64 @@ def test_every_sample_counts_once_an_epoch_though_workers_die(folder: str, tmp_p
     ended = second.ended()
     assert ended == {"worker-0": KILLED, "worker-1": 0, "worker-2": 0, "ps-0": 0, "ps-1": 0}
     assert np.load(tmp_path / "counts.npy").tolist() == [3.0] * scripts.SAMPLES
+
+
+@pytest.mark.parametrize("kind", SPEAKS)
+def test_hdfs_says_where_each_block_of_a_chunk_is(own: hdfs.Hdfs, kind: str) -> None:
+    for name in {"webhdfs", kind}:
+        pytest.importorskip(SPEAKS[name])
+    folder = f"{own.addresses[kind]}/{uuid.uuid4().hex}"
+    written = chunks.write(folder, {"x": np.zeros(400_000)}, 200_000)
+    namenode = "" if kind == "webhdfs" else own.addresses["webhdfs"].removesuffix("/tests")
+    data = chunks.read(folder, namenode=namenode)
+    replica = Replica("127.0.0.1", "127.0.0.1", hdfs.RACK)
+    assert [data.locations(number) for number in range(2)] == [[[replica]]] * 2
+    assert written.has_locations == (kind == "webhdfs")
+    # The same chunk in blocks of a megabyte.
+    there, path = importlib.import_module("fsspec.core").url_to_fs(
+        folder.replace(own.addresses[kind], own.addresses["webhdfs"])
+    )
+    file = f"{path}/chunk-000001.npz"
+    how = {"overwrite": "true", "blocksize": 1 << 20}
+    there._call("CREATE", "put", file, there.cat_file(file), **how)
+    assert data.locations(1) == [[replica]] * 2
+    assert np.array_equal(data.fetch(1)["x"], np.zeros(200_000))
+
+
+@pytest.mark.parametrize(
+    ("host", "rack", "distance"),
+    [
+        ("127.0.0.1", "", "local"),
+        ("elsewhere", hdfs.RACK, "rack"),
+        ("elsewhere", "/rack-2", "remote"),
+        ("", "", "remote"),
+    ],
+)
+def test_the_share_of_local_reads_is_measured(
+    own: hdfs.Hdfs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    rack: str,
+    distance: str,
+) -> None:
+    pytest.importorskip("requests")
+    monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("SHADOWPRICE_HOST", host)
+    monkeypatch.setenv("SHADOWPRICE_RACK", rack)
+    recipe = scripts.counted(scripts.written(f"{own.addresses['webhdfs']}/{uuid.uuid4().hex}"), 2)
+    threads = Threads(recipe, Settings(), 2, 1)
+    count = len(recipe.data.chunks)
+    until = time.monotonic() + WAIT_LIMIT_SECONDS
+    while not all(map(threads.leader._localities.is_known, range(count))):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert threads.run() == "done"
+    reported = threads.leader.measured.metrics()
+    wanted = {f"{name}_chunks": 0.0 for name in ("local", "rack", "remote")}
+    wanted |= {f"{distance}_chunks": 2.0 * count, "local_share": float(distance == "local")}
+    assert wanted.items() <= reported.items()
+    assert threads.workers[0]._values.tolist() == [2.0] * scripts.SAMPLES
 
 
 def test_pyarrow_does_the_same_by_hadoops_library(own: hdfs.Hdfs) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import random
+import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,9 +24,11 @@ import torch
 
 from shadowprice.training import TrainingError
 from shadowprice.training.generation import own_device
+from shadowprice.training.servers import chunks
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run
 from shadowprice.training.servers.shard import seeded, trained
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.train.servers import scripts
 from tests.train.servers.threads import Threads
 
@@ -94,6 +100,86 @@ def test_one_worker_and_one_server_are_a_plain_loop(tmp_path: Path) -> None:
     assert outcome.minibatches == len(curve)
     assert outcome.measured["gradient_bytes"] == 8 * len(wanted)
     assert outcome.measured["minibatch_time"] > 0
+
+
+def test_a_storage_that_does_not_say_where_chunks_are_is_trained_on_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("requests")
+    monkeypatch.setattr(chunks, "_DELAYS", (0.0,))
+    recipe = scripts.counted(scripts.written(tmp_path), 2)
+    with socket.create_server(("127.0.0.1", 0)) as nobody:  # closed again: nothing listens there
+        port = nobody.getsockname()[1]
+    recipe = replace(recipe, data=replace(recipe.data, namenode=f"webhdfs://127.0.0.1:{port}"))
+    threads = Threads(recipe, Settings(), 2, 1)
+    said = ""
+    until = time.monotonic() + WAIT_LIMIT_SECONDS
+    while "chunks are assigned without regard to their location" not in said:
+        assert time.monotonic() < until, said
+        time.sleep(0.01)
+        said += capsys.readouterr().err
+    assert "the location of chunk-00000" in said
+    assert threads.run() == "done"
+    assert learnt(threads).tolist() == [2.0] * scripts.SAMPLES
+    assert "local_share" not in threads.leader.measured.metrics()
+
+
+class NameNode(http.server.BaseHTTPRequestHandler):
+    """Says, in the words of HDFS 2.7.3, that every third chunk is on node-0, others on node-1."""
+
+    def do_GET(self) -> None:
+        asked = urllib.parse.urlsplit(self.path)
+        assert urllib.parse.parse_qs(asked.query) == {"op": ["GET_BLOCK_LOCATIONS"]}
+        number = int(asked.path.removesuffix(".npz").rpartition("-")[2])
+        host, address = ("node-1", "10.0.0.1") if number % 3 else ("node-0", "10.0.0.0")
+        node = {"hostName": host, "ipAddr": address, "networkLocation": "/default-rack"}
+        blocks = [{"isCorrupt": False, "locations": [node], "startOffset": 0}]
+        content = json.dumps({"LocatedBlocks": {"locatedBlocks": blocks}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Write nothing."""
+
+
+def test_a_worker_reads_the_chunks_of_its_host_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("requests")
+    monkeypatch.setenv("SHADOWPRICE_HOST", "node-0")
+    recipe = scripts.counted(scripts.written(tmp_path), 2)
+    count = len(recipe.data.chunks)
+    read: list[int] = []
+    fetch = chunks.DataSet.fetch
+
+    def noted(self: chunks.DataSet, number: int) -> chunks.Arrays:
+        read.append(number)
+        return fetch(self, number)
+
+    monkeypatch.setattr(chunks.DataSet, "fetch", noted)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NameNode) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        namenode = f"webhdfs://127.0.0.1:{server.server_port}"
+        recipe = replace(recipe, data=replace(recipe.data, namenode=namenode))
+        threads = Threads(recipe, Settings(keep=1), 1, 1)
+        until = time.monotonic() + WAIT_LIMIT_SECONDS
+        while not all(map(threads.leader._localities.is_known, range(count))):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        server.shutdown()
+    assert threads.run() == "done"
+    wanted = []
+    for epoch in range(2):
+        order = recipe.order().chunks(epoch)
+        wanted += [one for one in order if one % 3 == 0] + [one for one in order if one % 3]
+        assert wanted[-count:] != list(order)
+    assert read == wanted
+    assert learnt(threads).tolist() == [2.0] * scripts.SAMPLES
+    metrics = threads.leader.measured.metrics()
+    names = ("local_chunks", "rack_chunks", "remote_chunks", "local_share")
+    assert [metrics[name] for name in names] == [6.0, 0.0, 12.0, 6 / 18]
 
 
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2), (5, 3)])

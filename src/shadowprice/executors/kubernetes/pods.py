@@ -274,6 +274,7 @@ def _container(
         checkpoint_dir=spec.checkpoint_dir or checkpoints,
     )
     variables["SHADOWPRICE_PROGRESS_URL"] = reached(settings, spec.progress_url)
+    variables["SHADOWPRICE_HOST"] = process.server  # a pod's host name is its own
     del variables[TOKEN]
     argv = spec.program.command
     if argv[:2] == _SHELL and len(argv) >= 3:

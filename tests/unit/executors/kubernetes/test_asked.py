@@ -140,6 +140,11 @@ def test_processes_meet_by_a_name_or_by_their_nodes_address() -> None:
     assert variables(pods[0])["MASTER_ADDR"] == "127.0.0.1"
 
 
+def test_a_process_is_told_its_node_because_a_pods_host_name_is_its_own() -> None:
+    _, pods = asked(order())
+    assert [variables(pod)["SHADOWPRICE_HOST"] for pod in pods] == ["one", "two", "two"]
+
+
 def test_secrets_are_in_no_pod() -> None:
     program = program_of(image="i", env={"PASSWORD": "hidden", "N": 1})
     secret, pods = asked(order(program, progress_token="t0ken", progress_url="http://a:1/v1/p"))

@@ -24,6 +24,7 @@ from fsspec.registry import known_implementations
 from numpy.typing import NDArray
 
 from shadowprice.training.errors import TrainingError
+from shadowprice.training.servers.locality import Replica
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -39,6 +40,12 @@ CHUNKS: Final = 1_000_000
 
 _BY_JAVA: Final = ("hdfs", "viewfs")
 """Protocols that pyarrow reads by Hadoop's library, with a JVM in this process."""
+
+_NAMENODE: Final = "webhdfs://"
+"""Start of the addresses that report locations: those of HDFS over HTTP."""
+
+_NO_RACK: Final = "/default-rack"
+"""Rack that HDFS reports for every host if it doesn't know the racks."""
 
 _DELAYS: Final = (0.1, 0.5, 2.0, 5.0)
 """Backoff before each retry of a read, in seconds."""
@@ -78,11 +85,14 @@ class DataSet:
         Chunks of its index.
     options : mapping
         Options of fsspec: credentials, ports.
+    namenode : str
+        Address that reports the locations of chunks, for data on HDFS: ``webhdfs://name:9870``.
     """
 
     url: str
     chunks: tuple[Chunk, ...]
     options: Mapping[str, Any]
+    namenode: str = ""
 
     @property
     def samples(self) -> int:
@@ -111,6 +121,37 @@ class DataSet:
 
         arrays: Arrays = _insistently(attempt, f"chunk {what}")
         return arrays
+
+    @property
+    def has_locations(self) -> bool:
+        """Whether the storage reports where chunks are."""
+        return self.namenode != "" or self.url.startswith(_NAMENODE)
+
+    def locations(self, number: int) -> list[list[Replica]]:
+        """Return the replicas of each block of a chunk; none if the storage doesn't report them.
+
+        Raises
+        ------
+        TrainingError
+            If the storage reports no locations in any attempt.
+        """
+        if not self.has_locations:
+            return []
+        file = self.chunks[number].file
+
+        def attempt() -> list[list[Replica]]:
+            system, folder = _storage(self.url, self.options)
+            if self.namenode:
+                system, _ = _storage(self.namenode, {})
+            # fsspec has no public method for this, but its session has the credentials.
+            response = system._call("GET_BLOCK_LOCATIONS", path=f"{folder}/{file}")
+            blocks = response.json()["LocatedBlocks"]["locatedBlocks"]
+            return [[_replica(entry) for entry in block["locations"]] for block in blocks]
+
+        locations: list[list[Replica]] = _insistently(
+            attempt, f"data set {self.url}: the location of {file}"
+        )
+        return locations
 
 
 def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options: Any) -> DataSet:
@@ -158,21 +199,30 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
     return DataSet(url, tuple(chunks), options)
 
 
-def read(url: str, **options: Any) -> DataSet:
+def read(url: str, *, namenode: str = "", **options: Any) -> DataSet:
     """Read a data set's index.
 
     Parameters
     ----------
     url : str
         Folder of the data set.
+    namenode : str, optional
+        Address of HDFS over HTTP, such as ``webhdfs://name:9870``, for a folder in ``hdfs://``. It
+        reports which hosts have a chunk, and their workers then get it. A folder in ``webhdfs://``
+        needs no other address.
     **options
         Options of fsspec.
 
     Raises
     ------
     TrainingError
-        If the index is missing or invalid, or no installed package reaches the storage.
+        If the index is missing or invalid, no installed package reaches the storage, or
+        ``namenode`` isn't an address of HDFS over HTTP.
     """
+    if namenode and not namenode.startswith(_NAMENODE):
+        raise TrainingError(
+            f"data set {url}: expected namenode {_NAMENODE}HOST:PORT, got {namenode!r}"
+        )
     content = _insistently(
         lambda: _read(url, INDEX, MAX_INDEX_BYTES, options), f"data set {url}: its {INDEX}"
     )
@@ -184,7 +234,7 @@ def read(url: str, **options: Any) -> DataSet:
             raise ValueError(f"it names {len(chunks):,} chunks; 1 to {CHUNKS:,} are possible")
     except (ValueError, TypeError, KeyError) as error:
         raise TrainingError(f"data set {url}: its {INDEX} cannot be read: {error}") from error
-    return DataSet(url, chunks, options)
+    return DataSet(url, chunks, options, namenode)
 
 
 def _chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
@@ -194,6 +244,11 @@ def _chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
         if not isinstance(value, int) or not 1 <= value <= maximum:
             raise ValueError(f"{value!r} of {file} is no count from 1 to {maximum:,}")
     return Chunk(file, samples, size, str(digest))
+
+
+def _replica(entry: Mapping[str, Any]) -> Replica:
+    rack = str(entry["networkLocation"])
+    return Replica(str(entry["hostName"]), str(entry["ipAddr"]), "" if rack == _NO_RACK else rack)
 
 
 def _read(url: str, name: str, most: int, options: Mapping[str, Any]) -> bytes:

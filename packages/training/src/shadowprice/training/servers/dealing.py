@@ -8,7 +8,7 @@ mini-batch is skipped or counted twice, even if a worker dies or continues late.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,11 +44,18 @@ class Work:
     ahead: int = -1
 
 
+def equally_near(worker: int, chunk: int) -> int:
+    """Return 0, the distance of all chunks if the storage reports no locations."""
+    del worker, chunk
+    return 0
+
+
 class Ledger:
     """Assigns chunks for asynchronous training.
 
     Once all chunks of the current epoch are assigned, chunks of the next epoch follow. A chunk is
-    never assigned to a second worker while the first still processes it.
+    never assigned to a second worker while the first still processes it. Within an epoch a worker
+    gets the nearest free chunk, and of several the first in the epoch's order.
 
     Parameters
     ----------
@@ -60,6 +67,8 @@ class Ledger:
         Returns the order of the chunks in an epoch.
     record : mapping, optional
         Result of `record` to resume from.
+    distance : callable, optional
+        Returns the distance between a worker and a chunk, 0 for the nearest possible.
     """
 
     def __init__(
@@ -68,7 +77,9 @@ class Ledger:
         epochs: int,
         order: Callable[[int], Sequence[int]],
         record: Mapping[str, Any] | None = None,
+        distance: Callable[[int, int], int] = equally_near,
     ) -> None:
+        self._distance = distance
         self._minibatches = tuple(minibatches)
         self._epochs = epochs
         self._order = order
@@ -117,7 +128,7 @@ class Ledger:
         """
         del workers
         self._lapse(worker)
-        chosen = self._chosen(self._reserved.pop(worker, None))
+        chosen = self._chosen(worker, self._reserved.pop(worker, None))
         if chosen is None:
             return None
         self._reserved = {
@@ -128,7 +139,7 @@ class Ledger:
         self._tokens += 1
         epoch, chunk = chosen
         self._leases[self._tokens] = (worker, epoch, chunk)
-        ahead = self._ahead()
+        ahead = self._ahead(worker)
         if ahead is not None:
             self._reserved[worker] = ahead
         done = self._left[epoch][chunk]
@@ -171,43 +182,51 @@ class Ledger:
     def _lapse(self, worker: int) -> None:
         self._leases = {token: lease for token, lease in self._leases.items() if lease[0] != worker}
 
-    def _chosen(self, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
+    def _chosen(self, worker: int, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the chunk to assign next, from the oldest epoch with free chunks.
 
-        ``reserved`` is preferred, then a chunk that no other worker has reserved.
+        ``reserved`` is preferred, then the nearest chunk that no other worker has reserved.
         """
         while True:
             for epoch in self._unfinished():
                 free = self._free(epoch)
                 if reserved is not None and reserved[0] == epoch and reserved[1] in free:
                     return reserved
-                others_reserved = {
-                    chunk
-                    for reserved_epoch, chunk in self._reserved.values()
-                    if reserved_epoch == epoch
-                }
-                if free:
-                    return epoch, next(
-                        (candidate for candidate in free if candidate not in others_reserved),
-                        free[0],
-                    )
+                chunk = self._nearest(worker, self._unreserved(epoch, free))
+                if chunk is None:
+                    chunk = self._nearest(worker, free)
+                if chunk is not None:
+                    return epoch, chunk
             if not self._opened_another():
                 return None
 
-    def _ahead(self) -> tuple[int, int] | None:
-        """Return a free chunk that no worker has reserved."""
+    def _ahead(self, worker: int) -> tuple[int, int] | None:
+        """Return the nearest free chunk that no worker has reserved."""
         while True:
             for epoch in self._unfinished():
-                others_reserved = {
-                    chunk
-                    for reserved_epoch, chunk in self._reserved.values()
-                    if reserved_epoch == epoch
-                }
-                for chunk in self._free(epoch):
-                    if chunk not in others_reserved:
-                        return epoch, chunk
+                chunk = self._nearest(worker, self._unreserved(epoch, self._free(epoch)))
+                if chunk is not None:
+                    return epoch, chunk
             if not self._opened_another():
                 return None
+
+    def _nearest(self, worker: int, chunks: Iterable[int]) -> int | None:
+        """Return the first of the chunks that are nearest to a worker; None without chunks."""
+        nearest, minimum = None, 0
+        for chunk in chunks:
+            distance = self._distance(worker, chunk)
+            if nearest is None or distance < minimum:
+                nearest, minimum = chunk, distance
+            if not minimum:
+                break
+        return nearest
+
+    def _unreserved(self, epoch: int, chunks: Sequence[int]) -> Iterator[int]:
+        """Return those of an epoch's chunks that no worker has reserved."""
+        reserved = {
+            chunk for reserved_epoch, chunk in self._reserved.values() if reserved_epoch == epoch
+        }
+        return (chunk for chunk in chunks if chunk not in reserved)
 
     def _free(self, epoch: int) -> list[int]:
         """Return the unfinished chunks of an epoch that no worker has, in the epoch's order."""

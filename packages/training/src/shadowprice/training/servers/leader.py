@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +15,8 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
-from shadowprice.training.servers.dealing import Key, Ledger, Rounds
+from shadowprice.training.servers.dealing import Key, Ledger, Rounds, equally_near
+from shadowprice.training.servers.locality import Localities
 from shadowprice.training.servers.measuring import Measured
 from shadowprice.training.servers.messages import GoneError, Kind, Link, Message
 from shadowprice.training.servers.recipe import Recipe, Settings
@@ -50,11 +53,13 @@ class Leader(Server):
         record = None if state is None else state["dealer"]
         order = recipe.order()
         dealer: Ledger | Rounds
+        localities = Localities()
         if settings.synchronous:
             dealer = Rounds(recipe.steps(settings.parts), recipe.epochs, record)
         else:
             minibatches = order.minibatches(recipe.minibatch)
-            dealer = Ledger(minibatches, recipe.epochs, order.chunks, record)
+            near = localities.distance if recipe.data.has_locations else equally_near
+            dealer = Ledger(minibatches, recipe.epochs, order.chunks, record, near)
         shard = Shard(recipe, 0, servers, None if state is None else state["model"], device)
         super().__init__(shard, dealer.committed, keeps=settings.synchronous)
         self.measured = Measured()
@@ -62,6 +67,7 @@ class Leader(Server):
         """Links to the other servers, in their order."""
         self._recipe, self._settings = recipe, settings
         self._dealer = dealer
+        self._localities = localities
         self._workers = workers
         self._live: set[int] = set()
         self._came: set[int] = set()
@@ -76,6 +82,21 @@ class Leader(Server):
         """Whether any work was assigned in this generation."""
         self._shown: int | None = None
         """The worker that shows the result, once it is chosen."""
+        if recipe.data.has_locations and not settings.synchronous and not dealer.finished:
+            # Locations must not delay training: a chunk may be assigned before its own is known.
+            threading.Thread(target=self._locate, args=(dealer.epoch,), daemon=True).start()
+
+    def _locate(self, epoch: int) -> None:
+        """Record the locations of all chunks, in the order of an epoch."""
+        data = self._recipe.data
+        for chunk in self._recipe.order().chunks(epoch):
+            if self.ended:
+                return
+            try:
+                self._localities.add_chunk(chunk, data.locations(chunk))
+            except TrainingError as error:
+                say(f"chunks are assigned without regard to their location: {error}")
+                return
 
     # ------------------------------------------------------------------ for workers
 
@@ -96,7 +117,7 @@ class Leader(Server):
     def answer(self, worker: int, message: Message) -> Message:
         """Return the response to a worker's message; see `Server.answer`."""
         if message.kind is Kind.NEXT:
-            return self._next(worker)
+            return self._next(worker, message.payload)
         if message.kind is Kind.COMMIT:
             return self._committed(worker, message)
         return super().answer(worker, message)
@@ -108,9 +129,12 @@ class Leader(Server):
             messages.append(Message(Kind.BUFFERS, version=self.version, payload=self.shard.buffers))
         return messages
 
-    def _next(self, worker: int) -> Message:
-        """Assign work as soon as there is some."""
+    def _next(self, worker: int, host_and_rack: Any) -> Message:
+        """Assign work as soon as there is some; ``host_and_rack`` is the request's payload."""
         with self.changed, self._waits(worker):
+            if host_and_rack is not None:
+                host, rack = json.loads(host_and_rack.numpy().tobytes())
+                self._localities.add_worker(worker, host, rack)
             while not self.ended:
                 if self._dealer.finished:
                     return Message(Kind.DONE, 0, int(self._shows(worker)), self.version)
@@ -120,6 +144,9 @@ class Leader(Server):
                     if not self._began:
                         self._began = True
                         jobs.note_restored(self.version)
+                    if self._localities.is_known(work.chunk):
+                        distance = self._localities.distance(worker, work.chunk)
+                        self.measured.distances[distance] += 1
                     self._heard[worker] = time.monotonic()
                     others = self._dealer.holders() - {worker}
                     slowest = min((self._clocks.get(other, 0) for other in others), default=0)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
+
+from shadowprice.training.servers.locality import Distance
 
 _WEIGHT: Final = 0.05
 """Weight of the newest mini-batch in a running mean, once there are enough mini-batches."""
@@ -78,6 +81,8 @@ class Measured:
         Maximum staleness.
     loss : Running
         The loss.
+    distances : Counter
+        Assigned chunks by their distance from the worker, without those of unknown location.
     """
 
     gradient_bytes: int = 0
@@ -89,6 +94,7 @@ class Measured:
     staleness: Running = field(default_factory=Running)
     stalest: int = 0
     loss: Running = field(default_factory=Running)
+    distances: Counter[Distance] = field(default_factory=Counter)
 
     def metrics(self) -> dict[str, float]:
         """Return the available metrics of a report, in seconds, bytes and bits per second."""
@@ -103,4 +109,8 @@ class Measured:
             metrics |= {"staleness": self.staleness.value, "stalest": float(self.stalest)}
         if self.loss.count:
             metrics["loss"] = self.loss.value
+        if assigned := self.distances.total():
+            for distance in Distance:
+                metrics[f"{distance.name.lower()}_chunks"] = float(self.distances[distance])
+            metrics["local_share"] = self.distances[Distance.LOCAL] / assigned
         return metrics

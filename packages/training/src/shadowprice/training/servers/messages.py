@@ -18,7 +18,9 @@ class Kind(IntEnum):
     """Kind of a message."""
 
     NEXT = 1
-    """Worker to leader: request for the next assignment."""
+    """Worker to leader: request for the next assignment. The first one has the worker's host and
+    rack as its payload, in JSON.
+    """
     PUSH = 2
     """Worker to server: its slice of a gradient, which counts only once it is committed."""
     COMMIT = 3

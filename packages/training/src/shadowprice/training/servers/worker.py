@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from shadowprice.training.generation import own_device
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.servers.dealing import Work
 from shadowprice.training.servers.fetching import Fetcher
+from shadowprice.training.servers.locality import own_host_and_rack
 from shadowprice.training.servers.messages import GoneError, Kind, Link, Message
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.shard import (
@@ -85,8 +87,11 @@ class Worker:
         GoneError
             If a server is gone.
         """
+        content = bytearray(json.dumps(own_host_and_rack()).encode())
+        request = Message(Kind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
         while True:
-            response = self._asked(Message(Kind.NEXT))
+            response = self._asked(request)
+            request = Message(Kind.NEXT)
             self._wanted = response.version
             if response.kind is Kind.DONE:
                 self.leads = bool(response.index)

@@ -1,0 +1,117 @@
+"""Locality of chunks: how far a worker is from the replicas of a chunk.
+
+The data set of a job may be on the disks of the machines on which its workers run. A worker then
+gets chunks that are on its own host, or its rack, as far as possible (OASiS, footnote 2). Other
+storages report no locations.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Distance(IntEnum):
+    """Distance between a worker and a chunk."""
+
+    LOCAL = 0
+    """The worker's host has all of the chunk."""
+    RACK = 1
+    """Hosts of the worker's rack have all of the chunk."""
+    REMOTE = 2
+    """Anything else, also if the location isn't known."""
+
+
+class Replica(NamedTuple):
+    """A copy of a block of a chunk."""
+
+    host: str
+    address: str
+    """IP address of the host."""
+    rack: str
+    """Empty if the storage doesn't know it."""
+
+
+class _Location(NamedTuple):
+    hosts: frozenset[str]
+    racks: frozenset[str]
+
+
+class Localities:
+    """Known locations of chunks and workers.
+
+    Names of hosts are compared without their domain. One thread may add chunks while others read.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, _Location] = {}
+        self._workers: dict[int, tuple[str, str]] = {}
+        self._racks: dict[str, str] = {}
+
+    def add_chunk(self, chunk: int, blocks: Sequence[Sequence[Replica]]) -> None:
+        """Record the replicas of each block of a chunk."""
+        rack_by_host = [
+            {
+                _short(name): replica.rack
+                for replica in replicas
+                for name in (replica.host, replica.address)
+            }
+            for replicas in blocks
+        ]
+        for racks in rack_by_host:
+            self._racks.update(racks)
+        # A host without one of the blocks reads that block from elsewhere.
+        self._chunks[chunk] = _Location(
+            _in_all([racks.keys() for racks in rack_by_host]),
+            _in_all([racks.values() for racks in rack_by_host]),
+        )
+
+    def add_worker(self, worker: int, host: str, rack: str) -> None:
+        """Record the host and the rack of a worker.
+
+        With an empty ``rack`` it is the rack that the storage reports for the host.
+        """
+        self._workers[worker] = (_short(host), rack)
+
+    def is_known(self, chunk: int) -> bool:
+        """Return whether the location of a chunk is known."""
+        return chunk in self._chunks
+
+    def distance(self, worker: int, chunk: int) -> Distance:
+        """Return the distance between a worker and a chunk."""
+        location = self._chunks.get(chunk)
+        if location is None:
+            return Distance.REMOTE
+        host, rack = self._workers.get(worker, ("", ""))
+        if host in location.hosts:
+            return Distance.LOCAL
+        near = (rack or self._racks.get(host, "")) in location.racks
+        return Distance.RACK if near else Distance.REMOTE
+
+
+def own_host_and_rack() -> tuple[str, str]:
+    """Return the host and the rack of this process; the rack is empty if it isn't known.
+
+    ``SHADOWPRICE_HOST`` takes the place of the host name, which in a container isn't that of the
+    machine. ``SHADOWPRICE_RACK`` is the rack.
+    """
+    host = os.environ.get("SHADOWPRICE_HOST") or socket.gethostname()
+    return host, os.environ.get("SHADOWPRICE_RACK", "")
+
+
+def _in_all(collections: Sequence[Iterable[str]]) -> frozenset[str]:
+    """Return the names that are in all collections, without the empty name."""
+    first, *others = collections or [()]
+    return frozenset(first).intersection(*others) - {""}
+
+
+def _short(host: str) -> str:
+    """Return the name of a host in lower case and without its domain, or its address."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower().partition(".")[0]
