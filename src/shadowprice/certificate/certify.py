@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
-from shadowprice.certificate.clock import Clock
 from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
 from shadowprice.certificate.rounding import best_schedules
 from shadowprice.core.cluster import Cluster
@@ -20,6 +19,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger
 from shadowprice.core.schedule import Schedule
+from shadowprice.core.time_limit import Clock
 from shadowprice.policies.pricing.posted import PostedPrices
 
 Floats = NDArray[np.float64]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.time_limit import Clock
 
 INFINITY: Final = float(highspy.kHighsInf)
 
@@ -115,6 +116,7 @@ class LinearProgram:
         self,
         *,
         time_limit: float = INFINITY,
+        clock: Clock = Clock.WALL,
         node_limit: int | None = None,
         gap: float = 1e-6,
         relaxed: bool = False,
@@ -126,6 +128,8 @@ class LinearProgram:
         ----------
         time_limit : float
             Seconds after which the best solution so far is returned.
+        clock : Clock
+            Clock of ``time_limit``.
         node_limit : int, optional
             Branch-and-bound nodes after which the best solution so far is returned.
         gap : float
@@ -148,7 +152,7 @@ class LinearProgram:
         for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
             solver.setOptionValue(tolerance, 1e-9)
         if time_limit < INFINITY:
-            solver.setOptionValue("time_limit", max(0.0, time_limit))
+            _limit(solver, max(0.0, time_limit), clock)
         if node_limit is not None:
             solver.setOptionValue("mip_max_nodes", node_limit)
         solver.passModel(self._model(relaxed))
@@ -182,6 +186,21 @@ class LinearProgram:
         return model
 
 
+def _limit(solver: highspy.Highs, seconds: float, clock: Clock) -> None:
+    """Stop the solver after ``seconds`` of ``clock``."""
+    if clock is Clock.WALL:  # the solver's own
+        solver.setOptionValue("time_limit", seconds)
+        return
+    deadline = clock.now() + seconds
+
+    def check(event: highspy.highs.HighsCallbackEvent) -> None:
+        if clock.now() >= deadline:
+            event.interrupt()
+
+    for callback in (solver.cbSimplexInterrupt, solver.cbMipInterrupt):
+        callback.subscribe(check)
+
+
 def _answer(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
     status = solver.getModelStatus()
     states = highspy.HighsModelStatus
@@ -193,6 +212,7 @@ def _answer(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
         states.kTimeLimit,
         states.kSolutionLimit,
         states.kIterationLimit,
+        states.kInterrupt,
         states.kModelEmpty,
     }:
         raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")

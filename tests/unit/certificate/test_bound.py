@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
 from shadowprice.certificate.certify import certify
-from shadowprice.certificate.clock import Clock
+from shadowprice.core.time_limit import Clock
 from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -25,9 +26,11 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
+from shadowprice.core.time_limit import Clock
 from shadowprice.core.utility import Constant, Linear, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
+from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.offline.packing import EqualItems, SlotServers, pack
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
@@ -292,17 +295,33 @@ def test_a_revised_job_is_planned_anew() -> None:
     assert longer.jobs["one"].completion > plain.jobs["one"].completion  # type: ignore[operator]
 
 
-def test_an_early_stop_is_reported_as_one() -> None:
+@pytest.mark.parametrize("clock", Clock)
+def test_an_early_stop_is_reported_as_one(clock: Clock) -> None:
     rng = np.random.default_rng(5)
     on = cluster(5, 2, 2, gpus=3, horizon=10)
     jobs = [random_job(on, rng, f"job-{at}", latest=5) for at in range(30)]
     problem = full_problem(on, jobs, 10)
-    stopped = solve(problem, time_limit=0.01)
+    stopped = solve(problem, time_limit=0.01, clock=clock)
     assert not stopped.optimal
     assert stopped.rounds == 0  # no program is written down when time is over
     assert stopped.utility <= stopped.bound
     assert stopped.gap > 0
     assert stopped.utility > 0
+
+
+def test_a_limit_of_processor_time_ends_a_search() -> None:
+    """A market split: four sums of 40 binaries that no solver hits within seconds."""
+    rng = np.random.default_rng(0)
+    program = LinearProgram()
+    columns = [program.column(cost=1.0, upper=1) for _ in range(40)]
+    for weights in rng.integers(0, 100, (4, 40)).tolist():
+        half = sum(weights) // 2
+        program.row(columns, weights, lower=half, upper=half)
+    used = time.process_time()
+    result = program.solve(time_limit=0.5, clock=Clock.PROCESSOR)
+    assert time.process_time() - used >= 0.5
+    assert not result.optimal
+    assert result.bound >= result.objective
 
 
 def test_what_it_cannot_do_is_refused() -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.certificate.clock import Clock
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output, mention_compiling, print_json, stderr, stdout
 from shadowprice.cli.workload import Workload, takes_workload
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.time_limit import Clock
 
 if TYPE_CHECKING:
     from rich.table import Table

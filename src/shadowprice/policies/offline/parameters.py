@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from shadowprice.policies.registry import Parameters
@@ -15,6 +17,11 @@ class OptimumParameters(Parameters):
         gt=0,
         description="seconds after which the best schedules so far are taken, with their gap; as "
         "long again for each surprise that is planned anew",
+    )
+    clock: Literal["wall", "processor"] = Field(
+        default="wall",
+        description="clock of time_limit: elapsed time, or processor time, which excludes time "
+        "used by other processes",
     )
     gap: float = Field(
         default=1e-6,

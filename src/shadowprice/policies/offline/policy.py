@@ -28,6 +28,7 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.potential import planned_progress
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
+from shadowprice.core.time_limit import Clock
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.offline.parameters import OptimumParameters
 from shadowprice.policies.offline.problem import (
@@ -195,7 +196,10 @@ class Optimum:
         ]
 
     def _solve(self, problem: Problem) -> OfflineSolution:
-        solution = solve(problem, time_limit=self._parameters.time_limit, gap=self._parameters.gap)
+        limits = self._parameters
+        solution = solve(
+            problem, time_limit=limits.time_limit, clock=Clock(limits.clock), gap=limits.gap
+        )
         for request, schedule in zip(problem.requests, solution.schedules, strict=True):
             self._plans[request.job.name] = schedule
         return solution

@@ -114,8 +114,6 @@ class OfflineSolution:
         Whether the optimum was proved within the requested gap.
     rounds : int
         Programs solved: 1, plus 1 for every time that slots had to be modelled server by server.
-    seconds : float
-        Elapsed time.
     """
 
     schedules: tuple[Schedule | None, ...]
@@ -123,7 +121,6 @@ class OfflineSolution:
     bound: float
     optimal: bool
     rounds: int
-    seconds: float
 
     @property
     def gap(self) -> float:

@@ -17,7 +17,6 @@ introduce no symmetry.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.schedule import Schedule
+from shadowprice.core.time_limit import Clock
 from shadowprice.policies.milp import INFINITY, LinearProgram, SolverResult
 from shadowprice.policies.offline.cuts import CutPool, pools
 from shadowprice.policies.offline.packing import EqualItems, items_of, pack, places
@@ -45,7 +45,13 @@ reported bounded programs as unbounded.
 """
 
 
-def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) -> OfflineSolution:
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float = INFINITY,
+    clock: Clock = Clock.WALL,
+    gap: float = 1e-6,
+) -> OfflineSolution:
     """Solve problem (1).
 
     Parameters
@@ -54,6 +60,8 @@ def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) 
         Jobs and servers.
     time_limit : float
         Seconds after which the best schedules so far are returned, with their gap.
+    clock : Clock
+        Clock of ``time_limit``.
     gap : float
         Relative distance of utility and bound that counts as optimal.
 
@@ -62,46 +70,43 @@ def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) 
     Solution
         The schedules; ``optimal`` if they are proved best.
     """
-    started = time.perf_counter()
+    deadline = clock.now() + time_limit
     best = _Incumbent(problem)
     if not any(request.completions for request in problem.requests):
-        return best.solution(0.0, True, 0, started)
+        return best.solution(0.0, True, 0)
     walls = _Walls(problem)
     bound = float(sum(job.completions[0][1] for job in problem.requests if job.completions))
     for _ in range(ROOT_ROUNDS):
         model = _Model(problem, walls)
-        remaining = time_limit - (time.perf_counter() - started)
-        result = model.program.solve(relaxed=True, time_limit=remaining)
+        result = model.program.solve(relaxed=True, time_limit=deadline - clock.now(), clock=clock)
         if not result.optimal:
             break  # time is up, and an unfinished relaxation proves no bound
         bound = min(bound, result.bound)
-        if time.perf_counter() - started >= time_limit or not model.tighten(result):
+        if clock.now() >= deadline or not model.tighten(result):
             break
     rounds = 0
     while True:
-        remaining = time_limit - (time.perf_counter() - started)
-        if remaining <= 0:  # building the program takes seconds if there are many slots
+        if clock.now() >= deadline:  # building the program takes seconds if there are many slots
             best.improvise()
-            return best.solution(bound, False, rounds, started)
+            return best.solution(bound, False, rounds)
         model = _Model(problem, walls)
-        remaining = time_limit - (time.perf_counter() - started)
-        result = model.program.solve(time_limit=remaining, gap=gap)
+        result = model.program.solve(time_limit=deadline - clock.now(), clock=clock, gap=gap)
         rounds += 1
         bound = min(bound, result.bound)
         if not result.feasible:
             best.improvise()
-            return best.solution(bound, False, rounds, started)
+            return best.solution(bound, False, rounds)
         unpacked = best.offer(model.workers(result))
         if best.utility >= bound - gap * abs(bound) - 1e-7:
-            return best.solution(bound, True, rounds, started)
-        if not result.optimal or time.perf_counter() - started >= time_limit:
-            return best.solution(bound, False, rounds, started)
+            return best.solution(bound, True, rounds)
+        if not result.optimal or clock.now() >= deadline:
+            return best.solution(bound, False, rounds)
         if not model.tighten(result, unpacked):
             fresh = unpacked - walls.written
             if not fresh:
                 # These slots are modelled by server already: the solver's tolerances let it
                 # overbook by a rounding error. Return unproved instead of looping.
-                return best.solution(bound, False, rounds, started)
+                return best.solution(bound, False, rounds)
             walls.written |= fresh
 
 
@@ -414,13 +419,12 @@ class _Incumbent:
         if total > self.utility:
             self.utility, self._schedules = total, tuple(schedules)
 
-    def solution(self, bound: float, optimal: bool, rounds: int, began: float) -> OfflineSolution:
+    def solution(self, bound: float, optimal: bool, rounds: int) -> OfflineSolution:
         """Return the best schedules with their bound."""
         if not self._schedules:
             self._schedules, self.utility = (None,) * len(self._problem.requests), 0.0
         bound = max(bound, self.utility)
-        seconds = time.perf_counter() - began
-        return OfflineSolution(self._schedules, self.utility, bound, optimal, rounds, seconds)
+        return OfflineSolution(self._schedules, self.utility, bound, optimal, rounds)
 
 
 def _enter(

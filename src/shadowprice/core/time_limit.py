@@ -1,4 +1,4 @@
-"""Clock of the time limit of a certificate."""
+"""Clock of the time limit of a search."""
 
 from __future__ import annotations
 
