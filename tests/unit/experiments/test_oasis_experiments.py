@@ -148,7 +148,32 @@ def test_the_optimum_bounds_what_oasis_earns(monkeypatch: pytest.MonkeyPatch) ->
         assert row["best_known"] <= row["bound"] * (1 + 1e-6)
         assert max(row["oasis"], row["oasis-theory"]) <= row["best_known"]
         assert row["best_known"] > 0
+        assert row["proved"]
     assert drawn("oasis-fig5", tables) == 3
+
+
+def test_ratios_are_of_instances_and_not_of_sums() -> None:
+    earned = {variant.key: [4.0, 50.0, 0.0] for variant in setting.OASIS}
+    table = pl.DataFrame(
+        {
+            "servers": [3, 3, 6],
+            "least_value": [1.0] * 3,
+            "seed": [0, 1, 0],
+            "best_known": [8.0, 100.0, 5.0],
+            "bound": [8.0, 150.0, 5.0],
+            "proved": [True, False, True],
+            **earned,
+        }
+    )
+    ratios = ratio.ratios_of_instances(table)
+    summary = ratio.summarize(ratios)
+    assert summary["policy"].to_list() == list(earned)
+    for row in summary.iter_rows(named=True):
+        mine = ratios.filter(pl.col("policy") == row["policy"])
+        assert mine["ratio"].to_list() == [2.0, 2.0, math.inf]
+        assert mine["bound_ratio"].to_list() == [2.0, 3.0, math.inf]
+        assert (row["instances"], row["proved"]) == (3, 2)
+        assert (row["ratio_median"], row["bound_ratio_median"]) == (2.0, 3.0)
 
 
 def test_the_testbed_is_what_its_files_say(tmp_path: Path) -> None:

@@ -35,6 +35,13 @@ LONGEST: Final = 6
 4."""
 
 SERVERS: Final = (3, 6, 9, 12)
+SECONDS: Final = 60.0
+QUICK_SECONDS: Final = 5.0
+"""Limit of the search for an optimum, in processor time."""
+
+OFFSET: Final = 0.25
+"""Horizontal distance of the points of two ranges of priorities, in servers."""
+
 VALUES: Final = ((1.0, 100.0), (25.0, 100.0), (50.0, 100.0), (75.0, 100.0))
 
 
@@ -44,18 +51,21 @@ def measure(settings: ExperimentSettings) -> Tables:
     values = (VALUES[0], VALUES[3]) if settings.quick else VALUES
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
     cases = [(count, value, seed) for value in values for count in servers for seed in seeds]
-    limit = 5.0 if settings.quick else 10.0
+    limit = QUICK_SECONDS if settings.quick else SECONDS
     rows = settings.each(
         _row,
         [(*case, limit) for case in cases],
         lambda count, value, _seed, _limit: f"{count} servers, values from {value[0]:g}",
     )
-    return {"ratio": pl.DataFrame(rows)}
+    table = pl.DataFrame(rows)
+    ratios = ratios_of_instances(table)
+    return {"ratio": table, "ratios": ratios, "summary": summarize(ratios)}
 
 
 def _row(count: int, value: tuple[float, float], seed: int, limit: float) -> dict[str, Any]:
     optimum = PolicyVariant(
-        "optimum", PolicyChoice("optimum", {"time_limit": limit}, "offline optimum")
+        "optimum",
+        PolicyChoice("optimum", {"time_limit": limit, "clock": "processor"}, "offline optimum"),
     )
     on = cluster(count - count // 2, count // 2, SLOTS, seed)
     jobs = _jobs(on, value, seed)
@@ -64,10 +74,41 @@ def _row(count: int, value: tuple[float, float], seed: int, limit: float) -> dic
         outcomes, policy = run(variant, on, jobs, SLOTS, seed)
         row[variant.key] = sum(outcome.utility for outcome in outcomes)
         if variant is optimum:
-            row["bound"] = policy.parameters_in_force()["bound"]
+            proof = policy.parameters_in_force()
+            row |= {"bound": proof["bound"], "proved": proof["proved_optimal"]}
     # If the search reached its time limit, an online schedule may be the best known.
     row["best_known"] = max(row[variant.key] for variant in (optimum, *OASIS))
     return row
+
+
+def ratios_of_instances(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the ratios of each instance under each L; infinite if OASiS earns nothing."""
+    return pl.concat(
+        table.select(
+            pl.lit(variant.key).alias("policy"),
+            "servers",
+            "least_value",
+            "seed",
+            "proved",
+            (pl.col("best_known") / pl.col(variant.key)).alias("ratio"),
+            (pl.col("bound") / pl.col(variant.key)).alias("bound_ratio"),
+        )
+        for variant in OASIS
+    )
+
+
+def summarize(ratios: pl.DataFrame) -> pl.DataFrame:
+    """Return quartiles over all instances; of an even number, the nearest instance's."""
+    quartiles = {"lower": 0.25, "median": 0.5, "upper": 0.75}
+    return ratios.group_by("policy", maintain_order=True).agg(
+        pl.len().alias("instances"),
+        pl.col("proved").sum(),
+        *(
+            pl.col(column).quantile(share, "nearest").alias(f"{column}_{name}")
+            for column in ("ratio", "bound_ratio")
+            for name, share in quartiles.items()
+        ),
+    )
 
 
 def _jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
@@ -94,30 +135,31 @@ def _places(on: Cluster, members: NDArray[np.bool_], demand: NDArray[np.int64]) 
 
 
 def draw(tables: Tables, figure: Figure) -> None:
-    """Draw one panel per L, with a curve per range of priorities.
+    """Draw one panel per L: a point per instance, and the median of each range of priorities.
 
-    A curve divides the best known schedules; its band reaches to the proved bound of the optimum.
+    A point divides the best known schedule. If the optimum wasn't proved, a line reaches from it to
+    the bound. Instances in which OASiS earns nothing aren't drawn.
     """
-    table = tables["ratio"]
+    table = tables["ratios"]
+    values = table["least_value"].unique().sort().to_list()
     panels = figure.subplots(1, len(OASIS), sharey=True)
     for panel, variant in zip(panels, OASIS, strict=True):
-        for colour, minimum_value in zip(
-            PALETTE, table["least_value"].unique().sort(), strict=False
-        ):
-            totals = (
-                table.filter(pl.col("least_value") == minimum_value)
-                .group_by("servers")
-                .agg(pl.col("best_known", "bound", variant.key).sum())
-                .sort("servers")
+        for at, (minimum_value, colour) in enumerate(zip(values, PALETTE, strict=False)):
+            mine = table.filter(
+                (pl.col("policy") == variant.key) & (pl.col("least_value") == minimum_value)
             )
-            count, earned = totals["servers"].to_numpy(), totals[variant.key].to_numpy()
-            lower_ratio, upper_ratio = (
-                totals[name].to_numpy() / earned for name in ("best_known", "bound")
-            )
+            medians = mine.group_by("servers").agg(pl.col("ratio").median()).sort("servers")
             panel.plot(
-                count, lower_ratio, marker="o", color=colour, label=f"[{minimum_value:g}, 100]"
+                medians["servers"],
+                medians["ratio"],
+                color=colour,
+                label=f"[{minimum_value:g}, 100]",
             )
-            panel.fill_between(count, lower_ratio, upper_ratio, color=colour, alpha=0.12, lw=0)
+            shift = OFFSET * (at - (len(values) - 1) / 2)
+            drawn = mine.filter(pl.col("ratio").is_finite())
+            position = drawn["servers"] + shift
+            panel.scatter(position, drawn["ratio"], s=12, color=colour)
+            panel.vlines(position, drawn["ratio"], drawn["bound_ratio"], color=colour, lw=1)
         panel.set(xlabel="servers in total", title=variant.label)
         panel.set_xticks(table["servers"].unique().sort().to_list())
         for limit in (1.1, 1.5):  # the range that the paper reports
