@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
 from shadowprice.certificate.certify import certify
-from shadowprice.core.time_limit import Clock
 from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
@@ -24,6 +23,7 @@ from shadowprice.core.events import Command, Completed, DriverEvent
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.schedule import Schedule
+from shadowprice.core.time_limit import Clock
 from shadowprice.core.utility import Constant, utility_value
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.offline.problem import full_problem

@@ -44,8 +44,8 @@ def test_four_jobs_on_two_places_end_in_twelve_slots(policy: str, slot: int, mos
 @pytest.mark.parametrize("policy", LIVE)
 def test_sixty_jobs_on_twelve_places_run_once_each(policy: str) -> None:
     world = LiveWorld(1, (3, 3, 3, 3), (1.0,) * 4, _jobs(60, 0.125, 80))
-    # OASiS and PD-ORS admit all. A server that is empty later is cheaper than one that is in use, and
-    # no job loses anything before its deadline.
+    # OASiS and PD-ORS admit all. A server that is empty later is cheaper than one that is in use,
+    # and no job loses anything before its deadline.
     _check(play(world, policy), seconds=80.0 if policy in {"oasis", "pdors"} else 30.0)
 
 
