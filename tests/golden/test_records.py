@@ -195,7 +195,11 @@ def records() -> Mapping[str, Any]:
         "view": json.loads(VIEW.stored()),
         "client_view": VIEW.to_resource().record,
         "quotes": [
-            QuoteResult(quote).to_resource(quote.job, CALENDAR, names=True).record
+            QuoteResult(
+                quote, None if quote.refusal is None else quote.refusal.record(), quote.message
+            )
+            .to_resource(quote.job, CALENDAR, names=True)
+            .record
             for quote in QUOTES
         ],
         "budget": BUDGET.record(),

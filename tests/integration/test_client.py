@@ -194,7 +194,7 @@ def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["status", "cli-1"]) == 0
     assert "promise" in capsys.readouterr().out
     assert main(["explain", "cli-1"]) == 0
-    assert "admitted, promised by the end of slot" in capsys.readouterr().out
+    assert "admitted, promised by " in capsys.readouterr().out
     assert main(["revise", "cli-1", "--set", "utility.value=99", "-o", "json"]) == 0
     capsys.readouterr()
     assert main(["status", "cli-1", "-o", "json"]) == 0

@@ -18,8 +18,7 @@ import shadowprice
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.advice import JobAdvice
-from shadowprice.results.job_history_text import advice_lines
+from shadowprice.results.advice import JobAdvice, advice_lines
 from shadowprice.results.report.inline_assets import unpack
 from shadowprice.results.report.section_job_histories import jobs as jobs_section
 from shadowprice.results.report.section_job_histories import stories

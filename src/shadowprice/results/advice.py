@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
+
+_LONG: Final = re.compile(r"\d+\.\d{6,}")
+"""Numbers with more digits than a reader needs."""
 
 
 def outcomes_with_advice(info: Mapping[str, Any]) -> tuple[str, ...]:
@@ -136,3 +140,54 @@ class JobAdvice:
             [IneffectiveChange(**item) for item in record["hopeless"]],
             record["left_out"],
         )
+
+
+def _in_slot(slot: int) -> str:
+    return f"in slot {slot}"
+
+
+def advice_lines(
+    job_advice: JobAdvice,
+    completion_text: Callable[[int], str] = _in_slot,
+    left_out_reason: str = "each change asks for another run of everything",
+) -> Iterator[tuple[str, str]]:
+    """Yield advice on a refused job as (label, text), one change in each line.
+
+    ``completion_text`` formats a completion slot, and ``left_out_reason`` says why changes were
+    not tried.
+    """
+    label = "would do"
+    shown = [*_gentlest(job_advice.advice)]
+    for advice in shown:
+        current = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
+        text = f"{advice.key}: {advice.after} instead of {current} ({advice.change})"
+        if advice.completion is not None:
+            text += f"; done {completion_text(advice.completion)}"
+        if advice.at_those_prices is not None:
+            text += f"; at the prices of this run {advice.at_those_prices} would"
+        yield label, text
+        label = ""
+    if not job_advice.advice:
+        yield label, "nothing of what follows" if job_advice.hopeless else "nothing that was tried"
+    elif len(shown) > 1:
+        yield "", "each on its own, and as little of it as suffices to 1 %"
+    if job_advice.hopeless:
+        tried = ", ".join(_up_to(way) for way in job_advice.hopeless)
+        yield "would not", tried
+    if job_advice.left_out:
+        keys = ", ".join(job_advice.left_out)
+        yield "not tried", f"{keys}: {left_out_reason}"
+    yield "held fixed", job_advice.held
+
+
+def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
+    """Yield all advice, but of changes to the amount of work only the smallest."""
+    work = [item for item in advice if item.way == "work"]
+    smallest = min(work, key=lambda item: 1 - int(item.after) / int(item.before), default=None)
+    for item in advice:
+        if item.way != "work" or item is smallest:
+            yield item
+
+
+def _up_to(way: IneffectiveChange) -> str:
+    return f"{way.key} as far as {way.up_to}"

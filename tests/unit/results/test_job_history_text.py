@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shadowprice.results.advice import Advice, JobAdvice
-from shadowprice.results.job_history_text import advice_lines, pluralize
+from shadowprice.results.advice import Advice, JobAdvice, advice_lines
+from shadowprice.results.job_history_text import pluralize
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,8 @@ def _print(story: JobHistory, most: int | None, job_advice: JobAdvice | None, re
     from rich.panel import Panel
 
     from shadowprice.cli.console import SafeText
-    from shadowprice.results.job_history_text import advice_lines, guarantee_text, history_lines
+    from shadowprice.results.advice import advice_lines
+    from shadowprice.results.job_history_text import guarantee_text, history_lines
 
     console = stdout()
     colour, verdict = _verdict(story.job)

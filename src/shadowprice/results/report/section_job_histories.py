@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shadowprice.results.advice import outcomes_with_advice
+from shadowprice.results.advice import advice_lines, outcomes_with_advice
 from shadowprice.results.job_history import JobHistory, PlacementSpan
-from shadowprice.results.job_history_text import advice_lines, history_lines
+from shadowprice.results.job_history_text import history_lines
 from shadowprice.results.report.inline_assets import data_script, rounded
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.sections import section

@@ -28,8 +28,7 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.rest.jobs import JobOutlook, SuggestedChange
-from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
-from shadowprice.results.job_history_text import advice_lines
+from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice, advice_lines
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
