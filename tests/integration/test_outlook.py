@@ -99,7 +99,7 @@ def test_a_late_job_is_told_the_deadline_that_suffices(live: RunningService) -> 
     for change in outlook["changes"]:
         answer = quoted(live, changed(record, change))
         assert answer["answer"] == "admitted", change
-        assert answer["promise"] == change["promise"]
+        assert answer["promise"] == change["completion"]
     # One slot less, or 1 % more work, isn't admitted.
     minutes = int(by_key["utility.by"]["after"].removesuffix("min"))
     shorter = {**by_key["utility.by"], "after": f"{minutes - 10}min"}
@@ -132,7 +132,7 @@ def test_a_waiting_job_is_told_until_when_and_what_would_get_it_promised(
     live.client.delete("/v1/jobs/c")
     for change in outlook["changes"]:
         answer = quoted(live, changed(record, change))
-        assert (answer["answer"], answer["promise"]) == ("admitted", change["promise"]), change
+        assert (answer["answer"], answer["promise"]) == ("admitted", change["completion"]), change
 
 
 def test_what_the_time_is_too_short_for_is_named(
@@ -184,7 +184,7 @@ def test_the_commands_print_it(
     assert main(["explain", "late"]) == 0
     printed = capsys.readouterr().out
     [moment] = re.findall(r"utility\.by: \d+min instead of 1h .*; done by (.*)", printed)
-    promise = outlook_of(live, "late")["changes"][0]["promise"]
+    promise = outlook_of(live, "late")["changes"][0]["completion"]
     local = datetime.fromisoformat(promise).astimezone()
     assert moment.endswith(local.strftime("%H:%M")) or moment == local.strftime("%H:%M:%S")
     assert main(["explain", "late", "--no-advice"]) == 0

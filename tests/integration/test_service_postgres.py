@@ -203,7 +203,7 @@ def _databases(server: Server) -> Iterator[str]:
 def test_a_null_character_is_refused_before_the_server_sees_it(
     server: Server, tmp_path: Path
 ) -> None:
-    with run_service(tmp_path, data=server.url) as live:
+    with run_service(tmp_path, policy="oasis", data=server.url) as live:
         for path in ("/v1/jobs?tenant=a%00", "/v1/jobs/a%00", "/v1/decisions?job=%00"):
             answer = live.client.get(path)
             assert answer.status_code == 422, answer.text

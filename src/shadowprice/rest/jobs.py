@@ -217,7 +217,9 @@ class SuggestedChange(ApiRecord):
     before: str
     after: str = Field(description="value as a job file writes it")
     change: str = Field(description="size of the change, for people")
-    promise: datetime | None = Field(description="end of the slot of its planned completion")
+    completion: datetime | None = Field(
+        description="end of the slot of its planned completion; a promise adds the margin"
+    )
     utility: float | None
     price: float | None
 

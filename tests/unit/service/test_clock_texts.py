@@ -41,6 +41,10 @@ CALENDAR = SlotCalendar.starting(
         ("needs 6 slots at full width", "needs 6 slots (1h) at full width"),
         ("at least 3.2 slots of the", "at least 3.2 slots (32min) of the"),
         ("each move costs it 0.3 of a slot, and", "each move costs it 0.3 of a slot, and"),
+        ("in slots 1 to 2", "from 2026-01-01T00:10:00Z to 2026-01-01T00:30:00Z"),
+        ("joins a round, in slot 2 or later", "joins a round, at 2026-01-01T00:20:00Z or later"),
+        ("if it begins by slot 2", "if it begins by 2026-01-01T00:20:00Z"),
+        ("1e+03 slots of the whole cluster", "1e+03 slots of the whole cluster"),
         ("nothing to see", "nothing to see"),
     ],
 )

@@ -1,14 +1,18 @@
 """The scarcest resource for a job, and the kind of server that lacks it."""
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from shadowprice.core.events import JobsArrived, SlotBegan
 from shadowprice.core.policy import PolicyContext
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.clock import SlotCalendar
+from shadowprice.service.state.ending import queue_reason, refusal_reason
 from shadowprice.service.state.scarcity import ScarceResource, find_scarcest
 
 CLUSTER = ClusterSpec.model_validate(
@@ -92,3 +96,28 @@ def test_what_running_jobs_leave(engine: Engine) -> None:
 def test_a_job_that_needs_nothing_lacks_nothing(engine: Engine) -> None:
     bandwidth_only = job("a", {"bandwidth": "1Gbps"})
     assert find_scarcest(engine, bandwidth_only) is None
+
+
+def test_what_never_fits_is_told_by_what_the_empty_cluster_lacks(engine: Engine) -> None:
+    busy = [job(f"a{i}", {"gpu": 4, "cpu": 4}) for i in range(2)]
+    engine.handle(JobsArrived(0, tuple(busy)))
+    engine.handle(SlotBegan(0))
+    wide = job("b", {"gpu": 1}, ps={"cpu": 40})
+    found = find_scarcest(engine, wide, empty=True)
+    assert found is not None
+    assert (found.process, found.resource) == ("parameter server", "cpu")
+    assert find_scarcest(engine, job("c", {"gpu": 1}), empty=True) is None
+
+
+@pytest.mark.parametrize("tenant", ["vision", "speech", None])
+def test_reasons_name_no_jobs_of_other_tenants(engine: Engine, tenant: str | None) -> None:
+    engine.handle(JobsArrived(0, (job("secret", {"gpu": 4}, tenant="vision"),)))
+    asked = job("mine", {"gpu": 4}, tenant=tenant)
+    calendar = SlotCalendar.starting(0, Fraction(600))
+    text = "worth 3 by slot 1 if it were alone, but the promise to secret would break"
+    refusal = Refusal(RefusalReason.NO_ROOM, text, bottleneck="secret")
+    reasons = (
+        queue_reason(engine, calendar, asked, f"waits without a promise: {text}"),
+        refusal_reason(engine, calendar, asked, refusal),
+    )
+    assert all(("secret" in str(reason)) == (tenant == "vision") for reason in reasons)

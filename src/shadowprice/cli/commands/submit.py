@@ -37,7 +37,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import first_line, lines_after_first
 
 if TYPE_CHECKING:
-    from shadowprice.client import Client, Job, ServiceError
+    from shadowprice.client import Client, Job, Quote, ServiceError
 
 _ENDED = {"cancelled": "been cancelled", "failed": "failed"}
 
@@ -479,10 +479,11 @@ def _print_quotes(
     client: Client, entries: Sequence[Entry], output: Output, *, outlook: bool
 ) -> None:
     """Quote every job, and print the answers."""
-    quotes = []
+    quotes: list[Quote] = []
     for entry in entries:
+        advised = sum(item.outlook is not None for item in quotes)
         with _placed([entry], single=True):
-            quotes.append(client.quote(entry.record, outlook=outlook))
+            quotes.append(client.quote(entry.record, outlook=outlook and advised < MAX_OUTLOOKS))
     if output is Output.JSON:
         print_json([item.record for item in quotes])
         return
@@ -506,12 +507,17 @@ def _print_quotes(
 
 def _outlooks(client: Client, jobs: Sequence[Job]) -> dict[str, Sequence[str]]:
     """Return the lines of the first few jobs that wait or were refused: each takes a second."""
+    from shadowprice.client import ServiceError
+
     lines: dict[str, Sequence[str]] = {}
-    for job in jobs:
-        if job.state in {"standby", "refused"} and len(lines) < MAX_OUTLOOKS:
+    for job in [job for job in jobs if job.state in {"standby", "refused"}][:MAX_OUTLOOKS]:
+        try:
             outlook = client.explain(job.name, outlook=True).outlook
-            if outlook is not None:
-                lines[job.name] = outlook.lines
+        except ServiceError as error:  # the jobs are submitted, and have to be shown
+            lines[job.name] = [f"no advice: {error}"]
+            break
+        if outlook is not None:
+            lines[job.name] = outlook.lines
     return lines
 
 

@@ -133,18 +133,25 @@ class OasisPolicy(PricedAdmission):
         self._divide_for(view, None)
 
     def _divide_for(self, view: View, job: Job | None) -> None:
-        """Divide the servers if a job that teaches, or this one, has parameter servers.
+        """Divide the servers if this job has parameter servers.
 
-        Otherwise all `any` servers carry workers again, if prices are learnt.
+        If prices are learnt, all `any` servers carry workers again once neither an open job nor one
+        that teaches has parameter servers.
         """
         needed = job is not None and job.ps is not None
         if self._undivided and needed:
             self._divide()
         elif self._reunites and self._halved and not needed:
             _, servers = self._learners_at(view)
-            if not servers.is_used:
+            if not servers.is_used and not _has_open_ps(view):
                 self._halved, self._undivided = False, True
                 self._follow(self._cluster)
+
+    def resume(self, view: View) -> None:
+        """Resync; the servers are divided if an open job has parameter servers."""
+        super().resume(view)
+        if self._undivided and _has_open_ps(view):
+            self._divide()
 
     def _divide(self) -> None:
         """Give half of the `any` servers to parameter servers.
@@ -239,3 +246,8 @@ def server_pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], 
 def build(context: PolicyContext, parameters: OasisParameters) -> OasisPolicy:
     """Build the policy; see `shadowprice.policies.registry`."""
     return OasisPolicy(context, parameters)
+
+
+def _has_open_ps(view: View) -> bool:
+    """Return whether an open job has parameter servers."""
+    return any(state.job.ps is not None for state in view.open_jobs.values())

@@ -24,9 +24,9 @@ class PdorsParameters(PriceParameters):
     """Parameters of `pdors`."""
 
     def drawn(self, jobs: Iterable[Job]) -> str:
-        """Return that plans are rounded at random."""
+        """Return that plans are rounded at random, if so set."""
         del jobs
-        return "the rounding of plans"
+        return "the rounding of plans" if self.placement == "randomised" else ""
 
     prices: Literal["auto", "offline", "online", "given"] = Field(
         default="auto",

@@ -144,6 +144,9 @@ class PricedAdmission(ABC):
             case JobRevised(_, job, admission=True):
                 with self.as_if_learnt(view, job):  # the prices that a new job would meet
                     yield from self._readmit(view, view.open_jobs[job.name])
+                self._relearn(view, job)
+            case JobRevised(_, job):
+                self._relearn(view, job)
             case JobCancelled(_, name):
                 self._take_back(view, name)
             case _:
@@ -181,6 +184,13 @@ class PricedAdmission(ABC):
         if self._parameters.prices == "online":
             self._learners = tuple(learner.without(name) for learner in self._learners)
             self._follow_slot(view)
+
+    def _relearn(self, view: View, job: Job) -> None:
+        """Replace what an admitted job has taught by what it teaches after a revision."""
+        state = view.open_jobs.get(job.name)
+        if state is not None and state.status is Status.ADMITTED:
+            self._learners = tuple(learner.without(job.name) for learner in self._learners)
+            self.learn(view, job)
 
     def _follow_slot(self, view: View) -> None:
         """Post the prices of the view's slot: what was learnt long ago no longer counts."""

@@ -222,6 +222,8 @@ class ConstantsLearner:
     _taught: tuple[TaughtJob, ...] = field(init=False, default=())
     """Jobs that teach, in order of their promises; empty if all jobs are known."""
     _slot: int = field(init=False, default=0)
+    _began: int = field(init=False, default=0)
+    """Slot from which demand was observed; a change of the timespan leaves it."""
     _worked_out: tuple[object, PriceConstants] | None = field(
         init=False, default=None, repr=False, compare=False
     )
@@ -237,6 +239,7 @@ class ConstantsLearner:
         vars(self).update(state, _worked_out=None, _ln_promised=None)
 
     def __post_init__(self) -> None:
+        self._began = self.since
         self._clear()
 
     def _clear(self) -> None:
@@ -440,7 +443,7 @@ class ConstantsLearner:
             return self._market.ln_price()
         if self._ln_promised is None:
             jobs = [(job.arrival, job.contribution) for job in self._taught if job.contribution]
-            slots = self._slot - self.since
+            slots = max(0, self._slot - self._began)
             self._ln_promised = ln_price_of_promises(jobs, self.pool.room, slots, self._span)
         return self._ln_promised
 

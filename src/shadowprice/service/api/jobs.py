@@ -77,6 +77,11 @@ MAX_WAIT_SECONDS: Final = 60
 MAX_REPORT_BYTES: Final = 64 << 10
 DECISION_POLL_SECONDS: Final = 0.02
 
+_DECISIONS: Final = frozenset(
+    {"admitted", "standby", "refused", "given-up", "moved", "broken", "stopped"}
+)
+"""Events whose text names slots, and contains no output of a job."""
+
 
 class JobBatch(BaseModel):
     """Several jobs, accepted all or none."""
@@ -447,6 +452,11 @@ async def _outlook(service: Service, view: JobView) -> JobOutlook | None:
     waits = view.state is State.STANDBY
     try:
         return await service.outlooks.build(service.writing, stored[1], waits=waits)
+    except ProblemError as error:
+        if error.code == "overloaded":
+            raise
+        log.info("job %s has no outlook: %s", view.name, error)
+        return None
     except ShadowpriceError as error:
         log.info("job %s has no outlook: %s", view.name, error)
         return None
@@ -461,7 +471,8 @@ async def _broken_promise(service: Service, view: JobView) -> BrokenPromise | No
 
 def _line(service: Service, event: StoredEvent) -> str:
     text = format_event({"kind": event.kind, "data": event.data})
-    text = with_clock_times(text, service.writing.published.servers.calendar)
+    if event.kind in _DECISIONS:
+        text = with_clock_times(text, service.writing.published.servers.calendar)
     return f"{event.at:%Y-%m-%d %H:%M:%S}  {text}"
 
 

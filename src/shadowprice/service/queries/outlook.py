@@ -136,7 +136,7 @@ def build_outlook(fork: EngineFork, record: Mapping[str, Any], *, waits: bool) -
             before=advice.before,
             after=advice.after,
             change=advice.change,
-            promise=None
+            completion=None
             if advice.completion is None
             else to_datetime(calendar.ends(advice.completion)),
             utility=advice.utility,
@@ -263,7 +263,9 @@ def _search(
         except ShadowpriceError:
             return None
         is_enough = quote.answer is QuoteAnswer.ADMITTED if promised else quote.admitted
-        if not is_enough:
+        balance = fork.job.points
+        is_payable = balance is None or quote.price is None or quote.price <= balance
+        if not (is_enough and is_payable):
             return None
         return AdmissionOutcome(quote.completion, quote.utility, quote.price)
 

@@ -12,12 +12,14 @@ from typing import Final
 from shadowprice.core.amounts import format_seconds
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339
 
-_SPAN: Final = re.compile(r"\bslots (\d{1,15}) to (\d{1,15})\b")
+_SPAN: Final = re.compile(r"\b(in )?slots (\d{1,15}) to (\d{1,15})\b")
 _BEFORE: Final = re.compile(
-    r"\b(?<!moved )(from|until|ending at|ends at|begins in|decided in|not before) slot (\d{1,15})\b"
+    r"\b(?<!moved )(from|until|ending at|ends at|begins in|begins by|decided in|not before) slot "
+    r"(\d{1,15})\b"
 )
 _BY: Final = re.compile(r"\b(?:(by|in|for) )?(the end of )?slot (\d{1,15})\b")
-_COUNT: Final = re.compile(r"(?<![\w.])(\d{1,12}(?:\.\d{1,12})?) slots?\b")
+_OR_LATER: Final = re.compile(r"\bin slot (\d{1,15}) or later\b")
+_COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b")
 _AT: Final = {"begins in": "begins at", "decided in": "decided at"}
 _LATER: Final = {"in": "by"}
 
@@ -35,6 +37,9 @@ def with_clock_times(text: str, calendar: SlotCalendar) -> str:
     def end(slot: str) -> str:
         return format_rfc3339(calendar.ends(int(slot)))
 
+    def span(match: re.Match[str]) -> str:
+        return f"{'from ' if match[1] else ''}{start(match[2])} to {end(match[3])}"
+
     def by(match: re.Match[str]) -> str:
         word = match[1] or ""
         return f"{_LATER.get(word, word)} {end(match[3])}".lstrip()
@@ -45,6 +50,7 @@ def with_clock_times(text: str, calendar: SlotCalendar) -> str:
 
     if "slot" not in text:
         return text
-    text = _SPAN.sub(lambda match: f"{start(match[1])} to {end(match[2])}", text)
+    text = _SPAN.sub(span, text)
+    text = _OR_LATER.sub(lambda match: f"at {start(match[1])} or later", text)
     text = _BEFORE.sub(lambda match: f"{_AT.get(match[1], match[1])} {start(match[2])}", text)
     return _COUNT.sub(count, _BY.sub(by, text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, Refu
 _LACKING: Final = frozenset({RefusalReason.NEVER_FITS, RefusalReason.NO_ROOM, RefusalReason.PRICE})
 """Reasons for which a job lacks a resource."""
 
+_HOLDER: Final = re.compile(r"the promise to (.*?) would break")
+
 
 def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
     """Return when the timespan ends, as text; None without an end."""
@@ -30,6 +33,7 @@ def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
 def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str) -> dict[str, Any]:
     """Return the reason of a job that waits: the scarcest resource, and the policy's message."""
     text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
+    text = _without_others(engine, job, text)
     scarce = find_scarcest(engine, job)
     if scarce is None:
         return {"code": "standby", "message": text or "waits its turn"}
@@ -39,6 +43,23 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
         "message": f"{waits}: {text}" if text else waits,
         **scarce.record(),
     }
+
+
+def _is_others(engine: Engine, job: Job, name: str) -> bool:
+    """Return whether an open job of that name belongs to another tenant."""
+    record = engine.open_jobs.get(name)
+    return record is not None and record.job.tenant != job.tenant
+
+
+def _without_others(engine: Engine, job: Job, text: str) -> str:
+    """Return a text that doesn't name the jobs of other tenants."""
+
+    def holder(match: re.Match[str]) -> str:
+        if not _is_others(engine, job, match[1]):
+            return match[0]
+        return "the promise to another tenant's job would break"
+
+    return _HOLDER.sub(holder, text)
 
 
 def has_ended(engine: Engine) -> bool:
@@ -71,11 +92,14 @@ def refusal_reason(
     reason: dict[str, Any] = refusal.record()
     for key in ("message", "bottleneck"):
         if key in reason:
-            reason[key] = with_clock_times(reason[key], calendar)
-    scarce = find_scarcest(engine, job) if refusal.reason in _LACKING else None
+            reason[key] = _without_others(engine, job, with_clock_times(reason[key], calendar))
+    if refusal.bottleneck is not None and _is_others(engine, job, refusal.bottleneck):
+        reason["bottleneck"] = "another tenant's job"
+    never_fits = refusal.reason is RefusalReason.NEVER_FITS
+    scarce = find_scarcest(engine, job, empty=never_fits) if refusal.reason in _LACKING else None
     if scarce is not None:
         reason |= scarce.record()
-        if refusal.reason is RefusalReason.NEVER_FITS:
+        if never_fits:
             reason["message"] = scarce.never_text
         else:
             reason["message"] += f" (scarcest: {scarce.place})"

@@ -75,13 +75,16 @@ class ScarceResource:
         )
 
 
-def find_scarcest(engine: Engine, job: Job) -> ScarceResource | None:
+def find_scarcest(engine: Engine, job: Job, *, empty: bool = False) -> ScarceResource | None:
     """Return the scarcest resource for a job at its minimum size; None if it needs nothing.
 
-    A kind of server on which the job would run if the cluster were empty precedes other kinds.
+    A kind of server on which the job would run if the cluster were empty precedes other kinds. With
+    ``empty``, return what the empty cluster lacks; None if it has room for all processes.
     """
     cluster = engine.cluster
     classes, free = _state_of(engine)
+    if empty:
+        free = cluster.capacity
     candidates: list[tuple[tuple[float, ...], ScarceResource]] = []
     requirements = [("worker", job.worker, int(job.worker_counts[0]), cluster.hosts_workers)]
     if job.ps is not None:
@@ -101,14 +104,16 @@ def find_scarcest(engine: Engine, job: Job) -> ScarceResource | None:
             int((cluster.capacity[rows][:, columns] // units).min(axis=1).sum())
             for _, rows in kinds
         )
+        if empty and places >= count:
+            continue
         best: tuple[tuple[float, ...], ScarceResource] | None = None
         for name, rows in kinds:
-            empty = cluster.capacity[rows[0], columns]
-            holds = int((empty // units).min()) > 0
+            whole = cluster.capacity[rows[0], columns]
+            holds = int((whole // units).min()) > 0
             left = free[rows][:, columns]
             # In an empty cluster, only what a whole server has matters.
-            fits = (left // units).sum(axis=0) / count if holds else empty // units
-            shares = (left.max(axis=0) if holds else empty) / units
+            fits = (left // units).sum(axis=0) / count if holds else whole // units
+            shares = (left.max(axis=0) if holds else whole) / units
             ranks = [*zip(fits.tolist(), shares.tolist(), strict=True)]
             scarcest = min(range(len(columns)), key=ranks.__getitem__)
             rank = (holds, *ranks[scarcest])
@@ -124,7 +129,7 @@ def find_scarcest(engine: Engine, job: Job) -> ScarceResource | None:
                     process,
                     count,
                     format_amount(int(units[scarcest]), dimension),
-                    format_amount(int(empty[scarcest]), dimension),
+                    format_amount(int(whole[scarcest]), dimension),
                     places,
                 ),
             )
