@@ -7,6 +7,7 @@ cluster and the placements in force, so it is the same for every policy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -138,18 +139,28 @@ def find_scarcest(engine: Engine, job: Job, *, empty: bool = False) -> ScarceRes
     return min(candidates, key=lambda item: item[0])[1] if candidates else None
 
 
-_KNOWN: WeakKeyDictionary[Engine, tuple[int, Cluster, ServerClasses, Amounts]] = WeakKeyDictionary()
+_MAX_EXACT_JOBS: Final = 500
+"""Open jobs up to which free amounts are counted after every event, and else once a slot: counting
+takes 50 us a job, in the thread that decides."""
+
+Version = tuple[int | None, ...]
+
+_KNOWN: WeakKeyDictionary[Engine, tuple[Version, Cluster, ServerClasses, Amounts]] = (
+    WeakKeyDictionary()
+)
 """Kinds of servers and free amounts of each engine after its last event: a batch refuses many."""
 
 
 def _state_of(engine: Engine) -> tuple[ServerClasses, Amounts]:
+    few = len(engine.open_jobs) <= _MAX_EXACT_JOBS
+    version = (engine.slot, engine.slot_running, engine.sequence if few else None)
     known = _KNOWN.get(engine)
-    if known is not None and known[:2] == (engine.sequence, engine.cluster):
+    if known is not None and known[:2] == (version, engine.cluster):
         return known[2], known[3]
     same_cluster = known is not None and known[1] is engine.cluster
     classes = known[2] if known is not None and same_cluster else server_classes_of(engine.cluster)
     free = _free_amounts(engine, classes)
-    _KNOWN[engine] = engine.sequence, engine.cluster, classes, free
+    _KNOWN[engine] = version, engine.cluster, classes, free
     return classes, free
 
 
