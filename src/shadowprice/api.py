@@ -60,7 +60,12 @@ from shadowprice.simulator.trials import (
     run_all,
     seeds_from,
 )
-from shadowprice.simulator.whatif import ClusterChange, capacity_changes, run_with_more
+from shadowprice.simulator.whatif import (
+    ClusterChange,
+    capacity_changes,
+    check_larger,
+    run_with_more,
+)
 from shadowprice.simulator.whatif import WhatIfResult as Alternatives
 from shadowprice.simulator.whatif import whatif as run_whatif
 
@@ -467,6 +472,7 @@ def compare(
             for choice in choices:
                 choice.build(scenario.with_lengths(mode).context())
     changes = capacity_changes(more, source.server_entries(chosen[0])) if more else []
+    check_larger(source, changes, chosen[0])
     runs, further, gains = [], [], []
     for mode in modes:
         labelled = [with_lengths_in_label(choice, mode) for choice in choices]

@@ -309,6 +309,20 @@ def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def check_larger(
+    source: ScenarioSource, changes: Sequence[tuple[str, ClusterChange]], seed: int
+) -> None:
+    """Build the larger clusters, so that an invalid one is an error before hours of runs.
+
+    Raises
+    ------
+    InputError
+        If a cluster is too large, or can't hold the jobs.
+    """
+    for _, change in changes:
+        source.scenario(seed, dict(change.added))
+
+
 def run_with_more(
     source: ScenarioSource,
     choices: Sequence[PolicyChoice],

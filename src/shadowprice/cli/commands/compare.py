@@ -229,11 +229,13 @@ def _capacity_changes(
         If they are invalid.
     """
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.simulator.whatif import capacity_changes
+    from shadowprice.simulator.whatif import capacity_changes, check_larger
 
     if texts and on:
         raise InputError(Fault("--more", "not valid with --on", "run it without --on"))
-    return capacity_changes(texts, source.server_entries(seed)) if texts else []
+    changes = capacity_changes(texts, source.server_entries(seed)) if texts else []
+    check_larger(source, changes, seed)
+    return changes
 
 
 def _gains(
