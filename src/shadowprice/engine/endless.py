@@ -1,4 +1,4 @@
-"""Running jobs that seem to never end, and that nobody would gain from any more.
+"""Running jobs that seem never to end, and are worth nothing any more.
 
 A live job takes as long as it takes, and a pinned one is stopped for no other job. So a job that
 hangs would hold its servers until its owner cancels it.

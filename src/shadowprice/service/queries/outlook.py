@@ -38,7 +38,7 @@ from shadowprice.service.state.scarcity import find_scarcest
 log = logging.getLogger("shadowprice.service")
 
 LIMIT_SECONDS: Final = 0.9
-"""Processor time of one answer: with the copy of the engine it stays within a second."""
+"""Processor time after which an answer starts no further quote or slot; one may take longer."""
 
 MAX_REQUESTS: Final = 16
 """Maximum number of requests that wait for an answer."""
