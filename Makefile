@@ -32,8 +32,8 @@ about.default := everything that needs no other software
 needs.default := $(TESTS_STAMP)
 run.default = $(BIN)/shadowprice warm && $(PYTEST) -n 6 $(BY_FILE) $(PLAIN)
 
-about.properties := properties with all their examples, and all hostile inputs; the default suite runs half of them
-run.properties = SHADOWPRICE_TEST_EXAMPLES=all $(PYTEST) -n 2 $(BY_FILE) tests/integration/test_hostile_inputs.py tests/properties
+about.properties := random tests with all their examples, and all hostile inputs; the default suite runs a quarter of them
+run.properties = SHADOWPRICE_TEST_EXAMPLES=all $(PYTEST) -n 2 $(BY_FILE) $(PLAIN) $$(grep -rl support.examples tests --include 'test_*.py')
 
 about.kernels := kernels compiled in fresh processes
 run.kernels = $(PYTEST) -n 2 --dist worksteal -m compiles tests/unit/kernels

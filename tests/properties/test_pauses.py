@@ -19,6 +19,7 @@ from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.driver import Incident, Simulation, SimulationRun
 from shadowprice.simulator.scenario import Scenario
 from tests.properties.test_snapshots import told
+from tests.support.examples import sample
 from tests.support.policy_cases import EventRecorder, build_policy, build_world, policy_names
 
 
@@ -119,7 +120,7 @@ def test_pauses_that_are_forgotten_are_come_to_again(monkeypatch: pytest.MonkeyP
     assert len(set(digests.values())) > 6
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample(range(6)))
 def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is cancelled and servers are lost: at any arrival, wanting more or less."""
     drawn = Drawn("rolling", seed)

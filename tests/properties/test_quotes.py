@@ -37,6 +37,7 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support import bag_cases
 from tests.support.astraea_cases import random_jobs, shared_cluster
+from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner
 from tests.support.policy_runs import random_world
 from tests.support.workloads import cluster, job
@@ -154,7 +155,7 @@ def compare(
 
 @pytest.mark.parametrize(("name", "settings"), SERVERS, ids=str)
 @given(seed=SEEDS)
-@hypothesis_settings(max_examples=8, deadline=None)
+@hypothesis_settings(max_examples=example_count(8), deadline=None)
 def test_quotes_come_true_and_leave_no_trace(
     name: str, settings: Mapping[str, Any], seed: int
 ) -> None:
@@ -163,7 +164,7 @@ def test_quotes_come_true_and_leave_no_trace(
 
 @pytest.mark.parametrize(("name", "settings"), PLACES, ids=str)
 @given(seed=SEEDS)
-@hypothesis_settings(max_examples=8, deadline=None)
+@hypothesis_settings(max_examples=example_count(8), deadline=None)
 def test_quotes_of_policies_that_count_places(
     name: str, settings: Mapping[str, Any], seed: int
 ) -> None:
@@ -177,7 +178,7 @@ def test_quotes_of_policies_that_count_places(
     ids=str,
 )
 @given(seed=SEEDS)
-@hypothesis_settings(max_examples=8, deadline=None)
+@hypothesis_settings(max_examples=example_count(8), deadline=None)
 def test_quotes_of_bags(policy: str, parameters: dict[str, str], seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = bag_cases.place_cluster(2, 3)

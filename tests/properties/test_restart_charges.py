@@ -16,6 +16,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
+from tests.support.examples import sample
 from tests.support.policy_cases import build_world, policy_names
 
 CHOOSE = ("oasis", "pdors")
@@ -62,7 +63,7 @@ def test_those_are_the_planners_of_the_papers() -> None:
 @pytest.mark.parametrize("policy", PLANNERS)
 def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
     again, ended = 0, 0
-    for seed in range(1, 9):
+    for seed in sample(range(1, 9)):
         on, jobs, incidents = build_world(policy, seed)
         rng = np.random.default_rng(seed)
         lossy: list[Any] = [
@@ -99,7 +100,7 @@ class Ends(Observer):
 def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_first: bool) -> None:
     """Nothing is planned twice where no server is lost, and all is done by its promised slot."""
     admitted = refused = again = 0
-    for seed in range(1, 25):
+    for seed in sample(range(1, 25)):
         on, jobs, _ = build_world(policy, seed)
         on = replace(on, restart_first=restart_first)
         rng = np.random.default_rng(seed)
@@ -149,7 +150,7 @@ def test_jobs_that_lose_a_whole_slot_by_every_move_end_all_the_same(
     policy: str, *, restart_first: bool
 ) -> None:
     """A plan that is just long enough, and moves in every slot, could be made anew for ever."""
-    for seed in range(1, 13):
+    for seed in sample(range(1, 13)):
         on, jobs, incidents = build_world(policy, seed)
         on = replace(on, restart_first=restart_first)
         lossy: list[Any] = [replace(one, restart=Fraction(1)) for one in jobs]

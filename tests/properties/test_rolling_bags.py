@@ -35,7 +35,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from tests.properties.test_engine import Auditor
 from tests.properties.test_snapshots import told
 from tests.support.bag_cases import SLOT, build_bag, pareto, place_cluster, random_bag_world
-from tests.support.examples import example_count
+from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver
 from tests.support.workloads import job
@@ -287,7 +287,7 @@ def test_a_policy_without_its_memory_goes_on(seed: int) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sample(range(12)))
 def test_bags_survive_servers_that_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on, jobs, _ = random_bag_world(seed)

@@ -38,7 +38,7 @@ from tests.properties.test_engine import Auditor
 from tests.properties.test_rolling_bags import with_training
 from tests.properties.test_snapshots import told
 from tests.support.bag_cases import random_bag_world as world_of_bags
-from tests.support.examples import example_count
+from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver, random_world
 from tests.support.workloads import faster_together, job
@@ -158,7 +158,7 @@ def test_promises_are_kept_where_a_timeline_has_too_few_groups(
 
     made_narrow = Planner._reset_narrow
     monkeypatch.setattr(Planner, "_reset_narrow", seen)
-    for seed in range(40):
+    for seed in sample(range(40)):
         on, jobs, _ = lasting(seed)
         policy = rolling(on)
         recorder = Recorder(on, jobs, policy)

@@ -19,6 +19,7 @@ from shadowprice.executors.contract import GenerationSpec, ServerAllocation, Ser
 from shadowprice.executors.local.machine import MachineAllocator
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
+from tests.support.examples import sample
 from tests.support.policy_runs import SlotObserver
 from tests.support.workloads import cluster, job
 
@@ -44,7 +45,7 @@ def one_process(number: int, share: int) -> GenerationSpec:
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sample(range(40)))
 def test_the_local_executor_starts_processes_whose_parts_add_up_to_its_devices(seed: int) -> None:
     rng = np.random.default_rng(seed)
     machine = MachineAllocator([0], ("a", "b", "c"))

@@ -60,7 +60,7 @@ def test_every_job_runs_to_its_end(seed: int, policy: str, troubled: bool) -> No
     assert again.state_digest() == engine.state_digest()
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=example_count(10), deadline=None, derandomize=True)
 @given(
     tickets=st.tuples(*[st.integers(1, 6)] * 3),
     widths=st.lists(st.integers(1, 4), min_size=9, max_size=9),

@@ -16,6 +16,7 @@ from shadowprice.engine.journal import entry_line, entry_of
 from shadowprice.engine.snapshot import clone
 from shadowprice.policies.registry import make_policy
 from shadowprice.service.state.job_views import promised_slot
+from tests.support.examples import sample
 from tests.support.policy_cases import build_world, policy_names, run_slot
 
 POLICIES = [name for name in policy_names() if name != "optimum"]
@@ -72,7 +73,7 @@ def drive(engine: Engine, jobs: Sequence[Job], changes: dict[int, int | None]) -
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sample(range(3)))
 def test_nothing_runs_past_an_end_that_is_set_moved_and_removed(policy: str, seed: int) -> None:
     on, jobs, _ = build_world(policy, seed)
     engine = engine_of(policy, on)
@@ -97,7 +98,7 @@ def test_a_clone_knows_the_end(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sample(range(3)))
 def test_an_end_that_is_set_at_once_is_one_that_was_known(policy: str, seed: int) -> None:
     """Set before the first job, it changes what an end from the beginning changes."""
     on, jobs, _ = build_world(policy, seed)

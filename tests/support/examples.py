@@ -1,16 +1,24 @@
-"""The number of examples that Hypothesis draws for a property."""
+"""The number of random examples of a property."""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
 RUN_ALL: Final = os.environ.get("SHADOWPRICE_TEST_EXAMPLES", "") == "all"
 """Set by ``make test SUITE=properties``. The default suite has to end within minutes."""
 
-MIN_EXAMPLES: Final = 10
+MIN_EXAMPLES: Final = 5
+
+T = TypeVar("T")
 
 
 def example_count(count: int) -> int:
-    """Return `count` in the properties suite, and half of it in the default suite."""
-    return count if RUN_ALL else max(min(count, MIN_EXAMPLES), count // 2)
+    """Return `count` in the properties suite, and a quarter of it in the default suite."""
+    return count if RUN_ALL else max(min(count, MIN_EXAMPLES), count // 4)
+
+
+def sample(seeds: Sequence[T]) -> Sequence[T]:
+    """Return all `seeds` in the properties suite, and the first quarter in the default suite."""
+    return seeds if RUN_ALL else seeds[: -(-len(seeds) // 4)]

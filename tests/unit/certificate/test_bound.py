@@ -37,6 +37,7 @@ from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.starts import completed_schedules
 from tests.oracles.lagrangian import lagrangian_bound
 from tests.support.bag_cases import build_bag, place_cluster
+from tests.support.examples import example_count, sample
 from tests.support.workloads import cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -58,7 +59,7 @@ def some_jobs(on: Cluster, rng: np.random.Generator, count: int = 5) -> list[Job
 
 @pytest.mark.parametrize("far", [True, False])
 @pytest.mark.parametrize(("horizon", "until"), [(6, 6), (2, 9), (2, None)])
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(deadline=None, derandomize=True, max_examples=example_count(15))
 @given(seed=SEEDS)
 def test_any_prices_bound_the_optimum(
     horizon: int, until: int | None, far: bool, seed: int
@@ -84,7 +85,7 @@ def test_any_prices_bound_the_optimum(
     assert found.master <= found.value * (1 + 1e-9) + 1e-9
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_separate_lines_give_the_same_bound(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -119,7 +120,7 @@ def test_a_job_longer_than_the_horizon_counts_for_what_it_can_earn(until: int | 
 
 
 @pytest.mark.parametrize("policy", ["rolling", "fifo"])
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(deadline=None, derandomize=True, max_examples=example_count(15))
 @given(seed=SEEDS)
 def test_best_is_at_least_the_initial_schedules(policy: str, seed: int) -> None:
     """Also what runs earn late: beyond every horizon, or slowed down by restarts."""
@@ -157,7 +158,7 @@ POLICIES = ("fifo", "drf", "rrh", "srtf", "las", "backfill", "oasis", "pdors")
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_policy_exceeds_the_bound(name: str) -> None:
     """Hundreds of random runs, with a timespan and without, which may outlast every horizon."""
-    for seed in range(40):
+    for seed in sample(range(40)):
         rng = np.random.default_rng(seed)
         on = cluster(2, 2, gpus=int(rng.integers(1, 4)), horizon=int(rng.integers(4, 9)))
         jobs = some_jobs(on, rng, int(rng.integers(1, 9)))
@@ -216,7 +217,7 @@ def test_integral_machines_limit_shares() -> None:
     assert bounded(on, jobs, 1, tolerance=1e-9).value == pytest.approx(20.0)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(SEEDS)
 def test_every_placement_respects_every_limit(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -237,7 +238,7 @@ def test_every_placement_respects_every_limit(seed: int) -> None:
     assert (taken <= 1 + 1e-9).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_the_best_schedule_is_valid(seed: int) -> None:
     """Capacities, progress, roles and earnings are counted anew from the schedules alone."""
@@ -291,7 +292,7 @@ def test_a_search_that_finds_nothing_better_ends(seed: int) -> None:
     assert asked < 5_000
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sample(range(3)))
 def test_the_search_starts_from_a_policy_s_schedules(seed: int) -> None:
     """The schedules of a run earn what the run earned, and a search that only has them keeps it."""
     rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from shadowprice.cli.batch_script import BatchScript, is_script, read_script
 from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
+from tests.support.examples import example_count
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -174,7 +175,7 @@ def test_the_first_line_names_the_interpreter(
     assert [*script(tmp_path, f"{first}\n").interpreter] == interpreter
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=example_count(15), deadline=None, derandomize=True)
 @given(
     body=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=50),
     repeated=st.integers(1, 300),

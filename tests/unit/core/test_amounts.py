@@ -16,6 +16,7 @@ from shadowprice.core.amounts import (
     parse_duration,
 )
 from shadowprice.core.errors import InputError
+from tests.support.examples import example_count
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_what_is_no_amount_is_refused(bad: object, word: str) -> None:
         parse_amount(bad)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=example_count(200))
 @given(st.integers(0, 2**50), st.sampled_from(list(Dimension)))
 def test_a_formatted_amount_of_few_digits_reads_back(value: int, dimension: Dimension) -> None:
     text = format_amount(value, dimension)

@@ -13,6 +13,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.core.utility import utility_value
+from tests.support.examples import example_count
 
 
 def resolve(slot: str, **job: object) -> Job:
@@ -30,7 +31,7 @@ def resolve(slot: str, **job: object) -> Job:
     return spec.resolve(cluster.resolve("c"))
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=example_count(200))
 @given(
     slot=st.integers(1, 5000),
     submitted=st.integers(0, 20_000),
@@ -50,7 +51,7 @@ def test_a_deadline_on_the_clock_earns_exactly_when_the_completion_slot_ends_by_
         assert utility_value(job.utility, completion - job.arrival) == (5.0 if in_time else 0.0)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(submitted=st.fractions(0, 50, max_denominator=60), slots=st.integers(0, 30))
 def test_durations_in_slots_keep_the_papers_d(submitted: Fraction, slots: int) -> None:
     job = resolve(

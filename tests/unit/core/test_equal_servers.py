@@ -9,6 +9,7 @@ import pytest
 
 from shadowprice.core.amounts import UNLIMITED, Dimension
 from shadowprice.core.cluster import BANDWIDTH, Cluster, Role, build_cluster
+from tests.support.examples import sample
 
 DIMENSIONS = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT, BANDWIDTH: Dimension.RATE}
 
@@ -19,7 +20,7 @@ def built(servers: list[tuple[str, Role, dict[str, int]]]) -> Cluster:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sample(range(20)))
 def test_the_layout_and_the_kinds_are_those_of_servers_one_by_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     entries = [

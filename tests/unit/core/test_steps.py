@@ -23,6 +23,7 @@ from shadowprice.core.utility import utility_value
 from shadowprice.inputs.families import with_family
 from shadowprice.inputs.files import read_jobs
 from shadowprice.service.state.submission import merge_changes
+from tests.support.examples import example_count
 
 
 def cluster(slot: str = "20min") -> Cluster:
@@ -50,7 +51,7 @@ def fault(record: dict[str, Any]) -> str:
     return "\n".join(map(str, faults))
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(
     epochs=st.integers(1, 50),
     chunks=st.integers(4, 20),
@@ -151,7 +152,7 @@ def test_steps_can_be_revised_and_replace_the_papers_keys() -> None:
     assert (job.work, job.most_workers) == (12, 2)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(
     slot=st.integers(1, 7200),
     rate=st.fractions(0, 100, max_denominator=1000),

@@ -18,6 +18,7 @@ from shadowprice.core.utility import (
     utility_record,
     utility_value,
 )
+from tests.support.examples import example_count
 
 positive = st.floats(0.01, 1e4)
 DRAWS = {
@@ -37,7 +38,7 @@ def test_every_family_is_drawn_and_told_of() -> None:
     assert not [kind for kind in FAMILIES if f"\n| `{kind}` | `" not in page]
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=example_count(200))
 @given(utilities)
 def test_utilities_never_rise_and_never_fall_below_zero(utility: Utility) -> None:
     values = utility.values(np.arange(60))
@@ -45,7 +46,7 @@ def test_utilities_never_rise_and_never_fall_below_zero(utility: Utility) -> Non
     assert (np.diff(values) <= 1e-12 * values[:-1]).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=example_count(200))
 @given(utilities)
 def test_logarithms_agree_where_nothing_underflows(utility: Utility) -> None:
     values = utility.values(np.arange(20))

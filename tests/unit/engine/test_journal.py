@@ -30,6 +30,7 @@ from shadowprice.engine.records import cluster_of, cluster_record, event_from_re
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.journaling import JournalObserver
 from tests.properties.test_engine import SEEDS, world
+from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.straggling_execution import StragglerExecution
 
@@ -69,7 +70,7 @@ def journal_of(path: Path, seed: int, kind: str = "planner") -> Engine:
         return simulation.run([writer])
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(deadline=None, derandomize=True, max_examples=example_count(30))
 @given(SEEDS, st.sampled_from(["planner", "reactive"]))
 def test_a_journal_replays_without_its_policy(
     tmp_path_factory: pytest.TempPathFactory, seed: int, kind: str
@@ -83,7 +84,7 @@ def test_a_journal_replays_without_its_policy(
     assert (again.ledger.used == engine.ledger.used).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=20)
+@settings(deadline=None, derandomize=True, max_examples=example_count(20))
 @given(SEEDS, st.sampled_from(["planner", "reactive"]))
 def test_every_prefix_is_the_state_of_its_time(
     tmp_path_factory: pytest.TempPathFactory, seed: int, kind: str

@@ -12,6 +12,7 @@ from shadowprice.core.cluster import Role, build_cluster
 from shadowprice.core.devices import whole_parts
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.engine.validation import never_fits
+from tests.support.examples import example_count
 from tests.support.workloads import job
 
 KINDS = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
@@ -33,7 +34,7 @@ def room(servers: list[tuple[Role, dict[str, int]]], role: Role, demand: dict[st
     return count
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=example_count(300))
 @given(SERVERS, AMOUNTS, AMOUNTS, st.integers(1, 4))
 def test_servers_filled_by_hand_agree(
     servers: list[tuple[Role, dict[str, int]]],

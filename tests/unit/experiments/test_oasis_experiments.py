@@ -19,6 +19,7 @@ from shadowprice.experiments.oasis import ratio, setting, testbed, timeliness, u
 from shadowprice.experiments.style import STYLE
 from shadowprice.inputs.files import read_cluster, read_jobs
 from shadowprice.traces.testbed import FAMILIES
+from tests.support.examples import sample
 
 QUICK = ExperimentSettings(quick=True)
 FEW = (setting.CLEARING, setting.THEORY)
@@ -232,7 +233,7 @@ def test_differences_on_the_testbed_are_paired_by_trial() -> None:
 
 
 def test_jobs_of_the_testbed_take_forty_minutes_to_two_hours_on_a_worker() -> None:
-    for seed in range(20):
+    for seed in sample(range(20)):
         _, jobs = testbed.declared(seed)
         assert len(jobs) == 12
         assert sorted({one.labels["family"] for one in jobs}) == sorted(FAMILIES)

@@ -7,6 +7,7 @@ from shadowprice.kernels.horizon.residues import residue_costs
 from shadowprice.kernels.horizon.search import best_schedule
 from tests.oracles.knapsack import best_payoff, brute_force_costs, random_instance, table_costs
 from tests.support.completion_costs import cost_bounds, every_cost
+from tests.support.examples import sample
 
 
 def assert_same(cost, gain, required, utility, costs, unit=1):
@@ -40,13 +41,13 @@ def assert_same(cost, gain, required, utility, costs, unit=1):
 
 
 def test_brute_force_agrees_on_tiny_instances():
-    for seed in range(250):
+    for seed in sample(range(250)):
         instance = random_instance(np.random.default_rng([1, seed]), 5, 3)
         assert_same(*instance, brute_force_costs(*instance[:3]), unit=(1, 7, 10**9)[seed % 3])
 
 
 def test_table_agrees_on_middling_instances():
-    for seed in range(800):
+    for seed in sample(range(800)):
         instance = random_instance(np.random.default_rng([2, seed]), 25, 8)
         assert_same(*instance, table_costs(*instance[:3]), unit=(1, 10**6)[seed % 2])
 
@@ -174,7 +175,7 @@ def test_a_gap_that_is_no_number_of_at_least_0_is_refused(gap):
         best_schedule(np.ones((2, 1)), np.ones(1, np.int64), 1, np.ones(2), gap=gap)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample(range(6)))
 def test_a_gap_holds_on_measured_curves_over_long_horizons(seed):
     """Slots whose costs are nearly, but not, equal: the hardest for the exact search."""
     rng = np.random.default_rng(seed)

@@ -23,6 +23,7 @@ from shadowprice.kernels.replanning.timeline import (
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.rolling.open_jobs import upper_hull
 from tests.oracles.standing import put_on
+from tests.support.examples import sample
 
 
 def unshared(resources: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +41,7 @@ def contents(line: Timeline, interval: int) -> list[tuple[int, ...]]:
     return sorted(rows)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sample(range(40)))
 def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     kinds, resources = int(rng.integers(1, 4)), int(rng.integers(1, 4))
@@ -69,7 +70,7 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
         assert contents(line, 0) == expected
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sample(range(60)))
 def test_where_workers_take_what_parameter_servers_need_these_go_first(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count, resources = int(rng.integers(1, 5)), int(rng.integers(1, 3))
@@ -160,7 +161,7 @@ def dual_value(value: np.ndarray, use: np.ndarray, weight: np.ndarray, budget: n
     return program.solve().objective
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sample(range(20)))
 def test_prices_of_one_resource_are_the_dual_optimum(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs = int(rng.integers(1, 30))
@@ -172,7 +173,7 @@ def test_prices_of_one_resource_are_the_dual_optimum(seed: int) -> None:
     assert dual == pytest.approx(dual_value(value, use, weight, budget), rel=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sample(range(20)))
 def test_prices_of_several_resources_bound_the_optimum_and_come_near(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs, resources = 40, 3

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.slots.rooms import room_costs, stand_in_slots, take_off
+from tests.support.examples import example_count
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -20,7 +21,7 @@ def room(free: np.ndarray, demand: np.ndarray) -> int:
     return count
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_costs_places_and_what_is_free_agree_with_counting(seed: int) -> None:
     rng = np.random.default_rng(seed)

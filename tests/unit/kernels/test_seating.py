@@ -13,6 +13,7 @@ from shadowprice.kernels.replanning.placement import Placements, place_paused_jo
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 from tests.oracles.standing import put_on
+from tests.support.examples import sample
 from tests.unit.kernels.test_standing import dense, drawn_jobs
 
 Array = np.ndarray[Any, Any]
@@ -92,7 +93,7 @@ class Twin:
             del below[row]
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", sample(range(80)))
 def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, servers, resources = int(rng.integers(1, 12)), int(rng.integers(1, 16)), 2

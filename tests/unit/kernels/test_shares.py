@@ -8,6 +8,7 @@ import pytest
 from shadowprice.kernels.reactive.satisfactory import progressive_filling
 from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
 from tests.oracles.elasticflow import share
+from tests.support.examples import sample
 
 SLOTS = 300
 
@@ -54,7 +55,7 @@ def _compare(rng: np.random.Generator) -> tuple[str, int]:
     return {1: "fewest", levels: "most"}.get(ceiling, "between"), end
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sample(range(40)))
 def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count, levels = int(rng.integers(1, 12)), int(rng.integers(1, 7))

@@ -23,6 +23,7 @@ from shadowprice.kernels.slots.rounding import mix
 from tests.oracles.pdors_schedule import best_payoff
 from tests.oracles.slot_cases import Slot, random_slot
 from tests.oracles.slot_placement import solve_slot
+from tests.support.examples import example_count
 
 METHODS = (RANDOMISED, EXACT, GREEDY)
 
@@ -76,7 +77,7 @@ def test_exact_placement_is_the_optimum_of_the_integer_program() -> None:
     assert solved > 150
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=example_count(60), deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     method=st.sampled_from(METHODS),

@@ -8,9 +8,10 @@ import pytest
 from shadowprice.kernels.prices.exponential import exponential_prices
 from shadowprice.kernels.slots.groups import SlotGroups
 from shadowprice.kernels.slots.states import PLACES, slot_states
+from tests.support.examples import sample
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sample(range(12)))
 def test_states_are_what_every_machine_is_in_every_slot(seed: int) -> None:
     rng = np.random.default_rng(seed)
     slots, machines, resources = 14, int(rng.integers(1, 7)), int(rng.integers(1, 4))

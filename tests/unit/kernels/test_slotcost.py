@@ -14,6 +14,7 @@ from shadowprice.kernels.prices.exponential import (
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.kernels.slots.groups import SlotGroups, group_servers
 from tests.oracles import slotcost as naive
+from tests.support.examples import sample
 
 
 class Pool:
@@ -52,7 +53,7 @@ class Pool:
         return naive.places(self.used[slot], self.capacity, prices, demand, share)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sample(range(60)))
 def test_costs_and_placements_agree_with_the_list_of_places(seed):
     rng = np.random.default_rng(seed)
     slots, resources = int(rng.integers(1, 6)), int(rng.integers(1, 5))

@@ -15,6 +15,7 @@ from shadowprice.kernels.replanning.placement import (
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS
 from tests.oracles import standing as twin
+from tests.support.examples import sample
 
 
 def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> JobArrays:
@@ -59,7 +60,7 @@ def dense(stood: Placements, rows: int, servers: int) -> tuple[np.ndarray, np.nd
     return workers, ps
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sample(range(60)))
 def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, servers, resources = int(rng.integers(1, 9)), int(rng.integers(1, 24)), 2
@@ -149,7 +150,7 @@ def packed(
 
 
 @pytest.mark.parametrize("rises", [False, True])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sample(range(40)))
 def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
     seed: int, rises: bool
 ) -> None:

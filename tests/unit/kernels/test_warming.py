@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.stopwatch import Stopwatch, working_time
+from tests.support.examples import example_count
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
@@ -184,7 +185,7 @@ def test_preparation_counts_once_and_stops_the_clock() -> None:
     assert working_time() <= working_time()
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=example_count(200))
 @given(st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.5, -1.0, float("inf"), float("nan")])))
 def test_the_order_is_numpy_s_stable_one(values: list[float]) -> None:
     array = np.array(values, dtype=np.float64)

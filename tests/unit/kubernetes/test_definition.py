@@ -23,6 +23,7 @@ from shadowprice.kubernetes.definition import (
 )
 from shadowprice.kubernetes.structural import SchemaError, to_structural_schema
 from shadowprice.service.state.submission import REVISABLE_KEYS
+from tests.support.examples import example_count
 
 RECORDED = """
 $ref $schema additionalItems additionalProperties allOf anyOf default definitions dependencies
@@ -145,7 +146,7 @@ def broken(programs: Programs, new: Any, old: Any = None) -> list[str]:
     return [message for program, message in programs if not program.evaluate(values)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(150), deadline=None)
 @given(spec=SPECS)
 def test_no_rule_refuses_what_the_models_take(rules: Programs, spec: dict[str, Any]) -> None:
     found = broken(rules, spec)

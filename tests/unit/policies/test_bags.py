@@ -26,6 +26,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.bags import places as places_by_definition
 from tests.oracles.bags import plans
 from tests.support.bag_cases import build_bag, exponential, pareto, place_cluster, random_bag_market
+from tests.support.examples import sample
 
 PRICES = {"prices": "given", "worker": {"L": 0.01, "U": {"gpu": 100.0}}}
 
@@ -58,7 +59,7 @@ def test_what_copies_cost_is_the_sum_over_slots() -> None:
         assert table[group, r - 1] == pytest.approx(r * float(price @ alive))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sample(range(40)))
 def test_the_cheapest_copies_are_near_the_best_ones_and_their_bound_is_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     groups, most = int(rng.integers(1, 3)), 6
@@ -102,7 +103,7 @@ def test_the_cheapest_copies_are_near_the_best_ones_and_their_bound_is_one(seed:
 
 
 def test_the_reserve_is_the_quantile_of_its_definition() -> None:
-    for seed in range(60):
+    for seed in sample(range(60)):
         made, _, worth = random_bag_market(seed)
         rng = np.random.default_rng(seed)
         tasks = [g for g, group in enumerate(made.groups) for _ in range(group.count)]
@@ -212,7 +213,7 @@ def test_a_later_deadline_and_a_looser_promise_never_pay_less() -> None:
         ).best()
         return -math.inf if plan is None else 1e4 - plan.cost
 
-    for seed in range(12):
+    for seed in sample(range(12)):
         by_deadline = [payoff(deadline, 0.05, seed) for deadline in (2.0, 3.0, 5.0, 8.0)]
         assert by_deadline == sorted(by_deadline)
         by_promise = [payoff(5.0, epsilon, seed) for epsilon in (0.01, 0.03, 0.1, 0.3)]
@@ -429,7 +430,7 @@ def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
 def test_a_bag_that_misses_its_deadline_is_given_up() -> None:
     on = place_cluster()
     dropped = None
-    for seed in range(60):
+    for seed in sample(range(60)):
         one = build_bag(on, pareto(6, 1.2, 0.6), deadline=1.7, miss_probability=0.5)
         record = simulated(on, [one], seed).jobs["bag"]
         if record.status is Status.DROPPED:

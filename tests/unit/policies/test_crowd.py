@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shadowprice.kernels.reactive.risk_reward import Candidates, admission, appraise
 from shadowprice.kernels.reactive.worth import TOLD, Worths
 from shadowprice.policies.baselines.crowd import OpenJobAppraisal
+from tests.support.examples import example_count
 
 
 def candidates(rng: np.random.Generator, jobs: int) -> Candidates:
@@ -28,7 +29,7 @@ def candidates(rng: np.random.Generator, jobs: int) -> Candidates:
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=example_count(80))
 @given(st.integers(0, 2**32 - 1))
 def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -21,6 +21,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.dorm.model import DormInstance, JobItem, solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
+from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import cluster, job, random_job
 from tests.unit.policies.test_drf import plain_filling
@@ -116,7 +117,7 @@ def random_instance(rng: np.random.Generator) -> DormInstance:
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(SEEDS)
 def test_the_program_finds_the_largest_utilisation(seed: int) -> None:
     instance = random_instance(np.random.default_rng(seed))
@@ -126,7 +127,7 @@ def test_the_program_finds_the_largest_utilisation(seed: int) -> None:
 
 
 def test_a_search_that_is_cut_short_keeps_what_stands() -> None:
-    for seed in range(20):
+    for seed in sample(range(20)):
         instance = random_instance(np.random.default_rng(seed))
         stands = sum(item.standing_gain for item in instance.items)
         assert solve(instance, node_limit=1, gap=0.0).utilisation >= stands - 1e-9
@@ -179,7 +180,7 @@ def loss(
 @pytest.mark.parametrize(("theta_1", "theta_2"), [(0.1, 0.1), (0.02, 0.5), (0.0, 1.0), (1.0, 0.0)])
 def test_every_recomputation_keeps_both_bounds(theta_1: float, theta_2: float) -> None:
     adjusted = 0
-    for seed in range(8):
+    for seed in sample(range(8)):
         rng = np.random.default_rng(seed)
         on = cluster(1, 1, gpus=int(rng.integers(2, 9)))
         jobs = [random_job(on, rng, f"job-{at}", latest=9) for at in range(14)]
@@ -195,7 +196,7 @@ def test_every_recomputation_keeps_both_bounds(theta_1: float, theta_2: float) -
     assert (adjusted > 0) == (theta_2 > 0)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.sampled_from([0, 8]))
 def test_every_job_is_admitted_and_ends(seed: int, exact_servers: int) -> None:
     engine = run_policy(
@@ -205,7 +206,7 @@ def test_every_job_is_admitted_and_ends(seed: int, exact_servers: int) -> None:
     assert all(record.status is not Status.DROPPED for record in engine.jobs.values())
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_classes_of_servers_keep_within_the_adjustments_too(seed: int) -> None:
     before: dict[str, Placement] = {}

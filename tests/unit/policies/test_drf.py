@@ -17,6 +17,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
+from tests.support.examples import example_count
 from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import GBPS, GIB, cluster, job, random_job
 
@@ -76,7 +77,7 @@ def plain_filling(on: Cluster, jobs: list[Job]) -> list[int]:
     return counts
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -103,7 +104,7 @@ def room_for(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
     return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_no_job_can_be_given_more_without_taking_from_another(seed: int) -> None:
     def watch(engine: Engine, slot: int) -> None:
@@ -123,7 +124,7 @@ def test_no_job_can_be_given_more_without_taking_from_another(seed: int) -> None
     assert not run_policy("drf", seed, {}, watch, both=False).open_jobs
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_every_job_ends_on_machines_that_carry_both(seed: int) -> None:
     engine = run_policy("drf", seed, {})

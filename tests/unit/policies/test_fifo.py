@@ -15,6 +15,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
+from tests.support.examples import example_count
 from tests.support.policy_runs import run_policy
 from tests.support.workloads import cluster, job
 
@@ -29,7 +30,7 @@ def places(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
     return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, CHOICES)
 def test_no_job_runs_before_an_earlier_one_and_the_head_waits_only_for_room(
     seed: int, workers: str | int
@@ -66,7 +67,7 @@ def test_no_job_runs_before_an_earlier_one_and_the_head_waits_only_for_room(
     assert all(r.status is not Status.DROPPED for r in engine.jobs.values())
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.integers(0, 3))
 def test_every_job_ends_on_machines_that_carry_both(seed: int, backfill: int) -> None:
     engine = run_policy("fifo", seed, {"backfill": backfill})

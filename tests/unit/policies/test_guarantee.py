@@ -24,6 +24,7 @@ from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.job_history_text import guarantee_text
 from shadowprice.simulator.driver import Simulation
+from tests.support.examples import example_count
 from tests.support.pdors_cases import random_pool, random_two_rate_job
 from tests.support.workloads import cluster, job, random_job
 
@@ -49,7 +50,7 @@ def ran(name: str, on: Cluster, jobs: list[Job], until: int | None, **options: A
     return policy, done
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_alone_is_when_oasis_completes_a_job_that_costs_nothing(seed: int) -> None:
     on, (one,) = random_world(seed, 1)
@@ -64,7 +65,7 @@ def test_alone_is_when_oasis_completes_a_job_that_costs_nothing(seed: int) -> No
         assert done[one.name] == one.arrival + slots - 1
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -80,7 +81,7 @@ def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
 
 
 @pytest.mark.parametrize("lower", ["guaranteed", "clearing", "theory"])
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(seed=SEEDS)
 def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
     """Against the exact optimum; with the guaranteed L the premise holds."""

@@ -34,6 +34,7 @@ from shadowprice.policies.oasis.policy import OasisPolicy, server_pools
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.oasis import Side, milp_payoff
+from tests.support.examples import sample
 from tests.support.policy_runs import random_world
 from tests.support.workloads import DIMENSIONS, GBPS, GIB, cluster, job, random_job
 
@@ -387,7 +388,7 @@ def test_one_machine_for_both_carries_workers_only_so_parameter_servers_find_no_
 
 
 def test_split_pools_hold_for_whole_runs() -> None:
-    for seed in range(10):
+    for seed in sample(range(10)):
         rng = np.random.default_rng(seed)
         on = cluster(0, 0, both=4)
         jobs = [random_job(on, rng, f"job-{at}") for at in range(8)]

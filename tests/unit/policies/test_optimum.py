@@ -37,6 +37,7 @@ from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.offline import brute_optimum, plain_optimum
+from tests.support.examples import example_count
 from tests.support.policy_runs import run_policy
 from tests.support.workloads import cluster, job, random_job
 
@@ -56,7 +57,7 @@ def small_world(seed: int, jobs: int, machines: int) -> tuple[Cluster, list[Job]
     return on, [random_job(on, rng, f"job-{at}", latest=3) for at in range(jobs)]
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_agrees_with_the_problem_as_printed(seed: int) -> None:
     on, jobs = small_world(seed, 4, 2)
@@ -69,7 +70,7 @@ def test_agrees_with_the_problem_as_printed(seed: int) -> None:
     assert found.bound >= plain.objective - 1e-6 * max(1.0, plain.objective)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_agrees_with_brute_force(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -95,7 +96,7 @@ def test_agrees_with_brute_force(seed: int) -> None:
     assert found.utility == pytest.approx(brute_optimum(on, jobs, 3), rel=1e-6, abs=1e-6)
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(SEEDS)
 def test_the_best_pattern_is_best(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -117,7 +118,7 @@ def test_the_best_pattern_is_best(seed: int) -> None:
     assert guess >= best
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(SEEDS)
 def test_packing_is_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -164,7 +165,7 @@ def earned(engine: Engine) -> float:
 
 @pytest.mark.parametrize("until", [6, 12, None])
 @pytest.mark.parametrize("horizon", [2, 6])
-@settings(deadline=None, derandomize=True, max_examples=10)
+@settings(deadline=None, derandomize=True, max_examples=example_count(10))
 @given(seed=SEEDS)
 def test_a_run_earns_what_was_planned_and_no_policy_earns_more(
     horizon: int, until: int | None, seed: int
@@ -180,7 +181,7 @@ def test_a_run_earns_what_was_planned_and_no_policy_earns_more(
         assert earned(Simulation(on, jobs, rival, until=until).run()) <= best * (1 + 1e-5) + 1e-6
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_nothing_can_be_gained_after_the_slots_that_are_looked_at(seed: int) -> None:
     """The problem as printed, over more slots than it needs, is worth no more."""
@@ -222,7 +223,7 @@ def test_a_plan_that_falls_short_in_the_last_slot_is_given_up_with_a_reason(
         assert record.refusal.reason is RefusalReason.TOO_LATE
 
 
-@settings(deadline=None, derandomize=True, max_examples=8)
+@settings(deadline=None, derandomize=True, max_examples=example_count(8))
 @given(SEEDS)
 def test_it_survives_lost_servers_and_cancelled_jobs(seed: int) -> None:
     engine = run_policy("optimum", seed, {}, until=14)
@@ -241,7 +242,7 @@ def test_a_displaced_job_is_planned_anew_and_a_returned_server_is_used() -> None
     assert {record.status for record in engine.jobs.values()} == {Status.FINISHED}
 
 
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(deadline=None, derandomize=True, max_examples=example_count(15))
 @given(SEEDS)
 def test_servers_that_change_before_anybody_arrives_are_as_if_they_had_always_been(
     seed: int,

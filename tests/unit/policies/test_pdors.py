@@ -38,6 +38,7 @@ from shadowprice.policies.pricing.offers import TooExpensiveProof
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.pdors_schedule import best_payoff
+from tests.support.examples import sample
 from tests.support.pdors_cases import (
     GBPS,
     PRICES,
@@ -538,7 +539,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
     monkeypatch.setattr(PdorsPricedJob, "outpriced", watched)
     rng = np.random.default_rng(17)
     refused = 0
-    for seed in range(8):
+    for seed in sample(range(8)):
         on = random_pool(rng, roles=roles)
         context = PolicyContext(on, None, None, seed)
         asked, plain = (

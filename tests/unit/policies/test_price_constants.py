@@ -26,7 +26,7 @@ from shadowprice.policies.pricing.constants import (
 )
 from shadowprice.policies.pricing.measures import ContributionCache, use_cache
 from tests.oracles.oasis import constants_as_printed
-from tests.support.examples import example_count
+from tests.support.examples import example_count, sample
 from tests.support.workloads import GBPS, GIB, cluster, job
 
 
@@ -67,7 +67,7 @@ def linear_jobs(seed: int) -> tuple[object, list[Job]]:
 @pytest.mark.parametrize("carries", ["workers", "ps"])
 def test_the_constants_are_those_printed_where_floats_suffice(carries: Carries) -> None:
     timespan = 40
-    for seed in range(40):
+    for seed in sample(range(40)):
         on, jobs = linear_jobs(seed)
         members = on.hosts_workers if carries == "workers" else on.hosts_ps  # type: ignore[attr-defined]
         learner = ConstantsLearner(PricePool.of(on, members), carries, timespan, timespan)  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def test_given_constants_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("floor", "known"), [("theory", True), ("theory", False), ("clearing", True)]
 )
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample(range(6)))
 def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
     seed: int, known: bool, floor: str
 ) -> None:

@@ -41,6 +41,7 @@ from shadowprice.policies.rolling.quotas import build_quotas
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation
+from tests.support.examples import sample
 from tests.support.workloads import DIMENSIONS, cluster, faster_together, job, random_job
 
 
@@ -290,7 +291,7 @@ def test_a_job_that_completes_only_where_it_does_not_restart_is_planned_before_l
     assert recorder.completions["long"] < 60
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sample(range(20)))
 def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = cluster(3, 2, 2)

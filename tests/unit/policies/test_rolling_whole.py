@@ -19,6 +19,7 @@ from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.open_jobs import ColocationFit
 from shadowprice.simulator.driver import Simulation
+from tests.support.examples import sample
 from tests.support.workloads import cluster, faster_together, job, random_job
 
 
@@ -93,7 +94,7 @@ def test_a_job_that_is_hardly_faster_on_one_server_takes_several() -> None:
     assert sum(slots[0]["a"].workers) == 12
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sample(range(40)))
 def test_alone_a_job_completes_as_soon_as_it_can(seed: int) -> None:
     """In each slot the better of the best on one server and the best over all of them."""
     rng = np.random.default_rng(seed)

@@ -27,6 +27,7 @@ from shadowprice.kernels.reactive.worth import TOLD, Worths, worth
 from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
+from tests.support.examples import example_count
 from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import cluster, job, random_utility
 
@@ -52,7 +53,7 @@ def test_the_kernel_knows_every_family() -> None:
             assert got == pytest.approx(utility_value(one, duration), rel=1e-12, abs=1e-300)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_the_ranking_is_the_sum_it_stands_for(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -148,7 +149,7 @@ def test_the_more_rewarding_runs_and_the_other_pauses() -> None:
     assert ran == [["cheap"]] * 2 + [["dear"]] * 2 + [["cheap"]] * 4
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=example_count(50))
 @given(SEEDS, st.sampled_from(["drawn", "most", "fewest", 2]))
 def test_a_job_waits_only_for_room_beside_more_rewarding_ones(seed: int, workers: Any) -> None:
     widths: dict[str, int] = {}
@@ -222,7 +223,7 @@ def places(free: np.ndarray, demand: np.ndarray, hosts: np.ndarray) -> int:
     return int((free[hosts][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_every_admitted_job_ends_on_machines_that_carry_both(seed: int) -> None:
     engine = run_policy("rrh", seed, {})

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shadowprice.core.utility import Linear, Sigmoid, Utility, _Family, utility_value
 from shadowprice.kernels.reactive.worth import TOLD, worth
 from shadowprice.policies.reactive.worths import LAST_KNOT, MOST_KNOTS, UtilityTable, knots
+from tests.support.examples import example_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Wrapped(_Family):
         return self.inner.values(durations)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(
     st.lists(st.integers(0, 40_000), min_size=1, max_size=6, unique=True),
     st.lists(st.floats(0.01, 1000.0), min_size=6, max_size=6),

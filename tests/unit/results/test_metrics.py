@@ -22,6 +22,7 @@ from shadowprice.results.metrics import common_completion, restricted_mean
 from shadowprice.results.run_directory import RunData, read_run
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import collect_seed_runs
+from tests.support.examples import example_count, sample
 
 SLOT = 600
 SEEDS = st.integers(0, 10_000)
@@ -77,7 +78,7 @@ def seconds(text: object) -> Fraction:
     return Fraction(str(text).removesuffix("s"))
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.sampled_from(["fifo", "drf"]))
 def test_times_targets_and_utilities_agree_with_the_clock(seed: int, policy: str) -> None:
     on, records, jobs = clocked(seed)
@@ -120,7 +121,7 @@ def test_times_targets_and_utilities_agree_with_the_clock(seed: int, policy: str
 
 def test_a_server_that_is_lost_never_raises_the_share_in_time() -> None:
     better = 0
-    for seed in range(30):
+    for seed in sample(range(30)):
         on, _, jobs = clocked(seed)
         whole = ran(on, jobs, "drf", until=12).summary["met_target"]
         lost = ran(on, jobs, "drf", until=12, incidents=[ServerLost(1, on.names[1])]).summary[
@@ -185,7 +186,7 @@ def test_completion_times_are_compared_on_the_same_jobs() -> None:
 def test_over_seeds_times_of_all_jobs_go_up_to_the_latest_end_of_each() -> None:
     """A policy that refuses much ends early: up to its own end it would look fast."""
     flattered, runs = 0, []
-    for seed in range(6):
+    for seed in sample(range(6)):
         on, _, jobs = clocked(seed)
         both = [ran(on, jobs, policy) for policy in ("fifo", "rrh")]
         end = max(run.summary["end"] for run in both)
@@ -197,7 +198,7 @@ def test_over_seeds_times_of_all_jobs_go_up_to_the_latest_end_of_each() -> None:
     trials = collect_seed_runs([(label, seed, run.info) for label, seed, run in runs])
     for policy in ("fifo", "rrh"):
         wanted = []
-        for seed in range(6):
+        for seed in sample(range(6)):
             end = max(run.summary["end"] for _, of, run in runs if of == seed)
             [mine] = [run for label, of, run in runs if (label, of) == (policy, seed)]
             wanted.append(restricted_mean(mine.jobs, end))

@@ -21,6 +21,7 @@ from shadowprice.results.observer import Observer
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.slot_snapshot import SlotSnapshot, amounts_of, slot_snapshot_of
 from shadowprice.simulator.scenario import Scenario, record_run
+from tests.support.examples import sample
 from tests.support.policy_runs import random_world
 from tests.unit.results.test_server_names import unfolded
 
@@ -49,7 +50,7 @@ def watched(policy: str, seed: int, **settings: Any) -> tuple[RunData, Seen]:
 
 
 @pytest.mark.parametrize("policy", ["fifo", "drf", "oasis"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample(range(6)))
 def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
     run, seen = watched(policy, seed)
     names = run.server_names
@@ -172,7 +173,7 @@ def test_ranges_columns_and_orders() -> None:
     assert keys == sorted(keys)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", sample(range(5)))
 def test_a_difference_adds_up(seed: int) -> None:
     first, second = watched("fifo", seed)[0], watched("drf", seed)[0]
     found = diff_runs(first, second)

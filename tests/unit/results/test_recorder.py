@@ -26,6 +26,7 @@ from shadowprice.results.run_directory import RunData
 from shadowprice.results.tables import plain
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.properties.test_engine import SEEDS, world
+from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 
@@ -73,7 +74,7 @@ def recorded(seed: int, kind: str) -> tuple[Cluster, list[Job], Account, RunData
     return on, jobs, account, record_run(scenario, kind, policy, observers=[account])
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.sampled_from(["planner", "reactive"]))
 def test_tables_agree_with_the_account(seed: int, kind: str) -> None:
     on, jobs, account, run = recorded(seed, kind)
@@ -103,7 +104,7 @@ def test_tables_agree_with_the_account(seed: int, kind: str) -> None:
     assert dict(run.jobs.select("job", "worker_slots").rows()) == by_job
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_heat_agrees_with_the_account(seed: int) -> None:
     on, _, account, run = recorded(seed, "planner")
@@ -121,7 +122,7 @@ def test_heat_agrees_with_the_account(seed: int) -> None:
             assert row[f"price_{resource}"] == pytest.approx(mean)
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_summary_counts_every_job_once(seed: int) -> None:
     _, jobs, account, run = recorded(seed, "reactive")
@@ -193,7 +194,7 @@ def test_bins_average_neighbours_once_there_are_too_many() -> None:
     assert np.isnan(bins.means()[3]).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(deadline=None, derandomize=True, max_examples=example_count(30))
 @given(st.lists(st.integers(0, 200), min_size=1, unique=True), st.integers(2, 9))
 def test_bins_lose_no_slot(slots: list[int], most: int) -> None:
     bins, slots = HeatBins(1, most=most), sorted(slots)

@@ -32,6 +32,7 @@ from shadowprice.results.run_builder import RunInput
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import SeedRuns, collect_seed_runs
+from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
@@ -247,7 +248,7 @@ def test_a_section_is_a_function() -> None:
 # ---------------------------------------------------------------- what a page carries
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(st.text(st.characters(codec=None), max_size=40))
 def test_any_text_is_harmless_and_seen(name: str) -> None:
     visible = inline_assets.escape_invisible(name)
@@ -316,7 +317,7 @@ def test_every_module_is_in_the_page() -> None:
 # ---------------------------------------------------------------- heat maps
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 30), st.booleans())
 def test_heat_maps_carry_their_values(seed: int, rows: int, bins: int, log: bool) -> None:
     rng = np.random.default_rng(seed)

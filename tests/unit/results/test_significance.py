@@ -16,11 +16,12 @@ from shadowprice.results.significance import (
     interval,
     paired_permutation_test,
 )
+from tests.support.examples import example_count
 
 SAMPLES = st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=9)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SAMPLES)
 def test_an_interval_is_students(sample: list[float]) -> None:
     got = interval(sample)
@@ -50,7 +51,7 @@ def test_a_single_value_has_no_interval() -> None:
         interval([])
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SAMPLES)
 def test_flipped_signs_are_scipys_exact_permutations(sample: list[float]) -> None:
     wanted = stats.permutation_test(
@@ -73,7 +74,7 @@ def test_many_pairs_are_drawn_and_agree_with_the_normal_approximation() -> None:
     assert paired_permutation_test(list(range(1, 41))) == pytest.approx(1 / 100_001)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_holm_steps_down(values: list[float]) -> None:
     got = holm_adjust(values)

@@ -16,6 +16,7 @@ from shadowprice.service.state.margins import MAX_GROUPS, NEWEST, Margins
 from shadowprice.service.state.operations import QuoteJob
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.timespan import ChangeTimespan
+from tests.support.examples import sample
 from tests.unit.service.test_durable_engine import Bench
 
 
@@ -39,7 +40,7 @@ def finished(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sample(range(4)))
 def test_at_least_95_percent_of_promises_are_kept_whatever_the_errors(seed: int) -> None:
     rng = np.random.default_rng(seed)
     draw = [
@@ -60,7 +61,7 @@ def test_at_least_95_percent_of_promises_are_kept_whatever_the_errors(seed: int)
     assert (widest == 0) == (seed == 3)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", sample(range(5)))
 def test_promises_are_kept_though_delays_come_in_bursts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     margins, kept, mean = Margins(), [], 0.0

@@ -25,6 +25,7 @@ from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.operations import CancelJob
 from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.store import tables
+from tests.support.examples import example_count
 from tests.support.simulated_hours import SLOT, Crash
 from tests.unit.service.test_durable_engine import Bench
 
@@ -282,7 +283,7 @@ def histories(draw: st.DrawFn) -> list[Moment]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=example_count(40), deadline=None)
 @given(history=histories(), crashes=st.sets(st.integers(0, 60), max_size=6))
 def test_any_history_is_kept_as_it_was_seen(history: list[Moment], crashes: Iterable[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

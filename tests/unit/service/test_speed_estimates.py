@@ -18,6 +18,7 @@ from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Constant, Linear
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.service.state.speed_estimates import SpeedEstimator, with_corrected_curve
+from tests.support.examples import sample
 
 CURVE = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}
 """Mini-batches a second; slots take 10 s."""
@@ -117,7 +118,7 @@ def test_corrected_curves_agree_with_the_sum_by_hand(
 def test_noise_is_no_news_and_a_change_is() -> None:
     """Slots that vary by a fifth around what was stated; then half as fast."""
     wrong, late = 0, 0
-    for seed in range(200):
+    for seed in sample(range(200)):
         luck = random.Random(seed)
         job = Running(_job())
         job.run(4, [30.0 * max(0.1, luck.gauss(1.0, 0.2)) for _ in range(20)])

@@ -1,4 +1,4 @@
-"""The store: its first migration, backups and indexes."""
+"""The store: its version, backups and indexes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     found.close()
 
 
-def test_the_migration_creates_the_tables_of_the_metadata(store: Store) -> None:
+def test_a_new_store_has_the_tables_and_the_newest_version(store: Store) -> None:
     with store.reading() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, tables.metadata) == []

@@ -22,6 +22,7 @@ from shadowprice.traces.records import SCHEMA, ImportTally, Trace, build_trace
 from shadowprice.traces.synthesis import SynthesisOptions, load_jobs, synthesize
 from shadowprice.traces.throughput import family_table, rate_at
 from shadowprice.traces.workload import NANO, Workload
+from tests.support.examples import example_count
 
 SLOT = Fraction(1200)
 
@@ -74,7 +75,7 @@ rows = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=120, derandomize=True)
+@settings(deadline=None, max_examples=example_count(120), derandomize=True)
 @given(
     rows=rows,
     seed=st.integers(0, 9),
@@ -119,7 +120,7 @@ def test_gpu_time_is_conserved(rows, seed, speed, elasticity, bandwidth):
         assert (workload.fewest == room).all()
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=example_count(60), derandomize=True)
 @given(
     iterations=st.lists(st.integers(1, 30_000_000), min_size=1, max_size=10),
     model=st.sampled_from([("bert", 64), ("vgg16", 256), ("LM", 5), ("deepspeech2", 32)]),

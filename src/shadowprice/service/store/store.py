@@ -11,6 +11,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -348,16 +349,23 @@ class Store:
     # ---------------------------------------------------------------- versions
 
     def _migrate(self, connection: Connection) -> None:
-        config = Config()
-        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-        config.attributes["connection"] = connection
-        scripts = ScriptDirectory.from_config(config)
-        version = self._version(connection)
+        """Create the tables of a new database, or upgrade those of an older version."""
+        from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  # slow to load
+
+        scripts = _load_migrations()
+        with connection.begin():
+            context = MigrationContext.configure(connection)
+            version = context.get_current_revision()
         if version is None and self.embedded and self._presence.must_exist():
             self._presence.refuse("holds no data")
-        if version is not None and version not in {
-            script.revision for script in scripts.walk_revisions()
-        }:
+        if version == scripts.get_current_head():
+            return
+        if version is None:
+            with connection.begin():
+                tables.metadata.create_all(connection)
+                context.stamp(scripts, "head")
+            return
+        if version not in {script.revision for script in scripts.walk_revisions()}:
             raise InputError(
                 Fault(
                     f"--data {self.shown}",
@@ -365,17 +373,10 @@ class Store:
                     UNKNOWN_FORMAT_HINT,
                 )
             )
-        if version == scripts.get_current_head():
-            return
+        config = _migration_config()
+        config.attributes["connection"] = connection
         with connection.begin():
             command.upgrade(config, "head")
-
-    @staticmethod
-    def _version(connection: Connection) -> str | None:
-        from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  # slow to load
-
-        with connection.begin():
-            return MigrationContext.configure(connection).get_current_revision()
 
     # ---------------------------------------------------------------- writing
 
@@ -452,6 +453,17 @@ class Store:
                 select(tables.meta.c.value).where(tables.meta.c.key == key)
             ).scalar()
         return None if value is None else str(value)
+
+
+def _migration_config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+@cache
+def _load_migrations() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_migration_config())
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:
