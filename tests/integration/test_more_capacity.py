@@ -118,6 +118,10 @@ def test_a_trace_says_what_it_lacks(call: Call, capsys: pytest.CaptureFixture[st
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("drawn at random with seed 0: the model families of 20 jobs")
     assert "the utilities and targets of 20 jobs" in first
+    # A comparison over seeds names them all.
+    assert main(["compare", "--trace", drawn, "-p", "rolling", "--seeds", "3", "-q"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("drawn at random with 3 seeds, 0 to 2: the model families of 20 jobs")
     # Jobs of one's own log stay as they are.
     assert main(["compare", "--trace", "csv:log.csv", "-p", "rolling,fifo", "-q"]) == 0
     assert "drawn" not in capsys.readouterr().out

@@ -134,13 +134,19 @@ def comparison_to_record(
     return record if trials is None else record | {"trials": trials}
 
 
-def drawn_text(drawn: Sequence[str], seed: int) -> str:
-    """Return the sentence about what was drawn at random; empty if nothing was."""
+def drawn_text(drawn: Sequence[str], seeds: Sequence[int]) -> str:
+    """Return the sentence about what was drawn at random; empty if nothing was.
+
+    ``seeds`` are those of the results that it stands beside.
+    """
     if not drawn:
         return ""
     *others, last = drawn
     listed = f"{', '.join(others)} and {last}" if others else last
-    return f"drawn at random with seed {seed}: {listed}; --seeds 10 shows what other draws change"
+    if len(seeds) == 1:
+        hint = "--seeds 10 shows what other draws change"
+        return f"drawn at random with seed {seeds[0]}: {listed}; {hint}"
+    return f"drawn at random with {len(seeds)} seeds, {min(seeds)} to {max(seeds)}: {listed}"
 
 
 def is_comparison(path: Path) -> bool:
@@ -176,7 +182,7 @@ def write_comparison(
         [(row.name, row.texts, row.best) for row in rows_of(runs)],
         record,
         gains,
-        drawn_text(drawn, runs[0].info["seed"]),
+        drawn_text(drawn, [runs[0].info["seed"]]),
     )
     (folder / PAGE).write_text(page, encoding="utf-8")
     write_json(folder / JSON_FILE, comparison_to_record(runs, record, gains, drawn))

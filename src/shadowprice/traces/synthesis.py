@@ -180,12 +180,16 @@ def _drawn(
     unknown = sum(
         pair not in known and curve is None for pair, curve in zip(pairs, curves, strict=True)
     )
-    utilities = frame["deadline"].null_count()
+    is_default = options.utility == "default"
+    untargeted = frame["deadline"].null_count()
     counts = (
         ("model families", 0 if options.elasticity == 1 else unknown),
-        ("utilities and targets", 0 if options.utility == "default" else utilities),
+        ("utilities and targets", 0 if is_default else untargeted),
+        ("values of deadlines", 0 if is_default else frame.height - untargeted),
     )
-    return tuple(f"the {noun} of {count:,} jobs" for noun, count in counts if count)
+    return tuple(
+        f"the {noun} of {count:,} job{'s' if count > 1 else ''}" for noun, count in counts if count
+    )
 
 
 def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:

@@ -164,6 +164,10 @@ def test_a_deadline_is_met_exactly_when_the_job_ends_by_it():
         1300 / 1200 - 2
     )  # kept by no slot, and said so
     assert any(note.startswith("1 deadlines fall before") for note in workload.notes)
+    assert workload.drawn[1:] == (
+        "the utilities and targets of 1 job",
+        "the values of deadlines of 2 jobs",
+    )
 
 
 def test_a_stretched_duration_is_a_target_on_the_clock():

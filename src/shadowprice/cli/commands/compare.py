@@ -431,7 +431,8 @@ def _print(
         print_json(comparison_to_record(runs, record, gains, drawn))
         return
     if drawn:
-        stdout().print(drawn_text(drawn, runs[0].info["seed"]), soft_wrap=True, markup=False)
+        seeds = [runs[0].info["seed"]] if trials is None else trials.seeds
+        stdout().print(drawn_text(drawn, seeds), soft_wrap=True, markup=False)
     stdout().print(summary_table(runs) if trials is None else seeds_table(trials))
     if trials is not None and trials.remark:
         stderr().print(f"note: {trials.remark}", soft_wrap=True)

@@ -438,11 +438,11 @@ async def explain(
         omitted=gap,
         generations=runs,
         lines=[_line(service, event) for event in events],
-        outlook=await _outlook(service, view) if outlook else None,
+        outlook=await _outlook(service, view, caller.scope) if outlook else None,
     )
 
 
-async def _outlook(service: Service, view: JobView) -> JobOutlook | None:
+async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOutlook | None:
     """Return the outlook of a job that waits or was refused; None for others and without quotes."""
     if view.state not in {State.STANDBY, State.REFUSED}:
         return None
@@ -451,7 +451,7 @@ async def _outlook(service: Service, view: JobView) -> JobOutlook | None:
         return None
     waits = view.state is State.STANDBY
     try:
-        return await service.outlooks.build(service.writing, stored[1], waits=waits)
+        return await service.outlooks.build(service.writing, stored[1], tenant=tenant, waits=waits)
     except ProblemError as error:
         if error.code == "overloaded":
             raise
@@ -632,5 +632,7 @@ async def quote(
     if not outlook or resource.answer == "admitted":
         return resource
     waits = resource.answer == "queued"
-    answer = await service.outlooks.build(driver, submission.record, waits=waits)
+    answer = await service.outlooks.build(
+        driver, submission.record, tenant=caller.scope, waits=waits
+    )
     return resource.model_copy(update={"outlook": answer})

@@ -10,7 +10,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
@@ -40,8 +42,8 @@ log = logging.getLogger("shadowprice.service")
 LIMIT_SECONDS: Final = 0.9
 """Processor time after which an answer starts no further quote or slot; one may take longer."""
 
-MAX_REQUESTS: Final = 16
-"""Maximum number of requests that wait for an answer."""
+MAX_REQUESTS: Final = 4
+"""Maximum number of requests of one tenant that wait for an answer."""
 
 START_SHARE: Final = 0.4
 """Share of it in which the slots up to the start of a waiting job are planned."""
@@ -56,31 +58,69 @@ class _TimeUpError(Exception):
 
 
 class OutlookQueue:
-    """Builds outlooks in a thread, one at a time: two would share one interpreter."""
+    """Builds outlooks in a thread, one at a time: two would share one interpreter.
+
+    Tenants take turns, so that the requests of one delay those of another by one outlook.
+    """
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._requests = 0
+        self._waiting: dict[str | None, deque[asyncio.Future[None]]] = {}
+        self._is_busy = False
 
-    async def build(self, driver: Driver, record: Mapping[str, Any], *, waits: bool) -> JobOutlook:
-        """Return the outlook of a job; the arguments are those of `build_outlook`.
+    async def build(
+        self, driver: Driver, record: Mapping[str, Any], *, tenant: str | None, waits: bool
+    ) -> JobOutlook:
+        """Return the outlook of a job; the other arguments are those of `build_outlook`.
+
+        ``tenant`` is the one that asks, None for an operator.
 
         Raises
         ------
         ProblemError
-            If too many requests wait.
+            If too many requests of the tenant wait.
         ShadowpriceError
             If the policy gives no quotes, or the cluster lacks a resource that the job names.
         """
-        if self._requests >= MAX_REQUESTS:
-            raise ProblemError("overloaded", f"{MAX_REQUESTS} requests for advice already wait")
-        self._requests += 1
+        async with self.turn(tenant):
+            fork = await driver.do(ForkEngine(JobSpec.model_validate(record)))
+            return await asyncio.to_thread(build_outlook, fork, record, waits=waits)
+
+    @asynccontextmanager
+    async def turn(self, tenant: str | None) -> AsyncIterator[None]:
+        """Wait until it is this request's turn, and run a block during it."""
+        if self._is_busy:
+            requests = self._waiting.setdefault(tenant, deque())
+            if len(requests) >= MAX_REQUESTS:
+                raise ProblemError("overloaded", f"{MAX_REQUESTS} requests for advice already wait")
+            turn = asyncio.get_running_loop().create_future()
+            requests.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self._next()  # the turn began before the request was cancelled
+                elif turn in requests:
+                    requests.remove(turn)
+                raise
+        self._is_busy = True
         try:
-            async with self._turn:
-                fork = await driver.do(ForkEngine(JobSpec.model_validate(record)))
-                return await asyncio.to_thread(build_outlook, fork, record, waits=waits)
+            yield
         finally:
-            self._requests -= 1
+            self._next()
+
+    def _next(self) -> None:
+        """Begin the turn of the tenant that has waited for the most turns."""
+        while self._waiting:
+            tenant, requests = next(iter(self._waiting.items()))
+            del self._waiting[tenant]
+            while requests:
+                turn = requests.popleft()
+                if not turn.cancelled():
+                    if requests:
+                        self._waiting[tenant] = requests  # behind all other tenants
+                    turn.set_result(None)
+                    return
+        self._is_busy = False
 
 
 @dataclass(frozen=True, slots=True)
