@@ -14,6 +14,7 @@ SUITE ?= default
 EXAMPLE ?= live
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
+PROPERTIES ?= $$(grep -rl support.examples tests --include 'test_*.py')
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 # pip compiles on one processor. Errors are ignored because some installed files are templates, or for other Python versions.
@@ -32,8 +33,8 @@ about.default := everything that needs no other software
 needs.default := $(TESTS_STAMP)
 run.default = $(BIN)/shadowprice warm && $(PYTEST) -n 6 $(BY_FILE) $(PLAIN)
 
-about.properties := random tests with all their examples, and all hostile inputs; the default suite runs a quarter of them
-run.properties = SHADOWPRICE_TEST_EXAMPLES=all $(PYTEST) -n 2 $(BY_FILE) $(PLAIN) $$(grep -rl support.examples tests --include 'test_*.py')
+about.properties := random tests with all their examples, and all hostile inputs (PROPERTIES: files); the default suite runs a quarter of them
+run.properties = SHADOWPRICE_TEST_EXAMPLES=all $(PYTEST) -n 2 $(BY_FILE) $(PLAIN) $(PROPERTIES)
 
 about.kernels := kernels compiled in fresh processes
 run.kernels = $(PYTEST) -n 2 --dist worksteal -m compiles tests/unit/kernels

@@ -25,6 +25,7 @@ if not all(importlib.util.find_spec(one) for one in ("torch", "fsspec", "sklearn
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from tests.train.forking import CONTEXT
 from tests.train.servers import generations
 
 from shadowprice.training import servers
@@ -65,7 +66,7 @@ def exchanges(megabytes: int, *, memory: bool) -> tuple[list[float], float]:
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     gradient = torch.ones(megabytes * 250_000)
     arguments = (store.port, gradient.nbytes if memory else -gradient.nbytes)
-    process = generations._context.Process(target=serve, args=arguments, daemon=True)
+    process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
     process.start()
     link = pair(store, "link", 0, timedelta(seconds=120))
     assert take_offer(link) is memory

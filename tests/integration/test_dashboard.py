@@ -36,6 +36,7 @@ from tests.integration.test_pages_in_browser import (
     browser,
     numbers_of,
 )
+from tests.support import axe
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -179,9 +180,14 @@ def test_every_view_is_drawn_whole(
     browser: Browser, live: RunningService, width: int, scheme: str
 ) -> None:
     with Visit(browser, width, scheme) as visit:
+        axe.prepare(visit.context)
+        visit.page.goto(live.address)
+        visit.page.get_by_label("Token").wait_for()
+        assert axe.objections(visit.page, "sign in") == []
         page = enter(visit, live.address, operator(live))
         for view in VIEWS:
             go(page, view)
+            assert axe.objections(page, view) == []
             assert page.evaluate(OVERFLOWING) == [], view
             assert page.evaluate(NAMELESS) == [], view
             assert page.evaluate(BLANK) == 0, view
@@ -193,6 +199,23 @@ def test_every_view_is_drawn_whole(
         assert not any(operator(live) in url for url in visit.requests)
         assert page.evaluate("[localStorage.length, sessionStorage.length]") == [0, 1]
         assert operator(live) not in page.content()
+        assert _dialogs(page) == []
+
+
+def _dialogs(page: Page) -> list[str]:
+    """Look at every kind of dialog: one that warns, one with fields, one with a fault in it."""
+    go(page, "#/")
+    page.get_by_role("button", name="Drain g-0").click()
+    page.locator("dialog[open]").wait_for()
+    found = axe.objections(page, "drain")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Add servers").click()
+    page.get_by_label("Name", exact=True).fill("g-0")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.locator("dialog .note.bad").wait_for()
+    found += axe.objections(page, "add servers")
+    page.keyboard.press("Escape")
+    return found
 
 
 def test_themes_are_chosen_and_kept(browser: Browser, live: RunningService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ from shadowprice.executors.contract import ObservedJob, ServerAllocation
 from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator
 from tests.integration.test_observing import CLUSTER, Witness, short
 from tests.integration.test_pages_in_browser import BLANK, NAMELESS, OVERFLOWING, Visit, browser
+from tests.support import axe
 from tests.support.services import RunningService, run_service
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -69,9 +71,11 @@ def test_both_sides_are_drawn(
     browser: Browser, watched: RunningService, width: int, scheme: str
 ) -> None:
     with Visit(browser, width, scheme) as visit:
+        axe.prepare(visit.context)
         page = enter(visit, watched.address, operator(watched), "#/observed")
         page.get_by_role("link", name="a", exact=True).wait_for()
         page.get_by_role("heading", name="What really ran where").wait_for()
+        assert axe.objections(page, "observed") == []
         assert page.evaluate(OVERFLOWING) == []
         assert page.evaluate(NAMELESS) == []
         assert page.evaluate(BLANK) == 0
@@ -85,6 +89,13 @@ def test_both_sides_are_drawn(
         assert page.get_by_text("ran without being submitted here: their").count() == 1
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
+        asked = watched.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 1}})
+        run = asked.json()["id"]
+        page.evaluate("(hash) => { location.hash = hash }", f"#/whatif/{run}")
+        page.get_by_role("heading", name=f"What if {run}").wait_for()
+        assert axe.objections(page, "what-if, running") == []
+        page.get_by_text("Gain", exact=True).wait_for(timeout=WAIT_LIMIT_SECONDS * 1_000)
+        assert axe.objections(page, "what-if") == []
 
 
 def test_who_commands_has_no_such_page_and_tenants_ask_no_what_ifs(
@@ -111,9 +122,10 @@ def test_what_if_is_asked_watched_and_told(browser: Browser, watched: RunningSer
         page.get_by_label("g", exact=True).fill("2")
         page.get_by_label("Policy").select_option("drf")
         page.get_by_role("button", name="Find out").click()
-        page.get_by_role("heading", name="What if 1").wait_for()
-        page.get_by_text("Gain", exact=True).wait_for(timeout=120_000)
-        told = watched.client.get("/v1/whatif/1").json()
+        page.get_by_role("heading", name=re.compile(r"What if \d")).wait_for()
+        page.get_by_text("Gain", exact=True).wait_for(timeout=WAIT_LIMIT_SECONDS * 1_000)
+        run = page.url.rpartition("/")[2]
+        told = watched.client.get(f"/v1/whatif/{run}").json()
         assert told["question"]["servers"] == {"g": 2}
         assert told["question"]["policy"] == "drf"
         row = page.locator("tbody tr[data-key='total_utility']")

@@ -19,6 +19,7 @@ from shadowprice.results.report.page import render_report
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import ScenarioSource
+from tests.support import axe
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
@@ -263,14 +264,16 @@ def test_a_picture_of_a_whole_page_has_every_chart(
 
 
 @pytest.mark.parametrize(
-    "name", ["planned", "flat", "refused", "none", "hostile", "comparison", "money"]
+    "name", ["planned", "flat", "refused", "none", "hostile", "promised", "comparison", "money"]
 )
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
 def test_pages_are_drawn_whole(
-    browser: Browser, pages: dict[str, Path], name: str, width: int, scheme: str
+    browser: Browser, pages: dict[str, Path], name: str, width: int, scheme: Any
 ) -> None:
     with Visit(browser, width, scheme) as visit:
+        axe.prepare(visit.context)
         page = visit.open(pages[name])
+        assert axe.objections(page, name) == []
         charts = page.locator(".chart .canvas canvas").count()
         assert charts == page.locator(".chart").count()
         assert charts >= (0 if name == "none" else 3)
@@ -280,9 +283,15 @@ def test_pages_are_drawn_whole(
         page.emulate_media(media="print")
         page.emulate_media(media="screen", color_scheme="dark" if scheme == "light" else "light")
         assert page.evaluate(BLANK) == 0
+        page.emulate_media(media="screen", color_scheme=scheme)
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
         assert visit.requests == [pages[name].as_uri()]
+        job = page.locator("table a, table button").first
+        if job.count():
+            job.click()
+            if page.locator("dialog[open]").count():
+                assert axe.objections(page, f"{name}, a story") == []
 
 
 def test_the_policy_of_the_page_stops_other_scripts_and_requests(

@@ -39,10 +39,26 @@ def server() -> Iterator[Server]:
     logging.disable(logging.NOTSET)
 
 
-def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path: Path) -> None:
-    with run_service(tmp_path, policy="oasis", data=server.url) as first:
+def _databases(server: Server) -> Iterator[str]:
+    """Make a database that is empty, again and again."""
+    engine = create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    while True:
+        name = f"whole_{uuid4().hex}"
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        yield server.url.removesuffix("postgres") + name
+
+
+@pytest.fixture
+def database(server: Server) -> str:
+    """The address of an empty database."""
+    return next(_databases(server))
+
+
+def test_one_writes_the_other_stands_by_and_takes_over(database: str, tmp_path: Path) -> None:
+    with run_service(tmp_path, policy="oasis", data=database) as first:
         told = first.client.post("/v1/jobs", json=job("kept")).json()
-        second = _standby(server, tmp_path)
+        second = run_service(tmp_path, policy="oasis", data=database)
         with second as standby:
             assert standby.client.get("/healthz").status_code == 200
             assert standby.client.get("/readyz").json() == {"status": "standby"}
@@ -61,8 +77,8 @@ def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path:
             assert standby.client.get("/v1/jobs/stale").status_code == 404
 
 
-def test_jobs_are_found_by_a_part_of_their_name(tmp_path: Path) -> None:
-    with postgres() as server, run_service(tmp_path, data=server.url) as live:
+def test_jobs_are_found_by_a_part_of_their_name(database: str, tmp_path: Path) -> None:
+    with run_service(tmp_path, data=database) as live:
         names = ["lr_01", "LR-02", "lrx0", "a%b", "a\\b", "it's"]
         for name in names:
             assert live.client.post("/v1/jobs", json=job(name)).status_code == 200
@@ -74,13 +90,13 @@ def test_jobs_are_found_by_a_part_of_their_name(tmp_path: Path) -> None:
 
 
 def test_one_without_the_records_of_what_runs_lets_another_write(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with postgres() as server, caplog.at_level(logging.WARNING), ExitStack() as ends:
+    with caplog.at_level(logging.WARNING), ExitStack() as ends:
 
         def begun(records: str) -> AbstractContextManager[RunningService]:
             executor = LocalExecutor(ExecutorOptions(str(tmp_path / records)))
-            return run_service(tmp_path, data=server.url, executor=executor)
+            return run_service(tmp_path, data=database, executor=executor)
 
         with begun("one") as first:
             assert first.client.get("/readyz").status_code == 200
@@ -93,12 +109,10 @@ def test_one_without_the_records_of_what_runs_lets_another_write(
         assert caplog.text.count("standing by: ") == 1
 
 
-def _standby(server: Server, folder: Path):
-    return run_service(folder, policy="oasis", data=server.url)
-
-
-def test_a_server_that_dies_costs_nothing_that_was_answered(server: Server, tmp_path: Path) -> None:
-    with run_service(tmp_path, policy="oasis", data=server.url) as live:
+def test_a_server_that_dies_costs_nothing_that_was_answered(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    with run_service(tmp_path, policy="oasis", data=database) as live:
         names = [f"survives-{at}" for at in range(5)]
         for name in names:
             assert live.client.post("/v1/jobs", json=job(name)).status_code == 200
@@ -156,9 +170,11 @@ class Between:
             one.close()
 
 
-def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(tmp_path: Path) -> None:
-    with postgres() as server, closing(Between(server.port)) as between:
-        url = server.url.replace(f":{server.port}/", f":{between.port}/")
+def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    with closing(Between(server.port)) as between:
+        url = database.replace(f":{server.port}/", f":{between.port}/")
         with run_service(tmp_path, policy="oasis", data=url) as live:
             assert live.client.post("/v1/jobs", json=job("before")).status_code == 200
             between.lose()
@@ -166,21 +182,20 @@ def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(tmp_pat
             assert live.client.get("/v1/jobs/before").json()["state"] == "admitted"
 
 
-def test_accounts_are_kept_there_as_well(tmp_path: Path) -> None:
+def test_accounts_are_kept_there_as_well(database: str, tmp_path: Path) -> None:
     budget = {"points": 99_999_999.5, "period": "7d", "since": "9999-01-01T00:00:00Z"}
-    with postgres() as server:
-        with run_service(tmp_path, policy="oasis", data=server.url) as live:
-            for tenant in ("vision", "speech"):
-                told = live.client.put(f"/v1/tenants/{tenant}", json={"budget": budget}).json()
-                assert told["account"]["held"] == 99_999_999.5
-            for at in range(12):  # until places cost something
-                live.client.post("/v1/jobs", json=job(f"job-{at}", tenant="vision"))
-            live.client.delete("/v1/jobs/job-11")
-            before = live.client.get("/v1/tenants/vision/statement").json()
-            assert {"grant", "debit", "refund"} == {one["kind"] for one in before["entries"]}
-        with run_service(tmp_path, policy="oasis", data=server.url) as again:
-            assert again.client.get("/v1/tenants/vision/statement").json() == before
-            check_ledger(again.service.store)
+    with run_service(tmp_path, policy="oasis", data=database) as live:
+        for tenant in ("vision", "speech"):
+            told = live.client.put(f"/v1/tenants/{tenant}", json={"budget": budget}).json()
+            assert told["account"]["held"] == 99_999_999.5
+        for at in range(12):  # until places cost something
+            live.client.post("/v1/jobs", json=job(f"job-{at}", tenant="vision"))
+        live.client.delete("/v1/jobs/job-11")
+        before = live.client.get("/v1/tenants/vision/statement").json()
+        assert {"grant", "debit", "refund"} == {one["kind"] for one in before["entries"]}
+    with run_service(tmp_path, policy="oasis", data=database) as again:
+        assert again.client.get("/v1/tenants/vision/statement").json() == before
+        check_ledger(again.service.store)
 
 
 @pytest.mark.parametrize("what", ["done", "failed", "cancel", "a tenant", "submit several"])
@@ -190,20 +205,10 @@ def test_what_fails_leaves_no_trace_there_either(
     assert fails_and_is_asked_again(_databases(server), "rolling", what, monkeypatch, again=True)
 
 
-def _databases(server: Server) -> Iterator[str]:
-    """Make a database that is empty, again and again."""
-    engine = create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    while True:
-        name = f"whole_{uuid4().hex}"
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        yield server.url.removesuffix("postgres") + name
-
-
 def test_a_null_character_is_refused_before_the_server_sees_it(
-    server: Server, tmp_path: Path
+    database: str, tmp_path: Path
 ) -> None:
-    with run_service(tmp_path, policy="oasis", data=server.url) as live:
+    with run_service(tmp_path, policy="oasis", data=database) as live:
         for path in ("/v1/jobs?tenant=a%00", "/v1/jobs/a%00", "/v1/decisions?job=%00"):
             answer = live.client.get(path)
             assert answer.status_code == 422, answer.text

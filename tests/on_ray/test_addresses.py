@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,18 +174,26 @@ def test_runs_are_spread_by_either_address(inside: StartedCluster) -> None:
                 spread.run(int, [("x",)], lambda _: None, took)
 
 
-def test_commands_take_either_address(
+def test_a_comparison_by_either_address_is_that_of_one_machine(
     inside: StartedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = Path(__file__).parents[2] / "examples"
     words = ["compare", "-c", str(root / "cluster.yaml"), "-j", str(root / "jobs.yaml"), "-q"]
-    words += ["-p", "fifo,drf", "--out"]
+    # Files of this machine go to the nodes with the runs.
+    policy = tmp_path / "policy.py"
+    shutil.copy(root / "policy.py", policy)
+    words += ["-p", f"fifo,drf,{policy}:FirstFit", "--seeds", "2", "--out"]
     assert main([*words, str(tmp_path / "here")]) == 0
     for name, address in (("client", inside.by_client), ("ray", "ray")):
         assert main([*words, str(tmp_path / name), "--on", address]) == 0
-        for policy in ("fifo", "drf"):
-            for file in ("jobs.parquet", "allocations.parquet"):
-                here, there = (tmp_path / one / policy / file for one in ("here", name))
-                assert here.read_bytes() == there.read_bytes()
+        assert not (tmp_path / f"{name}.runs").exists()
+        for label in ("fifo", "drf", "policy.FirstFit"):
+            here, there = (tmp_path / one / label for one in ("here", name))
+            files = {path.name for path in here.iterdir()}
+            assert files == {path.name for path in there.iterdir()}
+            for file in files - {"run.json", "report.html"}:  # these tell how long it took
+                assert (here / file).read_bytes() == (there / file).read_bytes(), file
+            told = [json.loads((one / "run.json").read_text()) for one in (here, there)]
+            assert told[0]["summary"] == told[1]["summary"]
     assert capsys.readouterr().err == ""
     assert "RAY_ADDRESS" not in os.environ

@@ -58,6 +58,8 @@ class RayCluster:
                         node_name=name,
                         node_ip_address=ADDRESS,
                         object_store_memory=80 << 20,
+                        # One process a node, for output that nothing of Shadowprice reads.
+                        include_log_monitor=False,
                         **more,
                     )
                 except Exception as error:  # Ray gives a raylet 30 s, which a busy machine exceeds

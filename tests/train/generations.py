@@ -6,7 +6,6 @@ Processes are forked from one that has torch in memory, so that a generation tak
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import runpy
 import signal
@@ -26,16 +25,13 @@ from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import environment_of, processes_of
 from tests.train.backends import share_gpus
+from tests.train.forking import CONTEXT, preload
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PATIENCE = 280.0
 """Seconds that anything may take on a busy machine."""
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    # Optimizers and DistributedDataParallel load torch._dynamo when they are first made.
-    ["torch._dynamo", "shadowprice.training.allreduce.run", "tests.train.generations", "pytest"]
-)
+preload("shadowprice.training.allreduce.run", __name__, "pytest")
 
 
 def _run(environment: dict[str, str], script: str, words: Sequence[str], log: str) -> None:
@@ -138,7 +134,7 @@ class Job:
             told["SHADOWPRICE_PROGRESS_FILE"] = str(self.folder / "progress.json")
             log = str(self.folder / f"{self.generation}-{process.rank}.log")
             arguments = (told, str(SCRIPTS / self.script), [*self.words, *words], log)
-            one = _CONTEXT.Process(target=_run, args=arguments)
+            one = CONTEXT.Process(target=_run, args=arguments)
             one.start()
             processes.append(one)
         generation = Generation(processes, self.folder, self.generation)

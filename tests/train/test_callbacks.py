@@ -16,9 +16,12 @@ from shadowprice.training import TrainingError
 from shadowprice.training.callbacks import seals
 from shadowprice.training.callbacks.following import divided
 from shadowprice.training.generation import nccl_here
+from tests.train.forking import preload
 from tests.train.generations import Job
 
 pytestmark = pytest.mark.train
+
+preload("tests.train.scripts.libraries")
 
 
 def test_a_sealed_checkpoint_is_whole_until_a_byte_of_it_changes(tmp_path: Path) -> None:

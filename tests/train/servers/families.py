@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from shadowprice.jobs import STOPPED
+from tests.train.forking import preload
 from tests.train.servers import generations
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +41,7 @@ WAYS = {
 # What processes are forked from loads the models, once.
 _example = runpy.run_path(str(EXAMPLE))
 _example["models"]()
-generations.preload(__name__)
+preload(__name__)
 
 
 def learn(words: Sequence[str]) -> None:

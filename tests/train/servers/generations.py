@@ -15,18 +15,13 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.train.backends import share_gpus
+from tests.train.forking import CONTEXT, preload
 
 PATIENCE = 240.0
 """Seconds that anything may take on a busy machine."""
 
 Process = multiprocessing.context.ForkServerProcess
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.train.servers.scripts"])
-
-
-def preload(*modules: str) -> None:
-    """Let processes be forked from one that has loaded these, too; before the first of them."""
-    _context.set_forkserver_preload(["tests.train.servers.scripts", *modules])
+preload("tests.train.servers.scripts")
 
 
 def _free_port() -> int:
@@ -117,7 +112,7 @@ class Generation:
                 **told,
             }
             log = str(folder / f"{role}-{own}.log")
-            process = _context.Process(
+            process = CONTEXT.Process(
                 target=_begin, args=(environment, log, script, given), daemon=True
             )
             process.start()

@@ -21,6 +21,7 @@ from shadowprice.training.servers.measuring import Traffic
 from shadowprice.training.servers.messages import GoneError, Kind, Message
 from shadowprice.training.servers.pairs import Memory, PairLink, offer, pair, take_offer
 from tests.train.backends import BACKENDS, ON_GPUS, share_gpus
+from tests.train.forking import CONTEXT
 from tests.train.servers import generations, scripts
 
 pytestmark = pytest.mark.train
@@ -38,7 +39,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, int]:
 
 def begun(store: tuple[Any, int], capacity: int, backend: str) -> tuple[PairLink, Any]:
     given = (store[1], backend)
-    process = generations._context.Process(target=scripts.peer, args=given, daemon=True)
+    process = CONTEXT.Process(target=scripts.peer, args=given, daemon=True)
     process.start()
     link = pair(store[0], "link", 1, timedelta(seconds=120), backend)
     assert offer(link, capacity) is (bool(capacity) and backend == "gloo")

@@ -1,0 +1,34 @@
+"""Faults of a page as axe-core sees them; the library is in `tests/axe`.
+
+WCAG 2.2 A and AA, and best practices. Tests that draw every page at the width of a desktop in light
+and of a phone in dark look for these faults too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+AXE = Path(__file__).parent.parent / "axe" / "axe.min.js"
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def prepare(context: BrowserContext) -> None:
+    """Load axe-core into pages before anything else; no policy of a page stops it there."""
+    context.add_init_script(path=AXE)
+
+
+def objections(page: Page, where: str) -> list[str]:
+    """Return what axe-core objects to, a line an element."""
+    found = page.evaluate(
+        "(tags) => axe.run(document, {runOnly: {type: 'tag', values: tags}})", TAGS
+    )
+    assert len(found["passes"]) > 5, "axe-core looked at nothing"
+    return [
+        f"{where}: {one['id']} ({one['impact']}) {node['target']}: {node['html'][:200]}"
+        for one in found["violations"]
+        for node in one["nodes"]
+    ]
