@@ -63,11 +63,21 @@ def fill(folder: Path, jobs: int) -> None:
         rows, events, ran, paid = [], [], [], []
         for at in range(first, min(jobs, first + 5_000)):
             state, when = states[at % len(states)], now + at * second
-            view = JobView(10 + at, f"old-{at}", f"tenant-{at % 20}", state, when, when)
+            view = JobView(
+                10 + at,
+                f"tenant-{at % 20}/old-{at}",
+                f"old-{at}",
+                f"tenant-{at % 20}",
+                state,
+                when,
+                when,
+            )
             view = replace(view, arrival=1, promise=9, closed=when + second, generation=1)
             rows.append(
                 {
                     "id": view.id,
+                    "key": view.key,
+                    "qualified_name": view.key,
                     "name": view.name,
                     "tenant": view.tenant,
                     "state": state.value,

@@ -166,8 +166,8 @@ SPEC: Final = GenerationSpec(
     "vision", {"gpu-0": ("0", "1")}, {"team": "a"}, "store-1",
 )  # fmt: skip
 VIEW: Final = JobView(
-    1, "training", "vision", State.RUNNING, 10, 11, 1, 5, 4, 12, 2, 40, 6, 13, 0.5, 8.0, 2, 1, 14,
-    15, 2, 1, ("gpu-0",), 7.0, 9.0, 2.0, {"code": "displaced"},
+    1, "vision/training", "training", "vision", State.RUNNING, 10, 11, 1, 5, 4, 12, 2, 40, 6, 13,
+    0.5, 8.0, 2, 1, 14, 15, 2, 1, ("gpu-0",), 7.0, 9.0, 2.0, {"code": "displaced"},
     {"code": "StartRefused", "message": "no right"}, 1, 2, "resnet", (2, 4), True, True,
     16, 17, 18, ((1, 2, 3),), 19, 20, 21, 22, 23,
 )  # fmt: skip

@@ -201,7 +201,9 @@ def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert _json(capsys)["spec"]["utility"]["value"] == 99
     assert main(["cancel", "cli-1", "cli-2", "-o", "json"]) == 0
     assert {one["state"] for one in _json(capsys)} == {"cancelled"}
-    assert main(["submit", file, "--only", "cli-2", "--wait"]) == 2  # `resubmit` runs it again
+    assert main(["submit", file, "--only", "cli-2", "-o", "json"]) == 0  # it runs again
+    assert _json(capsys)[0]["state"] == "admitted"
+    assert main(["cancel", "cli-2"]) == 0
     capsys.readouterr()
 
 

@@ -478,10 +478,10 @@ def test_submitting_again_after_a_lost_answer_starts_no_second_job(
 
 def test_a_name_that_is_taken_is_shown_at_the_name(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/submit")
-        _fill_command(page, Name="short")
+        page = enter(visit, live.address, live.token("red"), "#/submit")
+        _fill_command(page, Name="trains")
         page.get_by_role("button", name="Submit", exact=True).click()
-        assert "another job has the name 'short'" in _fault_at(page, "Name")
+        assert "job 'trains' was submitted with other content" in _fault_at(page, "Name")
         focused = page.get_by_label("Name", exact=True)
         assert focused.evaluate("(input) => input === document.activeElement")
         assert page.locator(".note.bad").count() == 0

@@ -82,9 +82,12 @@ def test_both_sides_are_drawn(
         told = watched.client.get("/v1/comparison").json()
         earned = page.locator(".tile", has_text="Would have earned").locator("b").inner_text()
         assert float(earned.replace(",", "")) == pytest.approx(told["simulated"]["utility"], abs=1)
-        row = page.locator("tbody tr[data-key='a']")
+        row, other = (
+            page.locator("tbody tr", has=page.get_by_role("link", name=name, exact=True))
+            for name in ("a", "b")
+        )
         assert row.get_by_text("ended").count() == 1
-        assert page.locator("tbody tr[data-key='b']").get_by_text("running").count() == 1
+        assert other.get_by_text("running").count() == 1
         assert page.get_by_text("not known", exact=True).count() == len(HOSTILE)
         assert page.get_by_text("ran without being submitted here: their").count() == 1
         assert page.evaluate("window.hacked") is None

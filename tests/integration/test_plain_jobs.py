@@ -211,7 +211,7 @@ def test_a_service_elsewhere_needs_a_directory_of_its_machines(
         assert run == {"command": ["train"], "workdir": "/srv/exp"}
 
 
-def test_the_file_of_an_ended_job_names_the_command_that_repeats_it(
+def test_the_file_of_a_failed_job_runs_it_again(
     live: RunningService, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def record(name: str, **run: Any) -> dict[str, Any]:
@@ -225,11 +225,14 @@ def test_the_file_of_an_ended_job_names_the_command_that_repeats_it(
 
     failing = record("failing", env={"STATUS": "3"})
     (tmp_path / "jobs.yaml").write_text(yaml.safe_dump({"jobs": [failing, record("kept")]}))
-    _submit(capsys, "--wait", "jobs.yaml", status=1)
-    assert main(["submit", "-o", "json", "jobs.yaml"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: job 'failing' has failed, so it was not submitted")
-    assert "`shadowprice resubmit failing`" in error
+    first = {job["name"]: job for job in _submit(capsys, "--wait", "jobs.yaml", status=1)}
+    assert main(["submit", "-o", "json", "jobs.yaml"]) == 0
+    output = capsys.readouterr()
+    again = {job["name"]: job for job in json.loads(output.out)}
+    assert again["failing"]["id"] != first["failing"]["id"]
+    assert again["kept"]["id"] == first["kept"]["id"]  # finished work isn't repeated
+    assert "job 'kept' finished before" in output.err
+    assert "`shadowprice resubmit kept`" in output.err
 
     assert main(["resubmit", "kept", "-o", "json"]) == 0
     [repeated] = json.loads(capsys.readouterr().out)
@@ -274,3 +277,39 @@ def test_cancel_needs_names_or_a_selection(
 ) -> None:
     assert main(["cancel", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_jobs_of_one_name_and_two_tenants_run_apart(
+    live: RunningService, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """
+import os
+from urllib.request import ProxyHandler, Request, build_opener
+
+values = os.environ
+headers = {
+    "Authorization": "Bearer " + values["SHADOWPRICE_PROGRESS_TOKEN"],
+    "Content-Type": "application/json",
+}
+report = Request(values["SHADOWPRICE_PROGRESS_URL"], b'{"minibatches": 1}', headers)
+with build_opener(ProxyHandler({})).open(report) as response:
+    print(values["SHADOWPRICE_JOB"], values["SHADOWPRICE_CHECKPOINT_DIR"], response.status)
+"""
+    logs, numbers = [], []
+    for tenant in ("red", "blue", "red"):
+        token = live.token(tenant)
+        monkeypatch.setenv("SHADOWPRICE_TOKEN", token)
+        # Other content each time: equal content of a finished job is the same job.
+        words = ("--name", "same", "--env", f"N={len(logs)}", "--time", "2s", "--wait")
+        [job] = _submit(capsys, *words, "--", sys.executable, "-c", script)
+        assert (job["name"], job["tenant"], job["state"]) == ("same", tenant, "finished")
+        numbers.append(job["id"])
+        with live.as_(token) as client:
+            logs.append(client.get("/v1/jobs/same/logs").json()["text"].split())
+    assert len(set(numbers)) == 3
+    assert [(words[0], words[2]) for words in logs] == [("same", "202")] * 3
+    assert len({words[1] for words in logs}) == 3  # no job finds the checkpoints of another
+    with live.as_(live.token("red")) as red:
+        first = red.get(f"/v1/jobs/id:{numbers[0]}/logs").json()["text"].split()
+        assert first == logs[0]
+        assert red.get(f"/v1/jobs/id:{numbers[1]}/logs").status_code == 404

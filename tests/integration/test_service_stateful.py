@@ -75,7 +75,10 @@ class Api(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="shadowprice-stateful-"))
         self.clock = ManualClock()
-        self.jobs: dict[str, Known] = {}
+        self.jobs: dict[tuple[str, str], Known] = {}
+        """The newest job of each tenant and name."""
+        self.former: list[tuple[str, Known]] = []
+        """Jobs whose names others have, and the names."""
         self.drained: set[str] = set()
         self.servers = {"g-0", "g-1"}
         self.tenants = set(TENANTS)
@@ -100,8 +103,8 @@ class Api(RuleBasedStateMachine):
             more["headers"] = {"Authorization": f"Bearer {token}"}
         return self.live.client.request(method, path, **more)
 
-    def job(self, name: str) -> dict[str, Any]:
-        answer = self.call("GET", f"/v1/jobs/{_quoted(name)}")
+    def job(self, known: Known) -> dict[str, Any]:
+        answer = self.call("GET", f"/v1/jobs/id:{known.id}")
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
@@ -135,17 +138,23 @@ class Api(RuleBasedStateMachine):
         self.taken(name, tenant, content, answer.status_code, answer.json())
 
     def taken(self, name: str, tenant: str, content: int, status: int, told: Any) -> None:
-        known = self.jobs.get(name)
-        if known is None:
-            assert status == 200, told
-            self.jobs[name] = Known(tenant, content, told["id"], told["submitted"])
-            assert told["id"] == max(one.id for one in self.jobs.values())
-        elif (known.tenant, known.content) == (tenant, content):
-            assert status == 200, told
-            assert told["id"] == known.id
-        else:
-            assert status == 409, told
-            assert told["code"] == "name-conflict"
+        known = self.jobs.get((tenant, name))
+        if known is not None:
+            # Time stands still, so the job ended before the submission, or is told of by it.
+            last = self.job(known) if status != 200 or told["id"] == known.id else known.last
+            state = "open" if last is None or last["state"] not in CLOSED else last["state"]
+            if state == "open" and known.content != content:
+                assert status == 409, told
+                assert told["code"] == "name-conflict"
+                return
+            if known.content == content and state in {"open", "finished"}:
+                assert status == 200, told
+                assert told["id"] == known.id
+                return
+            self.former.append((name, known))
+        assert status == 200, told
+        self.jobs[tenant, name] = Known(tenant, content, told["id"], told["submitted"])
+        assert told["id"] == max(one.id for one in self.jobs.values())
 
     @rule(
         many=st.lists(st.tuples(names, contents), min_size=1, max_size=4, unique_by=lambda x: x[0]),
@@ -169,17 +178,17 @@ class Api(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(which=st.integers(0, 5), own=st.booleans())
     def cancel_one_that_is_there(self, which: int, own: bool) -> None:
-        name = sorted(self.jobs)[which % len(self.jobs)]
-        tenant = self.jobs[name].tenant
+        tenant, name = sorted(self.jobs)[which % len(self.jobs)]
         self.cancelled(name, tenant if own else next(one for one in TENANTS if one != tenant))
 
     def cancelled(self, name: str, tenant: str) -> None:
-        known = self.jobs.get(name)
-        before = None if known is None else self.job(name)
+        known = self.jobs.get((tenant, name))
+        before = None if known is None else self.job(known)
+        others = self.everything()["jobs"] if known is None else None
         answer = self.call("DELETE", f"/v1/jobs/{_quoted(name)}", token=self.tokens[tenant])
-        if known is None or known.tenant != tenant:
+        if known is None:
             assert answer.status_code == 404, answer.text
-            assert before is None or self.job(name) == before
+            assert self.everything()["jobs"] == others
         elif before is not None and before["state"] in CLOSED - {"cancelled"}:
             assert answer.status_code == 409, answer.text
         else:
@@ -194,24 +203,24 @@ class Api(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(which=st.integers(0, 5), minibatches=st.integers(1, 30))
     def revise_one_that_is_there(self, which: int, minibatches: int) -> None:
-        name = sorted(self.jobs)[which % len(self.jobs)]
-        self.revised(name, self.jobs[name].tenant, minibatches)
+        tenant, name = sorted(self.jobs)[which % len(self.jobs)]
+        self.revised(name, tenant, minibatches)
 
     def revised(self, name: str, tenant: str, minibatches: int) -> None:
-        known = self.jobs.get(name)
-        before = None if known is None else self.job(name)
+        known = self.jobs.get((tenant, name))
+        before = None if known is None else self.job(known)
         path, change = f"/v1/jobs/{_quoted(name)}", {"minibatches": minibatches}
         answer = self.call("PATCH", path, token=self.tokens[tenant], json=change)
-        if known is None or known.tenant != tenant:
+        if known is None:
             assert answer.status_code == 404, answer.text
         elif before is not None and before["state"] in CLOSED:
             assert answer.status_code == 409, answer.text
         elif before is not None and answer.status_code == 409:
             assert answer.json()["code"] == "refused", answer.text
-            assert self.job(name)["spec"] == before["spec"]
+            assert self.job(known)["spec"] == before["spec"]
         else:
             assert answer.status_code == 200, answer.text
-            assert self.job(name)["spec"]["minibatches"] == minibatches
+            assert self.job(known)["spec"]["minibatches"] == minibatches
             known.content = -1 - minibatches  # asked again as it was, it is another
 
     @rule(tenant=tenants, content=contents)
@@ -276,8 +285,8 @@ class Api(RuleBasedStateMachine):
             self.tenants.discard(name)
         elif answer.status_code == 204:  # then it had nothing open, and comes back as it was
             assert not any(
-                self.job(one)["state"] not in CLOSED
-                for one, known in self.jobs.items()
+                self.job(known)["state"] not in CLOSED
+                for known in self.jobs.values()
                 if known.tenant == name
             )
             assert self.call("PUT", path, json={"share": {}}).status_code == 200
@@ -313,20 +322,22 @@ class Api(RuleBasedStateMachine):
     def all_jobs_are_there_and_no_other(self) -> None:
         found: list[dict[str, Any]] = []
         cursor = None
-        for _ in range(len(self.jobs) + 1):
+        every = {known.id: (name, known) for (_, name), known in self.jobs.items()}
+        every |= {known.id: (name, known) for name, known in self.former}
+        for _ in range(len(every) + 1):
             query = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
             page = self.call("GET", "/v1/jobs", params=query).json()
             found += page["jobs"]
             if (cursor := page["next"]) is None:
                 break
         assert cursor is None
-        assert {one["name"] for one in found} == set(self.jobs)
+        assert {one["id"] for one in found} == every.keys()
         assert [one["id"] for one in found] == sorted({one["id"] for one in found}, reverse=True)
         for one in found:
-            known = self.jobs[one["name"]]
-            assert (one["tenant"], one["id"], one["submitted"]) == (
+            name, known = every[one["id"]]
+            assert (one["name"], one["tenant"], one["submitted"]) == (
+                name,
                 known.tenant,
-                known.id,
                 known.submitted,
             )
             if known.last is not None:  # what is over stays as it is
@@ -336,7 +347,7 @@ class Api(RuleBasedStateMachine):
             self.true_of(one)
 
     def true_of(self, one: dict[str, Any]) -> None:
-        told = self.call("GET", f"/v1/jobs/{_quoted(one['name'])}/explain").json()
+        told = self.call("GET", f"/v1/jobs/id:{one['id']}/explain").json()
         story = [event for event in told["events"] if "promise" in event["data"]]
         promises = [event["data"]["promise"] for event in story if event["kind"] != "clock"]
         assert one["promise_slot"] == (promises[-1] if promises else None), story
@@ -353,13 +364,14 @@ class Api(RuleBasedStateMachine):
             assert (server["state"] == "drained") == (server["name"] in self.drained)
             assert sum(2 * entry["workers"] for entry in server["jobs"]) <= 4, server
             for entry in server["jobs"]:
-                assert self.job(entry["job"])["state"] in {"running", "admitted", "resizing"}
+                told = self.call("GET", f"/v1/jobs/id:{entry['job_id']}").json()
+                assert told["state"] in {"running", "admitted", "resizing"}
 
     @invariant()
     def tenants_see_their_own(self) -> None:
         for tenant, token in self.tokens.items():
             told = self.call("GET", "/v1/jobs", token=token, params={"limit": 1_000}).json()
-            own = {name for name, known in self.jobs.items() if known.tenant == tenant}
+            own = {name for owner, name in self.jobs if owner == tenant}
             assert {one["name"] for one in told["jobs"]} == own
 
     @invariant()

@@ -46,29 +46,32 @@ def fault(*steps: Step) -> Callable[[Break], Break]:
 
 @fault(lambda api: api.submit_one("a", "red", 2, own=True))
 def another_job_of_a_known_name_counts_as_the_same(patch: Patch) -> None:
-    patch.setattr(operations, "_taken", lambda *_: None)
+    patch.setattr(operations, "_name_conflict", lambda *_: None)
 
 
 @fault(lambda api: api.submit_one("a", "red", 1, own=True))
 def the_same_job_again_is_refused(patch: Patch) -> None:
-    taken = operations._taken
+    conflict = operations._name_conflict
     patch.setattr(
-        operations, "_taken", lambda one, view, content: taken(one, view, f"not {content}")
+        operations, "_name_conflict", lambda one, content: conflict(one, f"not {content}")
     )
 
 
 @fault(lambda api: api.cancelled("a", "blue"))
 def anybody_cancels_anything(patch: Patch) -> None:
-    async def any_job(service: Any, _caller: Any, name: str) -> JobView:
-        return await jobs.get_view(service, name)
+    find_job = jobs.find_job
 
-    patch.setattr(jobs, "get_visible_job", any_job)
+    async def any_job(service: Any, caller: Any, name: str) -> JobView:
+        named = service.writing.published.jobs_with_name(name)
+        return named[0] if named else await find_job(service, caller, name)
+
+    patch.setattr(jobs, "find_job", any_job)
 
 
 @fault(lambda api: api.cancelled("a", "red"))
 def a_cancelled_job_goes_on(patch: Patch) -> None:
     def perform(self: CancelJob, batch: Batch) -> JobView:
-        view = batch.view(self.name)
+        view = batch.view(self.key)
         return replace(view, state=State.CANCELLED) if view.state.open else _cancel(self, batch)
 
     _cancel = CancelJob.perform
@@ -80,7 +83,7 @@ def what_is_over_is_cancelled_once_more(patch: Patch) -> None:
     _cancel = CancelJob.perform
 
     def perform(self: CancelJob, batch: Batch) -> JobView:
-        view = batch.view(self.name)
+        view = batch.view(self.key)
         return view if not view.state.open else _cancel(self, batch)
 
     patch.setattr(CancelJob, "perform", perform)

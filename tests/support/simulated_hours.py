@@ -22,6 +22,7 @@ from sqlalchemy.exc import OperationalError
 from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import ServerState
+from shadowprice.core.job_keys import qualified_name
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
@@ -154,9 +155,10 @@ class SimulatedHour:
             script.append((when, "submit", [record]))
             kind = draw.random()
             if kind < 0.12:
-                script.append((when + draw.uniform(1, 900), "cancel", name))
+                script.append((when + draw.uniform(1, 900), "cancel", self._key(name)))
             elif kind < 0.22:
-                script.append((when + draw.uniform(1, 600), "revise", (name, {"minibatches": 90})))
+                change = self._key(name), {"minibatches": 90}
+                script.append((when + draw.uniform(1, 600), "revise", change))
         for tenant, points in (("vision", 0.02), ("speech", 50.0)) if self.budgets else ():
             budget = Budget(round(points * POINT), HOUR // 4, carry=POINT // 100)
             script.append((0.0, "budget", (tenant, budget)))
@@ -166,18 +168,22 @@ class SimulatedHour:
         script.append((0.5 * HOUR, "restore", "g-1"))
         return sorted(script, key=lambda one: one[0])
 
+    def _tenant(self, name: str) -> str | None:
+        return ("vision", "speech")[int(name.rpartition("-")[2]) % 2] if self.budgets else None
+
+    def _key(self, name: str) -> str:
+        return qualified_name(self._tenant(name), name)
+
     def _job(self, name: str) -> dict[str, Any]:
         draw = self._random
         chunks, minibatches = draw.choice([1, 2, 4]), draw.choice([30, 60, 120])
-        self.world.work[name] = chunks * minibatches * 6.0
+        self.world.work[self._key(name)] = chunks * minibatches * 6.0
         for generation in (1, 2):
             if draw.random() < 0.05:
-                self.world.fails[name, generation] = draw.choice(["failed", "lost"])
+                self.world.fails[self._key(name), generation] = draw.choice(["failed", "lost"])
         return {
             "name": name,
-            "tenant": ("vision", "speech")[int(name.rpartition("-")[2]) % 2]
-            if self.budgets
-            else None,
+            "tenant": self._tenant(name),
             "chunks": chunks,
             "minibatches": minibatches,
             "minibatch_time": "6s",
@@ -280,10 +286,11 @@ class SimulatedHour:
         _, kind, what = action
         if kind.startswith("submit"):
             found = read_submissions(what, CLUSTER, tenant=None, runs=True)
-            told = await self.driver.do(SubmitJobs(found, at_once=kind == "submit"))
-            for name, problem in told:
+            token = " ".join(one.name for one in found)  # a retry gets the same jobs
+            submission = SubmitJobs(found, at_once=kind == "submit", token=token)
+            for key, problem in await self.driver.do(submission):
                 assert problem is None, problem
-                self.answers.setdefault(name, ClientRecord(self._look(name)))
+                self.answers.setdefault(key, ClientRecord(self._look(key)))
         elif kind == "cancel":
             view = await self.driver.do(CancelJob(what))
             self.answers[what].cancelled = view.state == "cancelled"
@@ -319,7 +326,7 @@ class SimulatedHour:
             assert generation > newest.get(name, 0), f"{name} {generation} again at {at}"
             newest[name] = generation
         with self.store.reading() as connection:
-            views = {view.name: view for view in list_jobs(connection, limit=1_000)}
+            views = {view.key: view for view in list_jobs(connection, limit=1_000)}
             events = [one.record for one in list_events(connection, after=0, limit=100_000)]
         assert [event["id"] for event in events] == sorted({event["id"] for event in events})
         for name, answered in self.answers.items():
@@ -331,7 +338,7 @@ class SimulatedHour:
             assert view.state != "finished" or view.reason is None, (name, view.reason)
             if view.state == "finished" and not any(e["kind"] == "revised" for e in events):
                 assert self.world.done[name] == self.world.work[name], name
-            self._check_promises(name, view, [e for e in events if e["job"] == name])
+            self._check_promises(name, view, [e for e in events if e["job_id"] == view.id])
         return views
 
     def _check_promises(self, name: str, view: JobView, story: list[dict[str, Any]]) -> None:

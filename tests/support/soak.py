@@ -41,6 +41,7 @@ from shadowprice.cli.stopping import TERMINATED
 from shadowprice.client.asynchronous import AsyncClient
 from shadowprice.client.endpoints import Endpoint
 from shadowprice.client.errors import ServiceError, ServiceUnreachableError
+from shadowprice.core.job_keys import qualified_name
 from shadowprice.executors.contract import Ending
 from shadowprice.executors.virtual import VirtualExecutor, VirtualJob
 from shadowprice.service.clock import SystemClock
@@ -377,7 +378,7 @@ class Soak:
         name = f"{load.name}-{load.made}"
         load.made += 1
         chunks, minibatches = draw.choice([1, 1, 2, 4]), draw.randint(4, 20)
-        self.executor.jobs[name] = VirtualJob(
+        self.executor.jobs[qualified_name(load.name, name)] = VirtualJob(
             work=chunks * minibatches * draw.choice([0.8, 1.0, 1.0, 1.1]),
             rate=lambda placement: sum(share.workers for share in placement) / MINIBATCH_SECONDS,
             save_seconds=0.0,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from shadowprice.core.job_keys import qualified_name
 from shadowprice.executors.contract import Ending, StartRefused
 from shadowprice.executors.virtual import (
     VirtualClock,
@@ -144,6 +145,11 @@ class LiveWorld:
             ]
         return made
 
+    def key(self, policy: str, number: int) -> str:
+        """Return the key of a job."""
+        record = self.record(policy, number)
+        return qualified_name(record["tenant"], record["name"])
+
     def record(self, policy: str, number: int) -> dict[str, Any]:
         """Return what is submitted of a job."""
         shared, one = policies()[policy].counts_places, self.jobs[number]
@@ -254,7 +260,7 @@ async def _play(
     loop = asyncio.get_running_loop()
     _prepare(folder)
     speeds = {f"s{row}": speed for row, speed in enumerate(world.speeds)}
-    jobs = {f"job-{number}": world.virtual_job(number) for number in range(len(world.jobs))}
+    jobs = {world.key(policy, at): world.virtual_job(at) for at in range(len(world.jobs))}
     executor = VirtualExecutor(clock, jobs, speeds)
     service = VirtualService(folder, world.cluster(policy), PolicyChoice(policy), clock, executor)
     await service.start()
@@ -281,7 +287,7 @@ async def _play(
             excused.append((now, now + 2.0 * slot + 60.0, ""))
             await service.drain(server, drained=number < 10_000)
         elif what.kind == "cancelled":
-            name = f"job-{what.subject % len(world.jobs)}"
+            name = world.key(policy, what.subject % len(world.jobs))
             excused.append((now, float("inf"), name))
             await service.cancel(name)
         else:
@@ -357,7 +363,7 @@ def violations(played: Played) -> list[str]:
             if not any(one.ending is Ending.DONE for one in mine):
                 found.append(f"{name} is finished, and no generation of it exited 0")
     for name, stops in unsaved_stops(played).items():
-        job = played.world.jobs[int(name.removeprefix("job-"))]
+        job = played.world.jobs[int(name.rpartition("-")[2])]
         allowed = MAX_UNSAVED_STOPS if job.save_every is not None else 0
         if len(stops) > allowed:
             found.append(f"{name} was stopped {len(stops)} times before it had saved anything")

@@ -220,6 +220,7 @@ class AsyncClient:
 
         ``start`` is the first byte; None starts with the last lines of the current output.
         """
+        name = f"id:{(await self.job(name)).id}"  # another job may get the name meanwhile
         generation: int | None = None
         while True:
             chunk = await self._piece(name, process, generation, start)
@@ -259,7 +260,9 @@ class AsyncClient:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.1
-        while (job := await self.job(name)).open:
+        reference = name
+        while (job := await self.job(reference)).open:
+            reference = f"id:{job.id}"  # another job may get the name meanwhile
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"job {name!r} is still {job.state}")
             await asyncio.sleep(pause)

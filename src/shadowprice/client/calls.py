@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote as quoted
@@ -71,6 +72,8 @@ class ApiCall(Generic[T]):
         Seconds added to the usual timeout.
     repeatable : bool
         Whether the request is idempotent, so that it may be retried.
+    headers : mapping
+        Headers, besides those of every request.
     """
 
     method: str
@@ -80,6 +83,7 @@ class ApiCall(Generic[T]):
     body: Any = None
     patience: float = 0.0
     repeatable: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parameters(self) -> dict[str, str | int]:
@@ -187,7 +191,10 @@ def _paged(
 
 def submit(job: Json, wait: int = 0) -> ApiCall[Job]:
     """Submit one job, as in a job file."""
-    return ApiCall("POST", _path("jobs"), _read(Job), {"wait": wait or None}, dict(job), wait)
+    query = {"wait": wait or None}
+    return ApiCall(
+        "POST", _path("jobs"), _read(Job), query, dict(job), wait, headers=_idempotency_key()
+    )
 
 
 def submit_many(jobs: Sequence[Json], wait: int = 0) -> ApiCall[SubmitResult]:
@@ -201,7 +208,13 @@ def submit_many(jobs: Sequence[Json], wait: int = 0) -> ApiCall[SubmitResult]:
 
     body = {"jobs": [dict(job) for job in jobs]}
     patience = wait + len(jobs) / 100
-    return ApiCall("POST", _path("jobs"), read, {"wait": wait or None}, body, patience)
+    query = {"wait": wait or None}
+    return ApiCall("POST", _path("jobs"), read, query, body, patience, headers=_idempotency_key())
+
+
+def _idempotency_key() -> dict[str, str]:
+    """Return a header by which the service recognizes a retry, also after the job has ended."""
+    return {"Idempotency-Key": secrets.token_urlsafe(24)}
 
 
 def _error(problem: Problem) -> ServiceError:
@@ -241,7 +254,9 @@ def resubmit(name: str, new_name: str, *, cancel: bool = False) -> ApiCall[Job]:
     """Submit a job again under a new name; ``cancel`` cancels it first if it is open."""
     query = {"cancel": "true" if cancel else None}
     body = {"name": new_name}
-    return ApiCall("POST", _path("jobs", name, "resubmit"), _read(Job), query=query, body=body)
+    path = _path("jobs", name, "resubmit")
+    headers = _idempotency_key()
+    return ApiCall("POST", path, _read(Job), query=query, body=body, headers=headers)
 
 
 def revise(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[Job]:

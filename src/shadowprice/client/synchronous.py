@@ -215,6 +215,7 @@ class Client:
 
         ``start`` is the first byte; None starts with the last lines of the current output.
         """
+        name = f"id:{(self.job(name)).id}"  # another job may get the name meanwhile
         generation: int | None = None
         while True:
             chunk = self._piece(name, process, generation, start)
@@ -254,7 +255,9 @@ class Client:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.1
-        while (job := self.job(name)).open:
+        reference = name
+        while (job := self.job(reference)).open:
+            reference = f"id:{job.id}"  # another job may get the name meanwhile
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"job {name!r} is still {job.state}")
             time.sleep(pause)

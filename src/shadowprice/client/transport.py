@@ -70,6 +70,7 @@ def request(call: ApiCall[Any], most: float | None = None) -> dict[str, Any]:
         "method": call.method,
         "url": call.path,
         "params": call.parameters,
+        "headers": dict(call.headers),
         "timeout": DEFAULT_TIMEOUT_SECONDS + call.patience if most is None else most,
     }
     return arguments if call.body is None else {**arguments, "json": call.body}

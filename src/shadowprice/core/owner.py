@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from shadowprice.core.job_keys import owned_key
+
 RESERVED_LABELS: Final = "shadowprice.io/"
 """Prefix of labels that users may not submit."""
 
@@ -50,3 +52,11 @@ class Owner:
     def job(self) -> str:
         """Name of the job in the service, unique per resource."""
         return f"{self.namespace}.{self.name}.{self.uid.replace('-', '')[:12]}"
+
+    @property
+    def key(self) -> str:
+        """Key of the job in the service.
+
+        It doesn't contain the tenant, because the tenant of a namespace can change.
+        """
+        return owned_key(self.job)

@@ -70,7 +70,7 @@ def environment_of(
     """
     world = spec.workers + spec.parameter_servers
     values: dict[str, object] = {
-        "SHADOWPRICE_JOB": spec.job,
+        "SHADOWPRICE_JOB": spec.name or spec.job,
         "SHADOWPRICE_GENERATION": spec.generation,
         "SHADOWPRICE_RANK": process.rank,
         "SHADOWPRICE_ROLE": process.role,
@@ -85,7 +85,8 @@ def environment_of(
         "PET_NPROC_PER_NODE": 1,
         "PET_MASTER_ADDR": master_address,
         "PET_MASTER_PORT": master_port,
-        "PET_RDZV_ID": f"{spec.job}-{spec.generation}",
+        # torchrun makes a directory of this name, so it contains no slash.
+        "PET_RDZV_ID": f"{spec.job.replace('/', '.')}-{spec.generation}",
         "MASTER_ADDR": master_address,
         "MASTER_PORT": master_port,
         "RANK": process.world_rank,

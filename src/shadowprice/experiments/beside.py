@@ -8,15 +8,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from shadowprice.core.job_keys import qualified_name
 from shadowprice.experiments.live import LiveJobResult
 from shadowprice.results.run_directory import RunData
 
 
+def live_key(job: Mapping[str, Any], lived: LiveJobResult) -> str:
+    """Return the key by which the service's policy knew a job: `fifo` draws worker counts by it."""
+    return qualified_name(job.get("tenant"), lived.record["name"])
+
+
 def submitted_record(job: Mapping[str, Any], lived: LiveJobResult) -> dict[str, Any]:
-    """Return a job's record with the name under which it ran and its real submission time."""
+    """Return a job's record with the key under which it ran and its real submission time."""
     # A job submitted before slot 0 arrives with slot 0.
     arrival = f"{max(0.0, lived.submitted):.6f}s"
-    return {**job, "name": lived.record["name"], "arrival": arrival}
+    return {**job, "name": live_key(job, lived), "arrival": arrival}
 
 
 def predicted_progress(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from shadowprice.core.job_keys import qualified_name
 from shadowprice.executors.contract import StartRefused
 from shadowprice.executors.virtual import (
     VirtualClock,
@@ -96,8 +97,8 @@ def run_live(
         loop = asyncio.get_running_loop()
         memory = _MEMORY if _MEMORY.is_dir() else None
         with tempfile.TemporaryDirectory(prefix="shadowprice-virtual-", dir=memory) as folder:
-            behaviours = {str(record["name"]): job for _, record, job in jobs}
-            executor = VirtualExecutor(clock, behaviours)
+            keys = {str(record["name"]): _key(record) for _, record, _ in jobs}
+            executor = VirtualExecutor(clock, {_key(record): job for _, record, job in jobs})
             service = VirtualService(Path(folder), cluster, choice, clock, executor, settings)
             await service.start()
             start = loop.time()
@@ -107,20 +108,25 @@ def run_live(
             slot = float(service.service.cluster.slot_seconds)
             await service.run_until_over(start + seconds - loop.time(), slot / 2)
             service.check()
-            outcomes = {name: await _outcome(service, executor, name) for name in behaviours}
+            outcomes = {name: await _outcome(service, executor, key) for name, key in keys.items()}
             await service.stop()
             return outcomes
 
     return run_virtual(main)
 
 
-async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str) -> VirtualOutcome:
-    view = await service.view(name)
+def _key(record: Mapping[str, Any]) -> str:
+    """Return the key of a submitted job; each name occurs once."""
+    return qualified_name(record.get("tenant"), str(record["name"]))
+
+
+async def _outcome(service: VirtualService, executor: VirtualExecutor, key: str) -> VirtualOutcome:
+    view = await service.view(key)
     now = asyncio.get_running_loop().time()
     generations = [
         generation
         for generation in executor.generations
-        if generation.spec.job == name and not isinstance(generation.end, StartRefused)
+        if generation.spec.job == key and not isinstance(generation.end, StartRefused)
     ]
     finished = view.state.value == "finished"
     return VirtualOutcome(

@@ -125,6 +125,7 @@ class ObservedJob(ApiRecord):
 class ComparedJob(ApiRecord):
     """A job on both sides; ``gain`` is the difference of the utilities."""
 
+    id: int
     name: str
     tenant: str | None
     submitted: datetime

@@ -56,7 +56,7 @@ class Job(ApiRecord):
     """A job. The times ``promise`` and ``completion`` are the ends of slots."""
 
     id: int
-    name: str
+    name: str = Field(description="unique among the open jobs of its tenant")
     tenant: str | None
     state: JobState
     submitted: datetime
@@ -150,7 +150,8 @@ class Event(ApiRecord):
     kind: str
     id: int | None = None
     at: datetime | None = None
-    job: str | None = None
+    job: str | None = Field(default=None, description="name of the job")
+    job_id: int | None = None
     tenant: str | None = None
     data: dict[str, Any]
 

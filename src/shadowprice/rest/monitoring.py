@@ -57,6 +57,7 @@ class TimelineJob(ApiRecord):
     """A job of the timeline; all keys are null for another tenant's."""
 
     job: str | None
+    job_id: int | None
     tenant: str | None
     state: JobState | None
 

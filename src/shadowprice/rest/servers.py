@@ -12,6 +12,7 @@ class ServerJob(ApiRecord):
     """The processes of one job on a server; tenants get no names of others' jobs."""
 
     job: str | None
+    job_id: int | None
     workers: int
     ps: int
 

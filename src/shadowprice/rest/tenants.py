@@ -54,7 +54,10 @@ class TenantList(ApiRecord):
 
 
 class AccountEntry(ApiRecord):
-    """One change of an account; ``other`` is the tenant that paid."""
+    """One change of an account; ``other`` is the tenant that paid.
+
+    A tenant gets no names of the jobs of others, which pay it.
+    """
 
     id: int
     at: datetime
@@ -62,6 +65,7 @@ class AccountEntry(ApiRecord):
     points: float
     balance: float
     job: str | None
+    job_id: int | None
     other: str | None
     note: str
 

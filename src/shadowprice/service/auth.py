@@ -9,9 +9,11 @@ import base64
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -241,11 +243,23 @@ def write_token_file(path: Path, token: str) -> None:
 # ------------------------------------------------------------------ progress tokens
 
 
+_PROGRESS_TOKEN: Final = re.compile(
+    r"spp_(?P<generation>[0-9]{1,9})_[\w-]+\.(?P<job>[\w-]+)", re.ASCII
+)
+
+
 def progress_token(key: bytes, job: str, generation: int) -> str:
-    """Return the token with which a generation of a job may report progress, and nothing else."""
-    text = f"{generation}\0{job}".encode("utf-8", "surrogateescape")
-    digest = hmac.new(key, text, hashlib.sha256).digest()
-    return f"spp_{generation}_" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    """Return the token with which a generation of a job may report progress, and nothing else.
+
+    It contains the job's key, so that verifying it needs no lookup.
+    """
+    name = job.encode("utf-8", "surrogateescape")
+    digest = hmac.new(key, f"{generation}\0".encode() + name, hashlib.sha256).digest()
+    return f"spp_{generation}_{_base64(digest)}.{_base64(name)}"
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
@@ -258,22 +272,28 @@ def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
 
 
-def verify_progress_token(key: bytes, job: str, header: str | None) -> int:
-    """Return the generation that a progress token belongs to.
+def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
+    """Return the key of the job and the generation that a progress token belongs to.
 
     Raises
     ------
     ProblemError
-        If the header has no valid progress token of this job.
+        If the header has no valid progress token.
     """
     kind, _, token = (header or "").partition(" ")
-    parts = token.strip().split("_", 2)
-    if kind.lower() == "bearer" and len(parts) == 3 and parts[0] == "spp":
-        number = parts[1]
-        if number.isascii() and number.isdigit() and len(number) < 10:
-            expected = progress_token(key, job, int(number))
-            if hmac.compare_digest(expected.encode(), token.strip().encode()):
-                return int(number)
+    match = _PROGRESS_TOKEN.fullmatch(token.strip())
+    if kind.lower() == "bearer" and match is not None:
+        name = match["job"] + "=" * (-len(match["job"]) % 4)
+        with suppress(ValueError):  # invalid base64
+            job = base64.urlsafe_b64decode(name).decode("utf-8", "surrogateescape")
+            generation = int(match["generation"])
+            if hmac.compare_digest(progress_token(key, job, generation), token.strip()):
+                return job, generation
+    raise invalid_progress_token()
+
+
+def invalid_progress_token() -> ProblemError:
+    """Return the error of a request without the progress token of its job."""
     detail = "send the value of SHADOWPRICE_PROGRESS_TOKEN as a bearer token"
     challenge = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
-    raise ProblemError("unauthenticated", detail, headers=challenge)
+    return ProblemError("unauthenticated", detail, headers=challenge)

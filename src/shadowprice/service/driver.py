@@ -293,7 +293,7 @@ class Driver(Writer):
         """Purge closed jobs and prices past their retention, in small transactions.
 
         The executor's data of a job are deleted before its rows. If the purge is interrupted, the
-        job still exists, its name stays taken, and the next run repeats all steps.
+        job still exists, and the next run repeats all steps.
         """
         now = self.clock.now()
         cutoff = now - self._keep

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.state.commit_result import StreamEvent
@@ -58,7 +59,8 @@ def encode_sse(event: StreamEvent) -> bytes:
             id=event.id,
             at=to_datetime(event.at),
             kind=event.kind,
-            job=event.job,
+            job=None if event.job is None else name_of_key(event.job),
+            job_id=event.job_id,
             tenant=event.tenant,
             data=dict(event.data),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.core.job_keys import qualified_name
 from shadowprice.service.budgets.accounts import Account
 from shadowprice.service.state.commit_result import ClusterState
 from shadowprice.service.state.job_views import JobView
@@ -20,9 +21,9 @@ class ReadModel:
     Parameters
     ----------
     jobs : dict of str to JobView
-        Open jobs, in order of submission.
+        Open jobs by key, in order of submission; `put_job` and `remove_job` change it.
     recent : ordered dict of str to JobView
-        Recently closed jobs.
+        Recently closed jobs by key.
     running : mapping of str to Start or Resize
         Desired state: the newest command of every job that should run.
     unacknowledged : mapping of int to Order
@@ -48,3 +49,56 @@ class ReadModel:
     accounts: Mapping[str, Account] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    _keys_by_qualified_name: dict[str, str] = field(default_factory=dict)
+    _keys_by_name: dict[str, dict[str, None]] = field(default_factory=dict)
+    _keys_by_id: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for view in self.jobs.values():
+            self._index(view)
+
+    def _index(self, view: JobView) -> None:
+        self._keys_by_qualified_name[qualified_name(view.tenant, view.name)] = view.key
+        self._keys_by_name.setdefault(view.name, {})[view.key] = None
+        self._keys_by_id[view.id] = view.key
+
+    def put_job(self, view: JobView) -> None:
+        """Add an open job, or replace its view."""
+        if view.key not in self.jobs:
+            self._index(view)
+        self.jobs[view.key] = view
+
+    def remove_job(self, key: str) -> None:
+        """Remove a job that is closed; no effect on others."""
+        view = self.jobs.pop(key, None)
+        if view is None:
+            return
+        qualified = qualified_name(view.tenant, view.name)
+        if self._keys_by_qualified_name.get(qualified) == key:  # else another job has the name now
+            del self._keys_by_qualified_name[qualified]
+        keys = self._keys_by_name[view.name]
+        del keys[key]
+        if not keys:
+            del self._keys_by_name[view.name]
+        del self._keys_by_id[view.id]
+
+    def clear_jobs(self) -> None:
+        """Remove all open jobs."""
+        self.jobs.clear()
+        self._keys_by_qualified_name.clear()
+        self._keys_by_name.clear()
+        self._keys_by_id.clear()
+
+    def job_with_qualified_name(self, qualified: str) -> JobView | None:
+        """Return the open job of a qualified name, if any."""
+        key = self._keys_by_qualified_name.get(qualified)
+        return None if key is None else self.jobs[key]
+
+    def jobs_with_name(self, name: str) -> list[JobView]:
+        """Return the open jobs of all tenants that have a name."""
+        return [self.jobs[key] for key in self._keys_by_name.get(name, ())]
+
+    def job_with_id(self, number: int) -> JobView | None:
+        """Return the open job with an id, if any."""
+        key = self._keys_by_id.get(number)
+        return None if key is None else self.jobs[key]

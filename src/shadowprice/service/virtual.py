@@ -151,10 +151,10 @@ class VirtualService:
             if problem is not None:
                 raise problem
 
-    async def cancel(self, name: str) -> None:
+    async def cancel(self, key: str) -> None:
         """Cancel a job; no effect on a closed one."""
         with suppress(ShadowpriceError):
-            await self.driver.do(CancelJob(name))
+            await self.driver.do(CancelJob(key))
 
     async def drain(self, server: str, *, drained: bool = True) -> None:
         """Drain a server, or return it to service."""
@@ -165,19 +165,19 @@ class VirtualService:
         change = {server: replace(state, drained=drained)}
         await self.driver.do(UpdateServers(change, "drained" if drained else "restored"))
 
-    async def view(self, name: str) -> JobView:
+    async def view(self, key: str) -> JobView:
         """Return a job as clients see it."""
-        view = self.driver.published.jobs.get(name)
+        view = self.driver.published.jobs.get(key)
         if view is None:
-            stored = await self.service.read(lambda connection: store_queries.job(connection, name))
-            assert stored is not None, name
+            stored = await self.service.read(lambda connection: store_queries.job(connection, key))
+            assert stored is not None, key
             view = stored[0]
         return view
 
-    async def history(self, name: str) -> Sequence[StoredEvent]:
+    async def history(self, key: str) -> Sequence[StoredEvent]:
         """Return the events of a job, in order."""
         entries, _ = await self.service.read(
-            lambda connection: store_queries.job_history(connection, name)
+            lambda connection: store_queries.job_history(connection, key)
         )
         return entries
 
@@ -187,7 +187,7 @@ class VirtualService:
 
     @property
     def open_jobs(self) -> Mapping[str, JobView]:
-        """Open jobs, by name."""
+        """Open jobs, by key."""
         return self.driver.published.jobs
 
     @staticmethod

@@ -209,9 +209,9 @@ class Writer:
         for name, view in outcome.views.items():
             self.metrics.count_job(published.jobs.get(name), view if view.state.open else None)
             if view.state.open:
-                published.jobs[name] = view
+                published.put_job(view)
             else:
-                published.jobs.pop(name, None)
+                published.remove_job(name)
                 published.specs.pop(name, None)
                 self.usage.remove(name)
                 published.recent[name] = view
@@ -288,7 +288,7 @@ class Writer:
         self.health_error = None
         for view in self.published.jobs.values():
             self.metrics.count_job(view, None)
-        self.published.jobs.clear()
+        self.published.clear_jobs()
         self.published.specs.clear()
         self.usage.clear()
         self._publish(outcome)

@@ -18,7 +18,7 @@ WHY = 'worker-0 exited 1\nTraceback:\n  File "a", line 1\n\nValueError: \x1b[31m
 
 
 def _job(why: str, **more: Any) -> Job:
-    view = JobView(1, "j", None, State.FAILED, 0, 0, required=10.0)
+    view = JobView(1, "j", "j", None, State.FAILED, 0, 0, required=10.0)
     reason = {"code": "failed", "message": why}
     return replace(view, reason=reason, **more).to_resource()
 

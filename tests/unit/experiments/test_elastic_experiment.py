@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from shadowprice import jobs
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.planning import free_port
 from shadowprice.experiments import live as really
@@ -94,7 +95,8 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
     ]
     ended, submitted = run_declared(tmp_path / "data", measure.cluster(SLOT), asked, who)
     run = measure._simulated(who, SLOT, asked, submitted)
-    assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
+    completions = {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
+    assert ended == {name_of_key(key): slot for key, slot in completions.items()}
 
 
 def test_policies_are_set_as_where_jobs_really_run() -> None:

@@ -423,7 +423,7 @@ def test_who_waits_is_given_up_only_for_what_happens(
     till.submit("waits", chunks=4, minibatches=60, tenant="vision", utility=late)
     assert till.view("waits").state == State.STANDBY
     for at in range(12):
-        till.do(CancelJob(f"filler-{at}"))
+        till.do(CancelJob(till.key(f"filler-{at}")))
     before = picture(till)
     # Asked to begin the slot it prices the job, which is withdrawn; then it fails, however often.
     stumble = Stumble(till.truth.engine.policy, patch, at=3, times=10**9)
@@ -475,12 +475,12 @@ def test_what_was_paid_is_given_back_with_what_fails(
         def perform(self, batch: Batch) -> None:
             batch.billing.set_budget("speech", Budget(POINT, 86_400))
             batch.billing.set_budget("vision", None)
-            CancelJob(paid.name).perform(batch)
+            CancelJob(paid.key).perform(batch)
 
     [answer] = till.truth.commit([Armed(Both(), stumble)]).answers
     assert isinstance(answer, PolicyError)
     assert picture(till) == before
-    till.do(CancelJob(paid.name))
+    till.do(CancelJob(paid.key))
     till.check()
     till.store.close()
 

@@ -89,12 +89,13 @@ class Till(Bench):
         return in_points(account.balance)
 
     def view(self, name: str) -> JobView:
-        known = self.truth.views.get(name)
+        key = self.key(name)
+        known = self.truth.views.get(key)
         if known is not None:
             return known
         with self.store.reading() as connection:
             table = tables.jobs
-            text = connection.execute(select(table.c.view).where(table.c.name == name)).scalar()
+            text = connection.execute(select(table.c.view).where(table.c.key == key)).scalar()
         return JobView.from_json(text)
 
     def entries(self, tenant: str | None = None) -> list[Any]:
@@ -104,6 +105,7 @@ class Till(Bench):
         return [row for row in rows if tenant is None or row.tenant == tenant]
 
     def ended(self, name: str, ending: Ending = Ending.DONE, code: int | None = 0) -> None:
+        name = self.key(name)
         order = self.truth.orders[name]
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, order.generation, at, ending, code, "")]))
@@ -142,22 +144,22 @@ def test_admission_debits_the_price(till: Till) -> None:
     assert view.price == to_price_units(view.cost or 0) > 0
     assert view.planned > 0
     debits = [row for row in till.entries("vision") if row.kind == "debit"]
-    assert (debits[-1].job, debits[-1].points) == (view.name, -view.price)
+    assert (debits[-1].job, debits[-1].points) == (view.key, -view.price)
     paid = sum(-row.points for row in debits)
     assert till.held("vision") == 1_000 - in_points(paid)
     assert till.entries("speech") == []
-    assert "debited" in till.kinds(view.name)
+    assert "debited" in till.kinds(view.key)
 
 
 def test_a_job_that_was_never_run_gets_all_of_it_back(till: Till) -> None:
     till.give("vision", 1_000)
     view = priced(till, "job")
     before = till.held("vision")
-    till.do(CancelJob(view.name))
-    assert till.view(view.name).refund == view.price
+    till.do(CancelJob(view.key))
+    assert till.view(view.key).refund == view.price
     assert till.held("vision") == before + in_points(view.price or 0)
-    assert till.kinds(view.name)[-2:] == ["cancelled", "refunded"] or "refunded" in till.kinds(
-        view.name
+    assert till.kinds(view.key)[-2:] == ["cancelled", "refunded"] or "refunded" in till.kinds(
+        view.key
     )
 
 
@@ -169,14 +171,14 @@ def test_what_was_held_is_paid_at_the_mean_price(tmp_path: Path) -> None:
     places = 0
     for _ in range(60):
         till.slot()
-        if view.name in till.truth.orders:
-            placement = till.truth.orders[view.name].placement
+        if view.key in till.truth.orders:
+            placement = till.truth.orders[view.key].placement
             places += placement.total_workers
             break
-    till.started(view.name)
+    till.started(view.key)
     till.clock.advance(SLOT / 2)
-    till.do(CancelJob(view.name))
-    after = till.view(view.name)
+    till.do(CancelJob(view.key))
+    after = till.view(view.key)
     assert after.held == places
     assert after.planned > places
     used = math.ceil((view.price or 0) * places / after.planned)
@@ -195,7 +197,7 @@ def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> 
     for at in range(4):
         till.submit(f"job-{at}", tenant="vision", chunks=2, minibatches=40, utility=soon)
     view = till.view("job-3")
-    plan, promised = till.truth.engine.jobs["job-3"].plan, view.unused
+    plan, promised = till.truth.engine.jobs[till.key("job-3")].plan, view.unused
     assert promised is not None
     (first, places, dear), *later = promised
     assert sum(price for _, _, price in promised) == view.price
@@ -206,7 +208,7 @@ def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> 
     assert till.truth.engine.slot_running == first
     till.started("job-3")
     till.clock.advance(SLOT / 2)
-    till.do(CancelJob("job-3"))
+    till.do(CancelJob(till.key("job-3")))
     after = till.view("job-3")
     assert (after.held, after.used) == (places, dear)
     assert after.refund == sum(price for _, _, price in later)
@@ -253,16 +255,16 @@ def test_a_job_that_holds_more_than_planned_pays_no_more(till: Till) -> None:
     view = priced(till, "job", minibatches=20)
     for _ in range(80):
         till.slot()
-        if view.name in till.truth.orders:
-            till.started(view.name) if till.view(view.name).started == 0 else None
-        if till.view(view.name).held > view.planned:
+        if view.key in till.truth.orders:
+            till.started(view.key) if till.view(view.key).started == 0 else None
+        if till.view(view.key).held > view.planned:
             break
-    after = till.view(view.name)
+    after = till.view(view.key)
     assert after.held > after.planned  # it never exits
     assert after.used == after.price == view.price
-    till.ended(view.name)
-    assert till.view(view.name).state == State.FINISHED
-    assert till.view(view.name).refund == 0
+    till.ended(view.key)
+    assert till.view(view.key).state == State.FINISHED
+    assert till.view(view.key).refund == 0
 
 
 def test_who_cannot_pay_is_refused_and_told_why(till: Till) -> None:
@@ -279,10 +281,12 @@ def test_who_cannot_pay_is_refused_and_told_why(till: Till) -> None:
     assert view.reason["price"] > 0
     assert (view.price, view.cost) == (None, None)
     assert till.kinds("poor") == ["submitted", "refused"]
-    # The same again is the same job; it is not tried anew.
+    # The name of a refused job is free, so that its file can be submitted again.
     till.do(Grant("vision", 1_000 * POINT, "more"))
     till.submit("poor", tenant="vision")
-    assert till.view("poor").state == State.REFUSED
+    again = till.view("poor")
+    assert again.state != State.REFUSED
+    assert again.id > view.id
     till.submit("rich", tenant="vision")
     assert till.view("rich").state != State.REFUSED
     assert till.view(dear.name).price == dear.price
@@ -343,18 +347,18 @@ def test_more_work_costs_more_and_is_refused_where_it_cannot_be_paid(till: Till)
     till.give("vision", 1_000)
     view = priced(till, "job")
     held = till.held("vision")
-    till.do(ReviseJob(view.name, {"minibatches": 120}))
-    after = till.view(view.name)
+    till.do(ReviseJob(view.key, {"minibatches": 120}))
+    after = till.view(view.key)
     assert after.price == pytest.approx(2 * (view.price or 0), abs=1)
     paid = (after.price or 0) - (view.price or 0)
     assert till.held("vision") == pytest.approx(held - paid / POINT)
-    till.do(ReviseJob(view.name, {"minibatches": 30}))  # less: what is not used comes back later
-    assert till.view(view.name).price == after.price
+    till.do(ReviseJob(view.key, {"minibatches": 30}))  # less: what is not used comes back later
+    assert till.view(view.key).price == after.price
     till.give("vision", 1_000 - till.held("vision"))
     with pytest.raises(ProblemError, match="vision holds 0") as caught:
-        till.do(ReviseJob(view.name, {"minibatches": 150}))
+        till.do(ReviseJob(view.key, {"minibatches": 150}))
     assert caught.value.code == "budget"
-    assert till.truth.specs[view.name]["minibatches"] == 30
+    assert till.truth.specs[view.key]["minibatches"] == 30
 
 
 def test_slots_that_were_lost_do_not_count(tmp_path: Path) -> None:
@@ -362,18 +366,18 @@ def test_slots_that_were_lost_do_not_count(tmp_path: Path) -> None:
     till.give("vision", 1_000)
     till.submit("filler", chunks=12, minibatches=200, tenant="speech")
     view = priced(till, "job", minibatches=90)
-    while view.name not in till.truth.orders:
+    while view.key not in till.truth.orders:
         till.slot()
-    till.started(view.name)
+    till.started(view.key)
     till.slot()
-    assert (one := till.view(view.name).held) > 0
-    till.ended(view.name, Ending.LOST, None)
+    assert (one := till.view(view.key).held) > 0
+    till.ended(view.key, Ending.LOST, None)
     till.slot()  # it starts again
-    assert till.view(view.name).held == one
-    assert view.name in till.truth.orders
-    for server in till.truth.orders[view.name].servers:
+    assert till.view(view.key).held == one
+    assert view.key in till.truth.orders
+    for server in till.truth.orders[view.key].servers:
         till.do(SetServerAvailability(server))
-    assert till.view(view.name).held == one
+    assert till.view(view.key).held == one
     till.check()
     till.store.close()
 
@@ -398,7 +402,7 @@ def test_a_job_that_waited_and_cannot_be_paid_is_given_up(tmp_path: Path) -> Non
     )
     assert till.view("waits").state == State.STANDBY, till.view("waits")
     for at in range(12):
-        till.do(CancelJob(f"filler-{at}"))
+        till.do(CancelJob(till.key(f"filler-{at}")))
     sequence = till.truth.engine.sequence
     till.slot()
     view = till.view("waits")
@@ -466,7 +470,7 @@ def test_a_clock_that_was_weeks_ahead_leaves_no_account_in_a_later_period(till: 
     account = till.truth.accounts.get("vision")
     assert (account.period, till.held("vision")) == (period, 100)
     assert not till.truth.accounts.any_due(till.clock.wall())
-    till.do(CancelJob(priced(till, "job").name))
+    till.do(CancelJob(priced(till, "job").key))
     assert till.held("vision") == 100  # paid in this period, so nothing expires
     till.clock.advance(week - 600)
     till.do(StartDuePeriods())
@@ -485,20 +489,20 @@ def test_budgets_are_set_changed_and_removed(till: Till) -> None:
     assert till.truth.accounts.get("vision") is None
     with pytest.raises(ProblemError, match="no budget"):
         till.do(Grant("vision", POINT, ""))
-    assert till.view(view.name).state.open
-    assert till.view(view.name).refund == view.price  # it expired with the budget
+    assert till.view(view.key).state.open
+    assert till.view(view.key).refund == view.price  # it expired with the budget
     till.give("vision", 30)
-    till.do(CancelJob(view.name))
+    till.do(CancelJob(view.key))
     assert till.held("vision") == 30  # no second refund, to an account that didn't pay
     till.do(PutTenant("vision", None, None, budgeted=True))
     till.submit("free", tenant="vision")
     assert till.view("free").price == 0
     till.give("vision", 1)
-    till.do(CancelJob("free"))
+    till.do(CancelJob(till.key("free")))
     assert till.held("vision") == 1
     kinds = [(row.kind, row.points // POINT) for row in till.entries("vision")]
     assert kinds[:4] == [("grant", 100), ("grant", 50), ("expiry", -30), ("grant", 5)]
-    told = [row for row in till.entries("vision") if row.job == view.name]
+    told = [row for row in till.entries("vision") if row.job == view.key]
     assert [row.kind for row in told] == ["debit", "refund"]
 
 
@@ -517,7 +521,7 @@ def test_a_budget_below_what_was_debited_admits_nothing_that_costs(till: Till) -
     till.give("vision", 1_000)  # there and back changes nothing
     assert till.held("vision") == 1_000 - paid
     till.give("vision", 0)
-    till.do(CancelJob(view.name))
+    till.do(CancelJob(view.key))
     till.check()
     till.do(PutTenant("vision", None, None, budgeted=True))
     assert sum(row.points for row in till.entries("vision")) == 0
@@ -710,7 +714,7 @@ def _script() -> list[Step]:
         steps.append(lambda till: till.slot_again())  # type: ignore[attr-defined]  # below
         steps.append(_step_ends)
         if at == 3:
-            steps.append(lambda till: till.do(CancelJob("vision-2")) and None)
+            steps.append(lambda till: till.do(CancelJob(till.key("vision-2"))) and None)
             steps.append(lambda till: till.ask(*_many(), at_once=False))
             steps.append(lambda till: till.do(DecideBacklog(10)) and None)
     steps += [lambda till: till.slot_again(), _step_ends] * 16  # type: ignore[attr-defined]
@@ -765,7 +769,7 @@ def test_the_ledger_is_the_same_whatever_write_a_crash_hits(tmp_path: Path, poli
     told = calm.ledger()
     kinds = Counter(row[3] for row in told)
     assert set(kinds) == {"grant", "expiry", "debit", "refund"}, kinds
-    refused = {view.name for view in _views(calm) if view.state == State.REFUSED}
+    refused = {view.key for view in _views(calm) if view.state == State.REFUSED}
     assert any(name.startswith(("vision", "many")) for name in refused)
     calm.store.close()
     points = counted[0]

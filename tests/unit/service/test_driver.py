@@ -322,7 +322,8 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     event = {"at": 1, "kind": "slot", "decision": 0, "job": None, "tenant": None, "data": "{}"}
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
-    jobs = [{"id": one, "name": f"{one}", "closed": 1, **view} for one in range(1, 130)]
+    named = [dict.fromkeys(("key", "qualified_name", "name"), f"{one}") for one in range(130)]
+    jobs = [{"id": one, "closed": 1, **named[one], **view} for one in range(1, 130)]
     with store.transaction() as connection:
         store.write(
             connection, tables.events.insert(), [{"id": 10 + n, **event} for n in range(2_500)]
@@ -418,7 +419,8 @@ def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None
     driver = Driver(truth, clock, virtual=True, keep=month, metrics=Metrics())
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
     with store.transaction() as connection:
-        row = {"id": 1, "name": "old", "closed": clock.now(), **view}
+        named = dict.fromkeys(("key", "qualified_name", "name"), "old")
+        row = {"id": 1, "closed": clock.now(), **named, **view}
         store.write(connection, tables.jobs.insert(), [row])
 
     async def tick() -> None:

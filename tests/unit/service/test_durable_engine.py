@@ -95,13 +95,22 @@ class Bench:
             self.clock.advance(SLOT)
             self.do(AdvanceSlots(self.virtual))
 
+    def key(self, name: str) -> str:
+        """Return the key of a job; a key is returned as it is."""
+        with self.store.reading() as connection:
+            table = tables.jobs
+            named = select(table.c.key).where(table.c.name == name).order_by(table.c.id.desc())
+            return connection.execute(named).scalars().first() or name
+
     def started(self, name: str) -> None:
+        name = self.key(name)
         order = self.truth.orders[name]
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Started(order.id, name, order.generation, at)]))
 
     def again(self, name: str) -> None:
         """Lose a job's generation, and start the next one in the next slot."""
+        name = self.key(name)
         generation = self.truth.orders[name].generation
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, generation, at, Ending.LOST, None, "the node died")]))
@@ -109,13 +118,14 @@ class Bench:
         assert self.truth.orders[name].generation == generation + 1
 
     def report(self, name: str, minibatches: float) -> None:
+        name = self.key(name)
         generation = self.truth.orders[name].generation
         told = Progressed(name, generation, int(minibatches * MICRO), {"loss": 0.5}, 0.0)
         self.do(RecordProgress({name: told}, [told]))
 
     def kinds(self, name: str) -> list[str]:
         with self.store.reading() as connection:
-            return [event.kind for event in list_events(connection, after=0, job=name)]
+            return [event.kind for event in list_events(connection, after=0, job=self.key(name))]
 
 
 @pytest.fixture
@@ -253,6 +263,7 @@ def test_a_revised_file_that_names_a_family_can_be_submitted_again(
 def restarted(bench: Bench, name: str, cost: float, *, after: float = SLOT) -> None:
     """Let a new job lose its first generation, and report a restart cost some seconds later."""
     bench.submit(name)
+    name = bench.key(name)
     bench.slot()
     bench.again(name)
     metrics = {"change_checkpoint": 0.0, "change_start": cost - 1.0, "change_first_step": 1.0}
@@ -295,8 +306,8 @@ def test_huge_restart_costs_of_a_tenant_leave_other_tenants_promises(tmp_path: P
         bench.read()
         bench.tenant = "honest"
         bench.submit("honest")
-        assert bench.truth.engine.jobs["honest"].job.restart == 0
-        promises.append(bench.truth.views["honest"].promise)
+        assert bench.truth.engine.jobs[bench.key("honest")].job.restart == 0
+        promises.append(bench.truth.views[bench.key("honest")].promise)
         bench.store.close()
     assert promises[0] is not None
     assert promises[0] == promises[1]

@@ -46,7 +46,7 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             live = hub.follow(None, None)
             assert await anext(live) == b"retry: 2000\nid: 1\n\n"
-            hub.publish([StreamEvent(2, 0, "a", "a", None, {}, decision=False)])
+            hub.publish([StreamEvent(2, 0, "a", "a", 1, None, {}, decision=False)])
             hub.deliver()
             hub.resync(9)
             rest = [chunk async for chunk in live]

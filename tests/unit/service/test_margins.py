@@ -34,7 +34,7 @@ def finished(
     Its margin was learnt from some jobs.
     """
     return JobView(
-        1, "job", tenant, State.FINISHED, 0, 0,
+        1, "job", "job", tenant, State.FINISHED, 0, 0,
         arrival=0, first_promise=planned + margin, margin=margin, completion=planned + late,
         margin_jobs=learnt, family=family,
     )  # fmt: skip

@@ -54,10 +54,11 @@ def test_a_job_that_hangs_is_abandoned_with_a_reason_once_it_is_worth_nothing(po
     utility = {"kind": "deadline", "value": 10, "by": "6 slots"}
     hangs = LiveJob(stated=2, utility=utility, error=1000.0)
     waits = LiveJob(submitted=1.0, stated=2)
-    played = play(LiveWorld(5, (1,), (1.0,), (hangs, waits)), policy, limit_slots=30.0)
+    world = LiveWorld(5, (1,), (1.0,), (hangs, waits))
+    played = play(world, policy, limit_slots=30.0)
     assert played.over
-    assert played.views["job-1"].state is State.FINISHED
-    view = played.views["job-0"]
+    assert played.views[world.key(policy, 1)].state is State.FINISHED
+    view = played.views[world.key(policy, 0)]
     assert view.state is State.FAILED
     assert view.reason is not None
     assert "without an end" in str(view.reason)

@@ -61,7 +61,7 @@ def test_more_work_than_a_new_job_would_get_leaves_everything_as_it_was(till: Ti
     till.slot()
     before = state(till)
     with pytest.raises(ProblemError, match="job 'job' stays as it was") as caught:
-        till.do(ReviseJob("job", {"minibatches": 140}))
+        till.do(ReviseJob(till.key("job"), {"minibatches": 140}))
     assert caught.value.code == "refused"
     assert state(till) == before
     till.slot(18)
@@ -75,7 +75,7 @@ def test_more_work_costs_its_part_of_the_present_price(till: Till) -> None:
     for number in range(4):
         till.submit(f"other-{number}", tenant="speech", minibatches=80, utility=BY_17)
     held = till.held("vision")
-    till.do(ReviseJob("job", {"minibatches": 60}))
+    till.do(ReviseJob(till.key("job"), {"minibatches": 60}))
     view = till.view("job")
     assert view.price is not None
     assert view.cost is not None
@@ -89,8 +89,8 @@ def test_more_work_costs_its_part_of_the_present_price(till: Till) -> None:
 def test_work_that_was_paid_for_is_not_charged_again(till: Till) -> None:
     till.submit("job", tenant="vision", minibatches=40)
     price = till.view("job").price
-    till.do(ReviseJob("job", {"minibatches": 10}))
-    till.do(ReviseJob("job", {"minibatches": 40}))
+    till.do(ReviseJob(till.key("job"), {"minibatches": 10}))
+    till.do(ReviseJob(till.key("job"), {"minibatches": 40}))
     assert till.view("job").price == price
 
 
@@ -99,17 +99,17 @@ def test_a_dry_run_shows_the_price_and_changes_nothing(till: Till) -> None:
     for number in range(4):
         till.submit(f"other-{number}", tenant="speech", minibatches=80, utility=BY_17)
     before = state(till)
-    [shown] = till.do(ReviseJob("job", {"minibatches": 60}, dry_run=True)).answers
+    [shown] = till.do(ReviseJob(till.key("job"), {"minibatches": 60}, dry_run=True)).answers
     assert state(till) == before
     assert shown.price > till.view("job").price
-    till.do(ReviseJob("job", {"minibatches": 60}))
+    till.do(ReviseJob(till.key("job"), {"minibatches": 60}))
     assert till.view("job") == shown
 
 
 def test_an_admitted_revision_is_replayed(till: Till) -> None:
     till.submit("job", tenant="vision", minibatches=40)
     till.slot()
-    till.do(ReviseJob("job", {"minibatches": 60}))
+    till.do(ReviseJob(till.key("job"), {"minibatches": 60}))
     digest = till.truth.engine.state_digest()
     till.read()
     assert till.truth.engine.state_digest() == digest
@@ -121,7 +121,7 @@ def test_a_higher_utility_costs_the_present_price_of_the_remaining_work(till: Ti
     assert paid is not None
     for number in range(12):
         till.submit(f"other-{number}", tenant="speech", minibatches=80, utility=BY_17)
-    till.do(ReviseJob("job", {"utility": {**BY_17, "value": 60_000}}))
+    till.do(ReviseJob(till.key("job"), {"utility": {**BY_17, "value": 60_000}}))
     view = till.view("job")
     assert view.price is not None
     assert view.cost is not None
@@ -134,7 +134,7 @@ def test_a_revision_that_its_tenant_cannot_pay_leaves_everything_as_it_was(till:
     before = state(till)
     change = {"minibatches": 30, "utility": {**BY_17, "value": 1e6}}
     with pytest.raises(ProblemError) as caught:
-        till.do(ReviseJob("job", change))
+        till.do(ReviseJob(till.key("job"), change))
     assert caught.value.code in {"budget", "refused"}
     assert state(till) == before
 
@@ -144,11 +144,12 @@ def test_a_revision_to_less_is_no_admission(till: Till) -> None:
     price, held = till.view("job").price, till.held("vision")
     till.do(
         ReviseJob(
-            "job", {"minibatches": 10, "utility": {**BY_17, "value": 0.001, "by": "16 slots"}}
+            till.key("job"),
+            {"minibatches": 10, "utility": {**BY_17, "value": 0.001, "by": "16 slots"}},
         )
     )
     assert (till.view("job").price, till.held("vision")) == (price, held)
-    assert till.truth.specs["job"]["minibatches"] == 10
+    assert till.truth.specs[till.key("job")]["minibatches"] == 10
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
@@ -162,7 +163,7 @@ def test_a_pinned_job_does_not_pay_for_its_own_reservation(tmp_path: Path, polic
     till.slot()
     before = till.view("job")
     assert before.price is not None
-    till.do(ReviseJob("job", {"minibatches": 130}))
+    till.do(ReviseJob(till.key("job"), {"minibatches": 130}))
     after = till.view("job")
     assert after.price is not None
     assert after.generation == before.generation
@@ -176,12 +177,12 @@ def test_a_job_without_its_promise_gets_no_additional_work_at_an_old_price(tmp_p
     till.give("vision", 1_000)
     till.give("speech", 1_000)
     fill(till)
-    till.do(ReviseJob("job", {"utility": {**BY_17, "value": 1, "by": "2 slots"}}))
+    till.do(ReviseJob(till.key("job"), {"utility": {**BY_17, "value": 1, "by": "2 slots"}}))
     till.slot()
     assert till.view("job").promise is None
     before = state(till)
     with pytest.raises(ProblemError, match="no promise at present") as caught:
-        till.do(ReviseJob("job", {"minibatches": 30, "utility": BY_17}))
+        till.do(ReviseJob(till.key("job"), {"minibatches": 30, "utility": BY_17}))
     assert caught.value.code == "refused"
     assert state(till) == before
     till.check()

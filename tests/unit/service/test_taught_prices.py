@@ -42,8 +42,9 @@ def submit_and_cancel(bench: Bench) -> None:
             f"attack-{number}", utility=HUGE, **(TEN_SLOTS if number % 2 else WHOLE_CLUSTER)
         )
     for number in range(4):
-        if bench.truth.views.get(f"attack-{number}") is not None:
-            bench.do(CancelJob(f"attack-{number}"))
+        key = bench.key(f"attack-{number}")
+        if bench.truth.views.get(key) is not None:
+            bench.do(CancelJob(key))
 
 
 def submit_and_cancel_with_ps(bench: Bench) -> None:
@@ -52,8 +53,9 @@ def submit_and_cancel_with_ps(bench: Bench) -> None:
         ps = {"workers": {"min": 4, "max": 4}, "chunks": 4, "ps": {"cpu": 1}}
         bench.submit(f"attack-{number}", utility=HUGE, **ps)
     for number in range(4):
-        if bench.truth.views.get(f"attack-{number}") is not None:
-            bench.do(CancelJob(f"attack-{number}"))
+        key = bench.key(f"attack-{number}")
+        if bench.truth.views.get(key) is not None:
+            bench.do(CancelJob(key))
 
 
 def submit_without_points(bench: Bench) -> None:
@@ -72,7 +74,7 @@ def honest(bench: Bench, name: str) -> tuple[Any, ...]:
     [submission] = read_submissions([record], CLUSTER, tenant="honest", runs=True)
     [quoted] = bench.do(QuoteJob(submission)).answers
     bench.submit(name)
-    view = bench.truth.views.get(name)
+    view = bench.truth.views.get(bench.key(name))
     shown = (None,) if view is None else (view.cost, view.payoff)
     posted = prices(bench.truth.engine, bench.truth.calendar, "policy", 2)
     return (quoted.quote.price, *shown, dict(prices_by_kind(posted)))

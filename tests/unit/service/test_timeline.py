@@ -57,13 +57,16 @@ def test_bars_to_come_are_the_plans(live: RunningService) -> None:
     for at, number in enumerate(bars["job"]):
         assert bars["kind"][at] == BAR_PLANNED
         for slot in range(int(bars["start"][at]), int(bars["end"][at])):
-            name = told["jobs"][number]["job"]
-            found.add((name, slot, bars["server"][at], bars["workers"][at], bars["ps"][at]))
-    engine = live.service.writing._truth.engine
+            job = told["jobs"][number]
+            found.add(
+                (job["job_id"], slot, bars["server"][at], bars["workers"][at], bars["ps"][at])
+            )
+    truth = live.service.writing._truth
+    engine = truth.engine
     names = engine.cluster.names
     planned = {
-        (name, slot, names[server], workers, ps)
-        for name, record in engine.open_jobs.items()
+        (truth.views[key].id, slot, names[server], workers, ps)
+        for key, record in engine.open_jobs.items()
         for slot, server, workers, ps in record.plan.rows()
         if slot < told["last"]
     }

@@ -11,7 +11,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
-from shadowprice.service.state.store_queries import jobs_by_name
+from shadowprice.service.state.store_queries import jobs_by_key
 from shadowprice.service.state.timespan import ChangeTimespan, FollowOption
 from tests.support.simulated_hours import SLOT
 from tests.unit.service.test_durable_engine import Bench
@@ -92,7 +92,7 @@ def test_who_is_refused_only_for_the_end_is_told(tmp_path: Path, policy: str) ->
 
 def reason_of(bench: Bench, name: str) -> dict[str, Any]:
     with bench.store.reading() as connection:
-        [row] = jobs_by_name(connection, [name])
+        [row] = jobs_by_key(connection, [name])
     reason = JobView.from_json(row.view).reason
     assert reason is not None
     return dict(reason)

@@ -140,7 +140,7 @@ def test_a_new_leader_marks_what_is_open_and_leaves_what_is_over(view: JobView) 
 
 @pytest.mark.parametrize("state", list(State))
 def test_times_move_with_the_status_of_a_condition_alone(state: State) -> None:
-    view = JobView(1, OWNER.job, None, State.PENDING, NOW, NOW)
+    view = JobView(1, OWNER.key, OWNER.job, None, State.PENDING, NOW, NOW)
     seen = resource(status(resource(), view))
     before = {one["type"]: one for one in seen.status["conditions"]}
     for one in status(seen, replace(view, state=state), now=NOW + 10**12)["conditions"]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from shadowprice.client import Client
+    from shadowprice.rest.jobs import Event
 
 
 def logs(
@@ -51,7 +52,7 @@ def logs(
     """
     start = 0 if whole else None
     with connected(server) as client:
-        client.job(job)
+        job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
         client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
         if follow and generation is None:
             for piece in client.follow_logs(job, process=process, start=start):
@@ -71,6 +72,14 @@ def _write(text: str) -> None:
     # Print the output unchanged, except for sequences that control the terminal.
     sys.stdout.write(escape_controls(text, lines=True) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def _is_about(event: Event, reference: str) -> bool:
+    """Return whether an event is about a job that a name, ``tenant/name`` or an id means."""
+    if event.job is None:
+        return False
+    names = (event.job, f"{event.tenant or ''}/{event.job}", f"id:{event.job_id}")
+    return reference in names or reference == str(event.job_id)
 
 
 def events(
@@ -98,7 +107,7 @@ def events(
     printed = 0
     with connected(server) as client:
         for event in client.events(after):
-            if event.id is None or (job is not None and event.job != job):
+            if event.id is None or (job is not None and not _is_about(event, job)):
                 continue
             if output is Output.JSON:
                 line = escape_json(json.dumps(event.record, ensure_ascii=False))

@@ -140,6 +140,7 @@ def _print_csv(jobs: list[Job]) -> None:
         "utility",
         "cost",
         "reason",
+        "id",
     ]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
@@ -271,7 +272,7 @@ def _cancel(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> lis
     cancelled = []
     for job in jobs:
         try:
-            cancelled.append(client.cancel(job.name))
+            cancelled.append(client.cancel(f"id:{job.id}"))
         except ServiceError as error:
             if ended_is_error or error.code != "conflict":
                 raise
@@ -299,7 +300,7 @@ def resubmit(
     shadowprice resubmit train-x7k2mf
     """
     with connected(server) as client:
-        _resubmit(client, jobs, output)
+        _resubmit(client, map(client.job, dict.fromkeys(jobs)), output)
 
 
 def requeue(
@@ -317,21 +318,22 @@ def requeue(
     shadowprice requeue train-x7k2mf
     """
     with connected(server) as client:
-        still_open = [job for job in map(client.job, dict.fromkeys(jobs)) if job.open]
+        found = [client.job(name) for name in dict.fromkeys(jobs)]
+        still_open = [job for job in found if job.open]
         names = ", ".join(job.name for job in still_open)
         if still_open and not confirmed(f"Cancel {names} and start again?", yes):
             raise typer.Exit(1)
-        _resubmit(client, jobs, output, cancel=True)
+        _resubmit(client, found, output, cancel=True)
 
 
-def _resubmit(client: Client, jobs: Iterable[str], output: Output, *, cancel: bool = False) -> None:
+def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
     from shadowprice.cli.plain_job import generate_repeated_name
 
     repeated: list[tuple[str, Job]] = []
     try:
-        for name in dict.fromkeys(jobs):
-            new_name = generate_repeated_name(name)
-            repeated.append((name, client.resubmit(name, new_name, cancel=cancel)))
+        for job in jobs:
+            new_name = generate_repeated_name(job.name)
+            repeated.append((job.name, client.resubmit(f"id:{job.id}", new_name, cancel=cancel)))
     finally:
         # After an error too: otherwise the user doesn't learn which jobs run again.
         if repeated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -39,7 +39,6 @@ from shadowprice.core.wording import first_line, lines_after_first
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
 
-_ENDED = {"cancelled": "been cancelled", "failed": "failed"}
 
 MAX_OUTLOOKS = 3
 """Limit of submitted jobs whose outlooks are shown; `explain` shows any."""
@@ -296,12 +295,13 @@ def submit(
                     )
                     submitted += response.jobs
                     problems |= response.problems
-        # A new job may fail before the response.
-        ended = [job for job in submitted if job.state in _ENDED and job.submitted < began]
+        finished_before = [
+            job for job in submitted if job.state == "finished" and job.submitted < began
+        ]
         if wait:
             client.retry = FAILOVER  # the service answered before: wait for it
             submitted = _awaited(client, submitted, quiet or output is Output.JSON)
-        outlooks = {} if wait or output is Output.JSON or quiet else _outlooks(client, submitted)
+        outlooks = [] if wait or output is Output.JSON or quiet else _outlooks(client, submitted)
     if output is Output.JSON:
         records = [job.record for job in submitted]
         records += [{"name": name, "problem": str(error)} for name, error in problems.items()]
@@ -310,15 +310,15 @@ def submit(
         _print_submitted(submitted, outlooks, wait=wait)
         if not files and time is None and not quiet:
             stderr().print(f"planned as {DEFAULT_TIME}; --time sets the expected run time")
-    _print_problems(problems, {entry.name: entry.place for entry in entries}, ended)
-    if problems or ended:
+    _print_problems(problems, {entry.name: entry.place for entry in entries}, finished_before)
+    if problems:
         raise typer.Exit(2)
     if wait and any(job.state != "finished" for job in submitted):
         raise typer.Exit(1)
 
 
 def _print_submitted(
-    submitted: Sequence[Job], outlooks: Mapping[str, Sequence[str]], *, wait: bool
+    submitted: Sequence[Job], outlooks: Iterable[tuple[str, Sequence[str]]], *, wait: bool
 ) -> None:
     rows = [
         (
@@ -333,23 +333,20 @@ def _print_submitted(
     ]
     columns = ["NAME", "TENANT", "STATE", "FINISH" if wait else "PROMISE", "PAYOFF", "REASON"]
     show(columns, rows, right=["PAYOFF"])
-    for job_name, lines in outlooks.items():
+    for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
 
 
 def _print_problems(
-    problems: Mapping[str, ServiceError], locations: Mapping[str, str], ended: Sequence[Job]
+    problems: Mapping[str, ServiceError], locations: Mapping[str, str], finished: Sequence[Job]
 ) -> None:
-    """Print the jobs that were not accepted, and those that ended before."""
+    """Print the jobs that were not accepted, and those that finished before."""
     for job_name, error in problems.items():
         stderr().print(f"error: {locations[job_name]}: {error}", soft_wrap=True)
-    for job in ended:
+    for job in finished:
         hint = f"`shadowprice resubmit {shlex.quote(job.name)}` runs it again"
-        stderr().print(
-            f"error: job {job.name!r} has {_ENDED[job.state]}, so it was not submitted; {hint}",
-            soft_wrap=True,
-            markup=False,
-        )
+        text = f"job {job.name!r} finished before, so it was not submitted again; {hint}"
+        stderr().print(text, soft_wrap=True, markup=False)
 
 
 def _record(plain: PlainJob, client: Client, script: BatchScript | None) -> Mapping[str, Any]:
@@ -424,7 +421,7 @@ def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
 
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    current = {job.name: job for job in jobs}
+    current = {job.id: job for job in jobs}
     console = stderr()
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -439,8 +436,8 @@ def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
         task = bar.add_task(f"{len(jobs)} jobs", total=total, state="")
         pause = 0.2
         while True:
-            for name in [name for name, job in current.items() if job.open]:
-                current[name] = client.job(name)
+            for number in [number for number, job in current.items() if job.open]:
+                current[number] = client.job(f"id:{number}")
             open_jobs = [job for job in current.values() if job.open]
             done = sum(job.progress if job.open else job.required for job in current.values())
             bar.update(task, completed=done, state=_counted(open_jobs))
@@ -505,20 +502,20 @@ def _print_quotes(
             print_outlook(item.outlook.lines, "" if len(quotes) == 1 else item.job)
 
 
-def _outlooks(client: Client, jobs: Sequence[Job]) -> dict[str, Sequence[str]]:
-    """Return the lines of the first few jobs that wait or were refused: each takes a second."""
+def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[str]]]:
+    """Return the first few jobs that wait or were refused, with lines: each takes a second."""
     from shadowprice.client import ServiceError
 
-    lines: dict[str, Sequence[str]] = {}
+    outlooks: list[tuple[str, Sequence[str]]] = []
     for job in [job for job in jobs if job.state in {"standby", "refused"}][:MAX_OUTLOOKS]:
         try:
-            outlook = client.explain(job.name, outlook=True).outlook
+            outlook = client.explain(f"id:{job.id}", outlook=True).outlook
         except ServiceError as error:  # the jobs are submitted, and have to be shown
-            lines[job.name] = [f"no advice: {error}"]
+            outlooks.append((job.name, [f"no advice: {error}"]))
             break
         if outlook is not None:
-            lines[job.name] = outlook.lines
-    return lines
+            outlooks.append((job.name, outlook.lines))
+    return outlooks
 
 
 def print_outlook(lines: Sequence[str], title: str = "") -> None:
@@ -535,6 +532,7 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     """Yield names and values that describe one job."""
     from shadowprice.rest.jobs import JobDetail
 
+    yield "id", job.id
     yield "state", job.state
     yield "tenant", job.tenant
     yield "submitted", when(job.submitted)

@@ -31,7 +31,7 @@ class GenerationSpec:
     command : int
         Number of the engine's command (`core.events.Order.id`).
     job : str
-        The job's name: arbitrary text, never used as a path.
+        The job's key: arbitrary text, never used as a path.
     generation : int
         Number of the job's placement, from 1.
     placement : tuple of Share
@@ -54,6 +54,8 @@ class GenerationSpec:
         servers.
     identity : str
         Identifies this command across stores that reuse its number; empty if unknown.
+    name : str
+        Name of the job for its processes; empty if it is the key.
     """
 
     command: int
@@ -71,6 +73,7 @@ class GenerationSpec:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     identity: str = ""
+    name: str = ""
 
     @property
     def workers(self) -> int:
@@ -100,6 +103,7 @@ class GenerationSpec:
             "devices": {server: list(names) for server, names in self.devices.items()},
             "labels": dict(self.labels),
             "identity": self.identity,
+            "name": self.name,
         }
 
     @classmethod

@@ -29,7 +29,7 @@ def validate_spec(spec: GenerationSpec) -> None:
     if not spec.program.command:
         raise PlacementError("run.command: it is empty")
     texts: Mapping[str, Iterable[str]] = {
-        "name": (spec.job,),
+        "name": (spec.job, spec.name),
         "checkpoint_dir": (spec.checkpoint_dir,),
         "progress_url": (spec.progress_url,),
         "progress_token": (spec.progress_token,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.executors.contract import ObservedJob, ServerAllocation
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.views import PodView
@@ -33,7 +34,10 @@ def observed(
             continue
         plain = view.service or view.namespace == namespace
         by_job.setdefault(job if plain else f"{view.namespace}/{job}", []).append(view)
-    jobs = (_job(name, views) for name, views in sorted(by_job.items()))
+    jobs = (
+        _job(name_of_key(name) if views[0].service else name, views)
+        for name, views in sorted(by_job.items())
+    )
     return tuple(item for item in jobs if item is not None)
 
 

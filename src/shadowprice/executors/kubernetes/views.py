@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from shadowprice.core import bounds
+from shadowprice.core.job_keys import MAX_KEY_CHARACTERS
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.quantities import unit_of, units
 
@@ -61,7 +62,8 @@ class PodView:
     takes : mapping of str to int
         Requests by Kubernetes resource, in the units of `core.amounts`.
     outer : (str, str, str)
-        Job, tenant and role according to its labels, annotations or owners.
+        Job, tenant and role according to its labels, annotations or owners. The job is a key if a
+        Shadowprice service created the pod.
     created : float
         Creation time, seconds since 1970.
     """
@@ -240,7 +242,8 @@ def _outer(
     meta: Mapping[str, Any], labels: Mapping[str, Any], notes: Mapping[str, Any]
 ) -> tuple[str, str, str]:
     """Return job, tenant and role of a pod; empty if it belongs to no job."""
-    job = names.read(notes.get(names.JOB_NAME)) or str(notes.get(names.JOB_NAME, ""))
+    key = names.read(notes.get(names.JOB_NAME))[:MAX_KEY_CHARACTERS]
+    job = key or str(notes.get(names.JOB_NAME, ""))
     if not job:
         job = str(next((labels[name] for name in _JOB_LABELS if labels.get(name)), ""))
     if not job:
@@ -252,4 +255,5 @@ def _outer(
         return ("", "", "")
     tenant = str(notes.get(names.TENANT) or labels.get(names.TENANT) or meta["namespace"])
     role = str(next((labels[name] for name in _ROLE_LABELS if name in labels), "worker")).lower()
-    return (job[: int(bounds.NAME.most)], tenant, "ps" if role in {"ps", "server"} else "worker")
+    job = key or job[: int(bounds.NAME.most)]
+    return (job, tenant, "ps" if role in {"ps", "server"} else "worker")

@@ -111,7 +111,7 @@ def _observed(
     if not starts:
         return None
     since = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + min(starts)
-    tenant = members[0][1].get("SHADOWPRICE_TENANT")
+    tenant = members[0][1].get("SHADOWPRICE_TENANT") or None
     placement = tuple(
         ServerAllocation(server, count["worker"], count["ps"]) for server, count in counts.items()
     )

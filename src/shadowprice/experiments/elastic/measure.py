@@ -21,7 +21,12 @@ import numpy as np
 import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
-from shadowprice.experiments.beside import measured_progress, predicted_progress, submitted_record
+from shadowprice.experiments.beside import (
+    live_key,
+    measured_progress,
+    predicted_progress,
+    submitted_record,
+)
 from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.live import (
     LOCAL_TARGET,
@@ -281,7 +286,7 @@ def _compare(
         name = str(job["name"])
         result = lived[name]
         record = result.record
-        prediction = simulated[record["name"]]
+        prediction = simulated[live_key(job, result)]
         finished = record["state"] == "finished"
         last = max(last, record["completion_slot"] or 0, prediction["completion"] or 0)
         rows.append(
@@ -307,7 +312,7 @@ def _compare(
         result = lived[name]
         work = float(job["chunks"] * job["minibatches"])
         done = result.record["completion_slot"] if result.record["state"] == "finished" else None
-        named = {**job, "name": result.record["name"]}
+        named = {**job, "name": live_key(job, result)}
         predicted = predicted_progress(run, cluster(slot), named, job["throughput"], last + 1, slot)
         measured = measured_progress(result, last + 1, slot, done, work)
         curves.extend(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from typing import Any
-from urllib.parse import unquote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -218,7 +217,7 @@ def _refusal(scope: Scope) -> ProblemError | None:
     try:
         driver = service.writing
         if progress is not None and scope["method"] == "POST":
-            verify_progress_token(service.key, unquote(progress[1]), header)
+            verify_progress_token(service.key, header)
         else:
             service.tokens.caller(header, driver.clock.now())
     except ProblemError as error:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Query, Request, Response, Security
+from fastapi import Depends, Header, Query, Request, Response, Security
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from sqlalchemy import Connection
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
@@ -38,6 +39,7 @@ from shadowprice.rest.jobs import (
     SubmittedJobs,
 )
 from shadowprice.service.api.openapi import problems
+from shadowprice.service.api.references import find_job, find_reporting_job, find_view
 from shadowprice.service.api.requests import (
     CallerDep,
     Cursor,
@@ -48,7 +50,7 @@ from shadowprice.service.api.requests import (
     read_json_body,
     service_of,
 )
-from shadowprice.service.auth import Caller, verify_progress_token
+from shadowprice.service.auth import Caller, hash_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.modes import user_diagnostic
@@ -81,6 +83,11 @@ _DECISIONS: Final = frozenset(
     {"admitted", "standby", "refused", "given-up", "moved", "broken", "stopped"}
 )
 """Events whose text names slots, and contains no output of a job."""
+
+
+IdempotencyKey = Annotated[
+    str | None, Header(max_length=200, description="random text, equal in repeated requests")
+]
 
 
 class JobBatch(BaseModel):
@@ -131,12 +138,14 @@ async def submit(
     caller: CallerDep,
     body: Annotated[Any, Depends(JsonBody(JobSpec | JobBatch, validated=False))],
     wait: Annotated[int, Query(ge=0, le=MAX_WAIT_SECONDS, description="seconds")] = 0,
+    idempotency_key: IdempotencyKey = None,
 ) -> Job | SubmittedJobs:
     """Submit one job, or several as `{"jobs": [...]}`.
 
     One job is decided at once (200). Several are accepted as `pending`, all or none, and decided as
-    fast as the policy can (202); `wait` waits for the decisions. Submitting the same name and
-    content again returns the same job.
+    fast as the policy can (202); `wait` waits for the decisions. Submitting the name and content of
+    an open or finished job again returns that job. With an `Idempotency-Key`, repeating the request
+    also returns jobs that ended otherwise.
     """
     several = isinstance(body, dict) and "jobs" in body and "name" not in body
     if several and body.keys() != {"jobs"}:
@@ -165,36 +174,37 @@ async def submit(
         _check_users(service, submissions, single=not several)
     new = _new_submissions(driver, submissions)
     memory = sum(memory_of(submission.record) for submission in new)
+    token = None if idempotency_key is None else hash_token(idempotency_key)
     with service.reserve(caller.scope, len(new), memory):
-        results = await driver.do(SubmitJobs(submissions, at_once=not several))
+        results = await driver.do(SubmitJobs(submissions, at_once=not several, token=token))
     if wait:
         await _wait_for_decisions(
             driver,
-            [name for name, _ in results],
+            [key for key, _ in results],
             wait,
             lambda: service.tokens.holds(caller, driver.clock.now()),
         )
         service.tokens.caller(request.headers.get("authorization"), driver.clock.now())
     if not several:
-        [(name, error)] = results
+        [(key, error)] = results
         if error is not None:
             raise error
-        return (await get_view(service, name)).to_resource()
+        return (await get_view(service, key)).to_resource()
     response.status_code = 202
     return SubmittedJobs(
         jobs=[
-            (await get_view(service, name)).to_resource()
+            (await get_view(service, key)).to_resource()
             if error is None
-            else RefusedSubmission(name=name, problem=error.to_resource())
-            for name, error in results
+            else RefusedSubmission(name=submission.name, problem=error.to_resource())
+            for submission, (key, error) in zip(submissions, results, strict=True)
         ]
     )
 
 
 def _new_submissions(driver: Driver, submissions: list[Submission]) -> list[Submission]:
-    """Return the submissions whose names aren't those of open or recently closed jobs."""
-    jobs, recent = driver.published.jobs, driver.published.recent
-    return [item for item in submissions if item.name not in jobs and item.name not in recent]
+    """Return the submissions whose names aren't those of open jobs of their tenant."""
+    is_open = driver.published.job_with_qualified_name
+    return [item for item in submissions if is_open(item.qualified_name) is None]
 
 
 def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -214,46 +224,28 @@ def _check_users(service: Service, submissions: list[Submission], *, single: boo
 
 
 async def _wait_for_decisions(
-    driver: Driver, names: list[str], seconds: float, is_allowed: Callable[[], bool]
+    driver: Driver, keys: list[str], seconds: float, is_allowed: Callable[[], bool]
 ) -> None:
     """Wait until jobs are decided, the time is over, or the caller's token becomes invalid."""
     deadline = time.monotonic() + seconds
     jobs = driver.published.jobs
     while time.monotonic() < deadline and is_allowed():
-        if not any(name in jobs and jobs[name].state is State.PENDING for name in names):
+        if not any(key in jobs and jobs[key].state is State.PENDING for key in keys):
             return
         await asyncio.sleep(DECISION_POLL_SECONDS)
 
 
-async def get_view(service: Service, name: str) -> JobView:
-    """Return a job, open or closed.
+async def get_view(service: Service, key: str) -> JobView:
+    """Return the job with a key, open or closed.
 
     Raises
     ------
     ProblemError
-        If it doesn't exist.
+        If it was purged.
     """
-    published = service.writing.published
-    view = published.jobs.get(name) or published.recent.get(name)
-    if view is not None:
-        return view
-    stored = await service.read(lambda connection: store_queries.job(connection, name))
-    if stored is None:
-        raise ProblemError("not-found", f"unknown job {quote_for_display(name)}")
-    return stored[0]
-
-
-async def get_visible_job(service: Service, caller: Caller, name: str) -> JobView:
-    """Return a job that the caller may see.
-
-    Raises
-    ------
-    ProblemError
-        If it doesn't exist or is another tenant's, with the same words.
-    """
-    view = await get_view(service, name)
-    if not caller.operates and view.tenant != caller.tenant:
-        raise ProblemError("not-found", f"unknown job {quote_for_display(name)}")
+    view = await find_view(service, key)
+    if view is None:
+        raise ProblemError("not-found", f"unknown job {quote_for_display(name_of_key(key))}")
     return view
 
 
@@ -326,8 +318,8 @@ async def list_jobs(
 @router.get("/jobs/{name:name}", responses=problems(404))
 async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetail:
     """Return a job with its submission in `spec`."""
-    view = await get_visible_job(service, caller, name)
-    stored = await service.read(lambda connection: store_queries.job(connection, name))
+    view = await find_job(service, caller, name)
+    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
     spec = {} if stored is None else redact_environment(stored[1])
     broken = await _broken_promise(service, view)
     return JobDetail(**dict(view.to_resource()), broken_promise=broken, spec=spec)
@@ -345,9 +337,9 @@ def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
 @router.delete("/jobs/{name:name}", responses=problems(404, 409))
 async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
     """Cancel a job and stop its processes. Repeating it has no effect."""
-    await get_visible_job(service, caller, name)
-    view: JobView = await service.writing.do(CancelJob(name))
-    return view.to_resource()
+    view = await find_job(service, caller, name)
+    cancelled: JobView = await service.writing.do(CancelJob(view.key))
+    return cancelled.to_resource()
 
 
 @router.post("/jobs/{name:name}/resubmit", responses=problems(403, 404, 409, 429))
@@ -357,16 +349,17 @@ async def resubmit(
     caller: CallerDep,
     body: Annotated[Resubmission, Depends(JsonBody(Resubmission))],
     cancel: bool = False,
+    idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Submit a closed job again under a new name, from its beginning.
 
     With `cancel`, an open job is cancelled once the new one is valid. The same call again returns
     the same job.
     """
-    view = await get_visible_job(service, caller, name)
+    view = await find_job(service, caller, name)
     if view.state.open and not cancel:
-        raise ProblemError("conflict", f"job {name!r} is {view.state}; cancel it first")
-    stored = await service.read(lambda connection: store_queries.job(connection, name))
+        raise ProblemError("conflict", f"job {view.name!r} is {view.state}; cancel it first")
+    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
     assert stored is not None  # a job that is visible is stored until it is purged
     labels = {
         key: value
@@ -387,13 +380,14 @@ async def resubmit(
     if service.runner is not None:
         _check_users(service, submissions, single=True)
     new = _new_submissions(driver, submissions)
+    token = None if idempotency_key is None else hash_token(idempotency_key)
     with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):
         if view.state.open:
-            await driver.do(CancelJob(name))
-        [(_, error)] = await driver.do(SubmitJobs(submissions, at_once=True))
+            await driver.do(CancelJob(view.key))
+        [(key, error)] = await driver.do(SubmitJobs(submissions, at_once=True, token=token))
     if error is not None:
         raise error
-    return (await get_view(service, body.name)).to_resource()
+    return (await get_view(service, key)).to_resource()
 
 
 @router.patch("/jobs/{name:name}", responses=problems(404, 409, 429))
@@ -410,12 +404,12 @@ async def revise(
     """
     if not isinstance(changes, dict) or not changes:
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
-    await get_visible_job(service, caller, name)
+    view = await find_job(service, caller, name)
     driver = service.writing
-    memory = added_memory(driver.specification(name) or {}, changes)
+    memory = added_memory(driver.specification(view.key) or {}, changes)
     with service.reserve(caller.scope, 0, memory):
-        view: JobView = await driver.do(ReviseJob(name, changes, dry_run))
-    return view.to_resource()
+        revised: JobView = await driver.do(ReviseJob(view.key, changes, dry_run))
+    return revised.to_resource()
 
 
 @router.get("/jobs/{name:name}/explain", responses=problems(404))
@@ -428,9 +422,13 @@ async def explain(
     `/events` lists all. With `outlook`, it also has what a job that waits or was refused lacks now,
     and the smallest changes that would get it admitted, which takes up to a second.
     """
-    view = await get_visible_job(service, caller, name)
-    events, gap = await service.read(lambda connection: store_queries.job_history(connection, name))
-    runs = await service.read(lambda connection: store_queries.generations(connection, name, 100))
+    view = await find_job(service, caller, name)
+    events, gap = await service.read(
+        lambda connection: store_queries.job_history(connection, view.key)
+    )
+    runs = await service.read(
+        lambda connection: store_queries.generations(connection, view.key, 100)
+    )
     return JobHistory(
         job=view.to_resource(),
         broken_promise=await _broken_promise(service, view),
@@ -446,19 +444,21 @@ async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOu
     """Return the outlook of a job that waits or was refused; None for others and without quotes."""
     if view.state not in {State.STANDBY, State.REFUSED}:
         return None
-    stored = await service.read(lambda connection: store_queries.job(connection, view.name))
+    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
     if stored is None:
         return None
     waits = view.state is State.STANDBY
     try:
-        return await service.outlooks.build(service.writing, stored[1], tenant=tenant, waits=waits)
+        return await service.outlooks.build(
+            service.writing, view.key, stored[1], tenant=tenant, waits=waits
+        )
     except ProblemError as error:
         if error.code == "overloaded":
             raise
-        log.info("job %s has no outlook: %s", view.name, error)
+        log.info("job %s has no outlook: %s", view.key, error)
         return None
     except ShadowpriceError as error:
-        log.info("job %s has no outlook: %s", view.name, error)
+        log.info("job %s has no outlook: %s", view.key, error)
         return None
 
 
@@ -485,10 +485,10 @@ async def job_events(
     limit: Limit = 100,
 ) -> JobEventPage:
     """List a job's events, newest first; `line` is for people."""
-    await get_visible_job(service, caller, name)
+    view = await find_job(service, caller, name)
     events = await service.read(
         lambda connection: store_queries.list_events(
-            connection, before=cursor, job=name, limit=limit
+            connection, before=cursor, job=view.key, limit=limit
         )
     )
     return JobEventPage(
@@ -502,8 +502,10 @@ async def generations(
     name: str, service: ServiceDep, caller: CallerDep, limit: Limit = 100
 ) -> GenerationList:
     """List a job's generations, newest first."""
-    await get_visible_job(service, caller, name)
-    page = await service.read(lambda connection: store_queries.generations(connection, name, limit))
+    view = await find_job(service, caller, name)
+    page = await service.read(
+        lambda connection: store_queries.generations(connection, view.key, limit)
+    )
     return GenerationList(generations=page)
 
 
@@ -515,9 +517,9 @@ async def progress_points(
     limit: Annotated[int, Query(ge=1, le=5_000, description="maximum number of points")] = 1_000,
 ) -> ProgressCurve:
     """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
-    await get_visible_job(service, caller, name)
+    view = await find_job(service, caller, name)
     points = await service.read(
-        lambda connection: store_queries.progress_points(connection, name, limit)
+        lambda connection: store_queries.progress_points(connection, view.key, limit)
     )
     return ProgressCurve(points=points)
 
@@ -550,23 +552,23 @@ async def report_progress(
     """
     service = service_of(request)
     driver = service.writing
-    generation = verify_progress_token(service.key, name, request.headers.get("authorization"))
+    key, generation = await find_reporting_job(service, name, request.headers.get("authorization"))
     try:
         # Python writes NaN for a diverged loss; that must not cost the report's progress.
         body = await read_json_body(request, MAX_REPORT_BYTES, strict=False)
         if isinstance(body, dict):
             body.setdefault("generation", generation)
-        report, omitted = read_progress(name, body, driver.clock.now() / SECOND)
+        report, omitted = read_progress(key, body, driver.clock.now() / SECOND)
         if report.generation != generation:
             raise ProblemError("forbidden", f"the token is valid for generation {generation} only")
     except ShadowpriceError as error:
-        await service.misreports.tell(driver, name, generation, error)
+        await service.misreports.tell(driver, key, generation, error)
         raise
-    view = driver.published.jobs.get(name)
+    view = driver.published.jobs.get(key)
     if view is not None and view.generation == generation:
         driver.report(report)
     if omitted:
-        await service.misreports.tell(driver, name, generation, InputError(omitted))
+        await service.misreports.tell(driver, key, generation, InputError(omitted))
 
 
 @router.get("/jobs/{name:name}/logs", responses=problems(404, 409))
@@ -582,12 +584,12 @@ async def logs(
     most: Annotated[int, Query(ge=1, le=1 << 20, description="maximum bytes")] = 65_536,
 ) -> LogChunk:
     """Return a part of the output of one process; request `end` as `start` to follow it."""
-    await get_visible_job(service, caller, name)
+    view = await find_job(service, caller, name)
     if service.runner is None:
         raise ProblemError("unsupported", "the service only observes and runs no processes")
     try:
         chunk = await service.runner.executor.logs(
-            name, generation, process, start=start, most=most
+            view.key, generation, process, start=start, most=most
         )
     except KeyError as error:
         raise ProblemError("not-found", "no logs of this job, generation and process") from error
@@ -633,6 +635,10 @@ async def quote(
         return resource
     waits = resource.answer == "queued"
     answer = await service.outlooks.build(
-        driver, submission.record, tenant=caller.scope, waits=waits
+        driver,
+        submission.qualified_name,
+        submission.record,
+        tenant=caller.scope,
+        waits=waits,
     )
     return resource.model_copy(update={"outlook": answer})

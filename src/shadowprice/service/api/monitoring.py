@@ -21,8 +21,9 @@ from shadowprice.rest.monitoring import (
     WhatIf,
     WhatIfList,
 )
-from shadowprice.service.api.jobs import get_visible_job, scope_of
+from shadowprice.service.api.jobs import scope_of
 from shadowprice.service.api.openapi import problems
+from shadowprice.service.api.references import find_job
 from shadowprice.service.api.requests import (
     CallerDep,
     Cursor,
@@ -138,7 +139,7 @@ async def timeline(
     if server is not None and server not in published.servers.cluster.index:
         raise ProblemError("not-found", f"unknown server {quote_for_display(server)}")
     if job is not None:
-        await get_visible_job(service, caller, job)
+        job = (await find_job(service, caller, job)).key
     cache: dict[Any, _CachedTimeline] = request.app.state.__dict__.setdefault("timelines", {})
     key = (past_slots, future_slots, server, job, caller.scope, observed)
     cached = cache.get(key)
@@ -191,9 +192,15 @@ async def decisions(
 ) -> DecisionPage:
     """List the policy's decisions, newest first."""
     tenant = scope_of(caller, tenant)
+    key = None
+    if job is not None:
+        try:
+            key = (await find_job(service, caller, job)).key
+        except ProblemError:  # an unknown job has no decisions
+            return DecisionPage(decisions=[], next=None)
     page = await service.read(
         lambda connection: store_queries.list_events(
-            connection, before=cursor, job=job, tenant=tenant, decisions=True, limit=limit
+            connection, before=cursor, job=key, tenant=tenant, decisions=True, limit=limit
         )
     )
     return DecisionPage(decisions=page, next=page[-1].id if len(page) == limit else None)

@@ -11,6 +11,7 @@ from pydantic import Field
 from starlette.responses import PlainTextResponse
 
 import shadowprice
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import StrictSpec
 from shadowprice.core.wording import escape_controls, quote_for_display
@@ -139,12 +140,14 @@ def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
         view = published.jobs.get(obstacle.job) or published.recent.get(obstacle.job)
         if not (caller.operates or (view is not None and view.tenant == caller.tenant)):
             continue
-        name = f"generation {obstacle.generation} of {quote_for_display(obstacle.job)}"
+        job = name_of_key(obstacle.job)
+        name = f"generation {obstacle.generation} of {quote_for_display(job)}"
         on = f" on {', '.join(obstacle.servers)}" if obstacle.servers else ""
         yield {
             "code": OBSTRUCTED,
             "message": escape_controls(f"{name}{on} can't be started or ended: {obstacle.reason}"),
-            "job": obstacle.job,
+            "job": job,
+            "job_id": None if view is None else view.id,
             "generation": obstacle.generation,
             "servers": list(obstacle.servers),
         }

@@ -13,6 +13,7 @@ from shadowprice.core.cluster import Cluster as EngineCluster
 from shadowprice.core.cluster import Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import ServerState
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.specs.cluster import ServerSpec, some_capacity
 from shadowprice.core.specs.fields import (
     AmountsField,
@@ -72,7 +73,12 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)
         for server, workers, ps in entries:
-            entry = ServerJob(job=name if visible else None, workers=workers, ps=ps)
+            entry = ServerJob(
+                job=name_of_key(name) if visible else None,
+                job_id=view.id if visible and view is not None else None,
+                workers=workers,
+                ps=ps,
+            )
             jobs.setdefault(server, []).append(entry)
     return [
         Server(

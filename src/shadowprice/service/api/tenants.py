@@ -162,7 +162,9 @@ async def statement(
         if not exists:
             raise _unknown(name)
     first, last = _span(service, name, since, until, back)
-    query = statements.EntryFilter(name, first, last, _kinds(kind), cursor, limit)
+    query = statements.EntryFilter(
+        name, first, last, _kinds(kind), cursor, limit, names_all=caller.operates
+    )
     page, totals = await service.read(
         lambda connection: (
             statements.entries(connection, query),

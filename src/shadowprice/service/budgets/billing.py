@@ -29,6 +29,7 @@ from shadowprice.core.events import (
     SlotEnded,
 )
 from shadowprice.core.job import Job
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.accounts import (
     MAX_BALANCE,
@@ -184,7 +185,7 @@ class Billing:
         if budget is None:
             if account is not None:
                 views = self._batch.truth.views.values()
-                for name in [view.name for view in views if view.tenant == tenant]:
+                for name in [view.key for view in views if view.tenant == tenant]:
                     account = self._refund_unused(account, name)
                 closed = self.put(accounts.close_account(account))
                 self._to_be_given_back(tenant)
@@ -232,9 +233,9 @@ class Billing:
             if not isinstance(command, Decided) or (cost := _cost(command.decision)) is None:
                 continue
             view = self._batch.truth.views.get(command.decision.job)
-            if view is None or view.name in seen or not _unpaid(view):
+            if view is None or view.key in seen or not _unpaid(view):
                 continue
-            seen.add(view.name)
+            seen.add(view.key)
             account = self.accounts.get(view.tenant)
             if account is None:
                 continue
@@ -243,7 +244,7 @@ class Billing:
             if account.can_pay(price):
                 remaining[account.tenant] = replace(account, balance=account.balance - price)
             else:
-                reasons[view.name] = insufficient_points_reason(account, price)
+                reasons[view.key] = insufficient_points_reason(account, price)
         if reasons:
             raise InsufficientPointsError(reasons)
 
@@ -256,7 +257,7 @@ class Billing:
             return
         account = self.accounts.get(view.tenant)
         if account is None:
-            self._batch.change(view.name, price=0)
+            self._batch.change(view.key, price=0)
             return
         cost = _cost(decision)
         if cost is None:
@@ -269,10 +270,10 @@ class Billing:
                 planned = int(plan.workers.sum() + plan.ps.sum())
                 unused = split_price_by_slot(price, plan, decision.slot_costs)
             else:
-                planned = min_process_slots(engine.jobs[view.name].job)
+                planned = min_process_slots(engine.jobs[view.key].job)
         paid = {"price": price, "planned": planned, "unused": unused}
-        self._batch.change(view.name, paid_at=self._batch.now, **paid)
-        self._debit(account, price, view.name)
+        self._batch.change(view.key, paid_at=self._batch.now, **paid)
+        self._debit(account, price, view.key)
 
     def revised(self, name: str, work: RevisedWork, cost: float | None) -> None:
         """Debit what a revised job asks for beyond what it paid for.
@@ -307,8 +308,8 @@ class Billing:
         if cost is None and view.planned and self._batch.engine.capabilities.prices:
             raise ProblemError(
                 "refused",
-                f"job {name!r} stays as it was: it has no promise at present, so its work has no "
-                "price; revise it when it has a promise again",
+                f"job {name_of_key(name)!r} stays as it was: it has no promise at present, so its "
+                "work has no price; revise it when it has a promise again",
             )
         present = unused * after // max(1, before) if cost is None else to_price_units(cost)
         extra = -(-present * max(0, after - before) // max(1, after))
@@ -318,7 +319,9 @@ class Billing:
             return
         if extra > account.balance:
             reason = insufficient_points_reason(account, extra)
-            raise ProblemError(REFUSAL_CODE, f"job {name!r} stays as it was: {reason['message']}")
+            raise ProblemError(
+                REFUSAL_CODE, f"job {name_of_key(name)!r} stays as it was: {reason['message']}"
+            )
         changes: dict[str, Any] = {"price": price + extra}
         if view.planned:  # otherwise the job pays for each slot from its price
             remaining = max(1, after, view.planned - view.held)
@@ -388,7 +391,7 @@ class Billing:
 
     def _use(self, view: JobView, used: int, **changes: Any) -> None:
         """Set the used part of a job's price, and spend the difference."""
-        self._batch.change(view.name, used=used, **changes)
+        self._batch.change(view.key, used=used, **changes)
         account = self.accounts.get(view.tenant)
         if account is not None and used != view.used:
             self.put((accounts.use(account, used - view.used), ()))

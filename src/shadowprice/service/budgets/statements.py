@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, func, select
 
 from shadowprice.core.budget import Budget, in_points
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.tenants import Account as AccountResource
 from shadowprice.rest.tenants import AccountEntry
 from shadowprice.rest.tenants import Budget as BudgetResource
@@ -47,6 +48,7 @@ class EntryFilter:
 
     ``since`` is inclusive and ``until`` exclusive, in nanoseconds since 1970. Empty ``kinds`` mean
     all kinds. ``before`` is the cursor of a page: only entries with lower ids are returned.
+    ``names_all`` is False for a tenant, who gets no names of other tenants' jobs.
     """
 
     tenant: str
@@ -55,6 +57,7 @@ class EntryFilter:
     kinds: tuple[str, ...] = ()
     before: int | None = None
     limit: int = 100
+    names_all: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,15 @@ class Totals:
 
 def entries(connection: Connection, entry_filter: EntryFilter) -> list[AccountEntry]:
     """Return entries of an account, newest first."""
-    table = tables.entries
-    query = (
-        _within(select(table), entry_filter).order_by(table.c.id.desc()).limit(entry_filter.limit)
-    )
+    table, jobs = tables.entries, tables.jobs
+    joined = table.outerjoin(jobs, jobs.c.key == table.c.job)
+    query = _within(select(table, jobs.c.id.label("job_id")).select_from(joined), entry_filter)
+    query = query.order_by(table.c.id.desc()).limit(entry_filter.limit)
     if entry_filter.kinds:
         query = query.where(table.c.kind.in_(entry_filter.kinds))
     if entry_filter.before is not None:
         query = query.where(table.c.id < entry_filter.before)
-    return [_entry(row) for row in connection.execute(query)]
+    return [_entry(row, entry_filter) for row in connection.execute(query)]
 
 
 def totals(connection: Connection, entry_filter: EntryFilter) -> Totals:
@@ -127,14 +130,17 @@ def _within(query: Select[Any], entry_filter: EntryFilter) -> Select[Any]:
     return query
 
 
-def _entry(row: Row[Any]) -> AccountEntry:
+def _entry(row: Row[Any], entry_filter: EntryFilter) -> AccountEntry:
+    is_other = row.other not in (None, entry_filter.tenant)
+    is_named = row.job is not None and (entry_filter.names_all or not is_other)
     return AccountEntry(
         id=row.id,
         at=to_datetime(row.at),
         kind=row.kind,
         points=in_points(row.points),
         balance=in_points(row.balance),
-        job=row.job,
+        job=name_of_key(row.job) if is_named else None,
+        job_id=row.job_id if is_named else None,
         other=row.other,
         note=row.note,
     )

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, PolicyError
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.program import Program
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import to_integer_amounts
@@ -480,7 +480,7 @@ class ExecutionController:
         program: Program = spec.run.resolve(servers.cluster.slot_seconds)
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)
-        name = quote(order.job, safe="")
+        view = self._driver.published.jobs[order.job]
         return GenerationSpec(
             command=order.id,
             job=order.job,
@@ -491,19 +491,20 @@ class ExecutionController:
             program=program,
             worker=to_integer_amounts(spec.worker),
             ps=to_integer_amounts(spec.ps or {}),
-            progress_url=f"{self.address}/v1/jobs/{name}/progress" if self.address else "",
+            progress_url=f"{self.address}/v1/jobs/{view.id}/progress" if self.address else "",
             progress_token=progress_token(self._key, order.job, order.generation),
             slot_end=servers.calendar.ends(order.slot) / SECOND,
             tenant=spec.tenant,
             labels=dict(spec.labels),
             identity=command_identity(self._key, order.job, order.generation, ordered),
+            name=view.name,
         )
 
-    def job_spec(self, name: str) -> JobSpec:
+    def job_spec(self, key: str) -> JobSpec:
         """Return the submitted specification of an open job."""
-        record: Mapping[str, Any] | None = self._driver.specification(name)
+        record: Mapping[str, Any] | None = self._driver.specification(key)
         if record is None:
-            raise InputError(f"job {name!r} is not open")
+            raise InputError(f"job {name_of_key(key)!r} is not open")
         return JobSpec.model_validate(record)
 
     def holds(self, job: str) -> bool:

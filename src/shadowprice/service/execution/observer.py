@@ -10,14 +10,15 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.job_keys import MAX_KEY_CHARACTERS, name_of_key, qualified_name, shown_key
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.executors.background import BackgroundTasks, run_all
@@ -26,6 +27,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state import store_queries
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
@@ -96,9 +98,7 @@ class RecordObservation:
         previous_poll = last_observation_time(connection)
         open_rows = {row.job: row for row in _open(connection)}
         seen: dict[str, ObservedJob] = {}
-        for observed in self.seen:
-            if not 0 < len(observed.job) <= bounds.NAME.most:
-                continue
+        for observed in _with_keys(connection, self.seen, open_rows):
             # Only new jobs are limited: an open job that is left out would count as ended.
             if observed.job in open_rows or len(seen) < MAX_JOBS_PER_OBSERVATION:
                 seen[observed.job] = observed
@@ -162,6 +162,81 @@ class RecordObservation:
             batch.also(update.values(ended=None), rows.again)
         if rows.began:
             batch.also(table.insert(), rows.began)
+
+
+def _with_keys(
+    connection: Connection, seen: Sequence[ObservedJob], open_rows: Mapping[str, Row[Any]]
+) -> list[ObservedJob]:
+    """Replace the observed names by the keys of the jobs that they mean.
+
+    The executor's own runs have keys already. Others are left out if their name or tenant is empty
+    or too long.
+    A run continues for the job that it was first attributed to. A new run belongs to the submitted
+    job of its name and tenant. If its tenant is unknown, it belongs to the oldest open job of its
+    name, so that a later submission by another tenant changes nothing.
+    """
+    open_keys: dict[str, list[str]] = {}
+    for row_key in open_rows:
+        open_keys.setdefault(name_of_key(row_key), []).append(row_key)
+    names = {observed.job for observed in seen if len(observed.job) <= MAX_KEY_CHARACTERS}
+    keys = sorted(name for name in names if name_of_key(name) != name)
+    own = {row.key for row in store_queries.jobs_by_key(connection, keys)}
+    submitted = _submitted(connection, names - own)
+    jobs = []
+    for observed in seen:
+        if observed.job in own:
+            jobs.append(observed)
+            continue
+        if not (_is_name(observed.job) and (observed.tenant is None or _is_name(observed.tenant))):
+            continue
+        allowed = None
+        if observed.tenant is not None:
+            allowed = {qualified_name(tenant, observed.job) for tenant in (None, observed.tenant)}
+        going = [
+            candidate
+            for candidate in open_keys.get(observed.job, ())
+            if allowed is None or shown_key(candidate) in allowed
+        ]
+        rows = [
+            row
+            for row in submitted.get(observed.job, ())
+            if allowed is None or row.qualified_name in allowed
+        ]
+        candidates = [row for row in rows if row.open] or rows[-1:]
+        key: str | None = candidates[0].key if candidates else None
+        if going:
+            is_new_run = (
+                candidates
+                and key not in going
+                and observed.since * SECOND >= candidates[0].submitted
+            )
+            key = key if is_new_run else going[0]
+        if key is None:
+            key = qualified_name(observed.tenant, observed.job)
+        jobs.append(replace(observed, job=key))
+    return jobs
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= bounds.NAME.most
+
+
+def _submitted(connection: Connection, names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the submitted jobs of each name, oldest first: open ones, and the newest others."""
+    table = tables.jobs
+    rows: dict[str, list[Any]] = {}
+    ordered = sorted(names)
+    columns = (table.c.key, table.c.name, table.c.qualified_name, table.c.open, table.c.submitted)
+    for index in range(0, len(ordered), 500):
+        newest = (
+            select(func.max(table.c.id))
+            .where(table.c.name.in_(ordered[index : index + 500]))
+            .group_by(table.c.qualified_name)
+        )
+        query = select(*columns).where(table.c.id.in_(newest)).order_by(table.c.id)
+        for row in connection.execute(query):
+            rows.setdefault(row.name, []).append(row)
+    return rows
 
 
 def _placed(placement: Iterable[ServerAllocation]) -> str:
@@ -276,17 +351,17 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
     table = tables.jobs
     specs: dict[str, Mapping[str, Any]] = {}
     for index in range(0, len(names), 500):
-        in_chunk = table.c.name.in_(names[index : index + 500])
-        for row in batch.connection.execute(select(table.c.name, table.c.spec).where(in_chunk)):
-            specs[row.name] = json.loads(row.spec)
+        in_chunk = table.c.key.in_(names[index : index + 500])
+        for row in batch.connection.execute(select(table.c.key, table.c.spec).where(in_chunk)):
+            specs[row.key] = json.loads(row.spec)
     return {
         name: (
-            view.tenant,
-            view.submitted,
+            job.view.tenant,
+            job.view.submitted,
             batch.truth.specs.get(name) or specs[name],
-            view.arrived,
+            job.view.arrived,
         )
-        for name, (view, _) in batch.stored(names).items()
+        for name, job in batch.stored(names).items()
         if name in specs or name in batch.truth.specs
     }
 

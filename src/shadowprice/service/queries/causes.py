@@ -123,7 +123,7 @@ def broken_promise(
         return None
     due = calendar.ends(view.first_promise) / SECOND
     runs, is_running = _runs(connection, view, calendar, now)
-    events = _events(connection, view.name)
+    events = _events(connection, view.key)
     job = _job(connection, view, cluster, calendar)
     finished = view.state is State.FINISHED
     waits_until = now / SECOND if view.state.open and not is_running else None
@@ -356,7 +356,7 @@ def _runs(
     generations, points = tables.generations, tables.progress
     rows = connection.execute(
         select(generations)
-        .where(generations.c.job == view.name, generations.c.started.is_not(None))
+        .where(generations.c.job == view.key, generations.c.started.is_not(None))
         .order_by(generations.c.generation.desc())
         .limit(MAX_GENERATIONS)
     ).all()[::-1]
@@ -370,7 +370,7 @@ def _runs(
                 func.min(points.c.at).label("first_at"),
                 func.max(points.c.at).label("last_at"),
             )
-            .where(points.c.job == view.name, points.c.minibatches > 0)
+            .where(points.c.job == view.key, points.c.minibatches > 0)
             .group_by(points.c.generation)
         )
     }
@@ -416,7 +416,7 @@ def _job(
 ) -> Job | None:
     """Return the job with its stated speed; None if the cluster lacks its resources."""
     table = tables.jobs
-    spec = connection.execute(select(table.c.spec).where(table.c.name == view.name)).scalar_one()
+    spec = connection.execute(select(table.c.spec).where(table.c.key == view.key)).scalar_one()
     try:
         return resolve_job(
             JobSpec.model_validate(json.loads(spec)), cluster, calendar, view.submitted

@@ -16,6 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, func, or_, select
 
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.comparison import (
     ComparedJob,
     ComparedPromises,
@@ -111,6 +112,7 @@ class JobComparison:
         view = self.view
         reason = view.reason
         return ComparedJob(
+            id=view.id,
             name=view.name,
             tenant=view.tenant,
             submitted=to_datetime(view.submitted),
@@ -150,7 +152,7 @@ def compare_jobs(
     jobs, outcomes = tables.jobs, tables.outcomes
     query = (
         select(
-            jobs.c.name,
+            jobs.c.key,
             jobs.c.view,
             outcomes.c.started,
             outcomes.c.ended,
@@ -158,7 +160,7 @@ def compare_jobs(
             outcomes.c.done,
             outcomes.c.utility,
         )
-        .select_from(jobs.outerjoin(outcomes, jobs.c.name == outcomes.c.job))
+        .select_from(jobs.outerjoin(outcomes, jobs.c.key == outcomes.c.job))
         .where(jobs.c.submitted >= since)
         .order_by(jobs.c.id.desc())
         .limit(limit)
@@ -169,7 +171,7 @@ def compare_jobs(
         query = query.where(jobs.c.id < before)
     result = []
     for row in connection.execute(query):
-        view = published.jobs.get(row.name) or JobView.from_json(row.view)
+        view = published.jobs.get(row.key) or JobView.from_json(row.view)
         result.append(_pair(view, row))
     return result
 
@@ -253,11 +255,11 @@ def unsubmitted_jobs(
     """Return unmanaged jobs that ran since a moment; their utility is unknown."""
     jobs, outcomes = tables.jobs, tables.outcomes
     condition = and_(
-        or_(outcomes.c.ended.is_(None), outcomes.c.ended >= since), jobs.c.name.is_(None)
+        or_(outcomes.c.ended.is_(None), outcomes.c.ended >= since), jobs.c.key.is_(None)
     )
     if tenant is not None:
         condition = and_(condition, outcomes.c.tenant == tenant)
-    joined = outcomes.outerjoin(jobs, jobs.c.name == outcomes.c.job)
+    joined = outcomes.outerjoin(jobs, jobs.c.key == outcomes.c.job)
     count = connection.execute(
         select(func.count()).select_from(joined).where(condition)
     ).scalar_one()
@@ -265,7 +267,7 @@ def unsubmitted_jobs(
     rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(MAX_UNMANAGED_JOBS))
     newest = [
         UnmanagedJob(
-            name=row.job,
+            name=name_of_key(row.job),
             tenant=row.tenant,
             started=to_datetime(row.started),
             completion=to_datetime_or_none(row.ended),

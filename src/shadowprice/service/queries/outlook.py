@@ -68,9 +68,15 @@ class OutlookQueue:
         self._is_busy = False
 
     async def build(
-        self, driver: Driver, record: Mapping[str, Any], *, tenant: str | None, waits: bool
+        self,
+        driver: Driver,
+        key: str,
+        record: Mapping[str, Any],
+        *,
+        tenant: str | None,
+        waits: bool,
     ) -> JobOutlook:
-        """Return the outlook of a job; the other arguments are those of `build_outlook`.
+        """Return the outlook of the job with a key; see `build_outlook` for the other arguments.
 
         ``tenant`` is the one that asks, None for an operator.
 
@@ -82,7 +88,7 @@ class OutlookQueue:
             If the policy gives no quotes, or the cluster lacks a resource that the job names.
         """
         async with self.turn(tenant):
-            fork = await driver.do(ForkEngine(JobSpec.model_validate(record)))
+            fork = await driver.do(ForkEngine(key, JobSpec.model_validate(record)))
             return await asyncio.to_thread(build_outlook, fork, record, waits=waits)
 
     @asynccontextmanager

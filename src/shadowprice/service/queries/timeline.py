@@ -21,6 +21,7 @@ from sqlalchemy import Connection, or_, select
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.rest.jobs import JobState
@@ -81,11 +82,12 @@ Past = Callable[[Connection, SlotCalendar, int, int, str | None], tuple[list[Tim
 
 @dataclass(slots=True)
 class JobInfo:
-    """Tenants, states and demands of the jobs of bars, by job.
+    """Ids, tenants, states and demands of the jobs of bars, by key.
 
     A job without a known demand is missing from ``demands``, and counts as 0.
     """
 
+    ids: dict[str, int] = field(default_factory=dict)
     tenants: dict[str, str | None] = field(default_factory=dict)
     states: dict[str, JobState] = field(default_factory=dict)
     demands: dict[str, JobDemand] = field(default_factory=dict)
@@ -208,6 +210,7 @@ def load_job_info(
     for name in names:
         view = published.jobs.get(name)
         if view is not None and name in demands:
+            result.ids[name] = view.id
             result.tenants[name] = view.tenant
             result.states[name] = view.state.value
             result.demands[name] = demands[name]
@@ -215,12 +218,13 @@ def load_job_info(
             missing.append(name)
     table = tables.jobs
     for start in range(0, len(missing), 500):
-        query = select(table.c.name, table.c.tenant, table.c.state, table.c.spec)
-        for row in connection.execute(query.where(table.c.name.in_(missing[start : start + 500]))):
-            result.tenants[row.name] = row.tenant
-            result.states[row.name] = row.state
+        query = select(table.c.id, table.c.key, table.c.tenant, table.c.state, table.c.spec)
+        for row in connection.execute(query.where(table.c.key.in_(missing[start : start + 500]))):
+            result.ids[row.key] = row.id
+            result.tenants[row.key] = row.tenant
+            result.states[row.key] = row.state
             spec = json.loads(row.spec)
-            result.demands[row.name] = JobDemand(
+            result.demands[row.key] = JobDemand(
                 _demand(cluster, json.dumps(spec.get("worker") or {})),
                 _demand(cluster, json.dumps(spec.get("ps") or {})),
             )
@@ -386,11 +390,15 @@ def timeline(
     )
 
 
-def _timeline_job(name: str, known: JobInfo, scope: str | None) -> TimelineJob:
-    if scope is not None and known.tenants.get(name) != scope:
-        return TimelineJob(job=None, tenant=None, state=None)
-    tenant, state = known.tenants.get(name), known.states.get(name)
-    return TimelineJob(job=name, tenant=tenant, state=state)
+def _timeline_job(key: str, known: JobInfo, scope: str | None) -> TimelineJob:
+    if scope is not None and known.tenants.get(key) != scope:
+        return TimelineJob(job=None, job_id=None, tenant=None, state=None)
+    return TimelineJob(
+        job=name_of_key(key),
+        job_id=known.ids.get(key),
+        tenant=known.tenants.get(key),
+        state=known.states.get(key),
+    )
 
 
 def _running(published: ReadModel, calendar: SlotCalendar, now: int) -> list[TimelineBar]:

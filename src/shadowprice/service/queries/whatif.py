@@ -22,6 +22,7 @@ import yaml
 from pydantic import Field
 from sqlalchemy import Connection, select
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, format_amount, parse_duration
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
@@ -243,7 +244,7 @@ def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
     """Return the jobs submitted since a moment, as records of a job file."""
     table = tables.jobs
     rows = connection.execute(
-        select(table.c.spec, table.c.submitted)
+        select(table.c.id, table.c.key, table.c.spec, table.c.submitted)
         .where(table.c.submitted >= since)
         .order_by(table.c.id.desc())
         .limit(MOST_JOBS)
@@ -254,6 +255,8 @@ def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
     jobs = []
     for row in reversed(rows):
         record = json.loads(row.spec)
+        # Names of several jobs may be equal, and a key may be longer than a name.
+        record["name"] = row.key if len(row.key) <= bounds.NAME.most else f"id:{row.id}"
         record.pop("run", None)  # it may hold secrets, and nothing runs here
         record["arrival"] = _seconds(Fraction(max(0, row.submitted - first), SECOND))
         if isinstance(record.get("by"), str):

@@ -222,7 +222,7 @@ class Batch(Transaction):
     def _lasting_reason(self, view: JobView) -> Mapping[str, Any] | None:
         """Return the reason of a view if decisions don't outdate it: its workers partly ended."""
         is_lasting = view.reason is not None and view.reason.get("code") == PARTLY_ENDED
-        return view.reason if is_lasting and view.name in self.engine.running else None
+        return view.reason if is_lasting and view.key in self.engine.running else None
 
     def _order(self, command: Start | Resize | Stop) -> None:
         record: dict[str, Any] = {
@@ -327,8 +327,8 @@ class Batch(Transaction):
         margin = self.truth.margins.margin(
             view.tenant, view.family, planned, job.arrival, self.engine.until
         )
-        self.change(view.name, margin=margin.slots, margin_jobs=margin.jobs)
-        return self.truth.views[view.name]
+        self.change(view.key, margin=margin.slots, margin_jobs=margin.jobs)
+        return self.truth.views[view.key]
 
     def _promised(
         self, name: str, before: JobView, changes: Mapping[str, Any], message: str

@@ -43,14 +43,15 @@ class Operation(Protocol):
 class StreamEvent:
     """An event of the event stream.
 
-    ``id`` counts from 1, and ``at`` is in nanoseconds since 1970. ``decision`` marks a decision of
-    the policy.
+    ``id`` counts from 1, and ``at`` is in nanoseconds since 1970. ``job`` is the key of the job,
+    and ``job_id`` its id if the service knows it. ``decision`` marks a decision of the policy.
     """
 
     id: int
     at: int
     kind: str
     job: str | None
+    job_id: int | None
     tenant: str | None
     data: Mapping[str, Any]
     decision: bool = False

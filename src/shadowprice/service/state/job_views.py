@@ -59,8 +59,10 @@ class JobView:
     ----------
     id : int
         Number in the order of submission.
+    key : str
+        Unique key (`core.job_keys`), by which the engine and the executor know the job.
     name : str
-        Unique name, never reused.
+        Name, unique among the open jobs of its tenant.
     tenant : str or None
         Owner of the job.
     state : State
@@ -130,6 +132,7 @@ class JobView:
     """
 
     id: int
+    key: str
     name: str
     tenant: str | None
     state: State

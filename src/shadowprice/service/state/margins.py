@@ -136,7 +136,7 @@ class Margins:
         for group in _groups(view.tenant, view.family):
             delays = self._groups.get(group)
             if delays is not None:
-                delays.slip(view.name, delay if late and view.state.open else None)
+                delays.slip(view.key, delay if late and view.state.open else None)
         if view.state is not State.FINISHED:
             return
         assert view.completion is not None

@@ -21,6 +21,7 @@ from shadowprice.core.events import (
     ServerState,
 )
 from shadowprice.core.job import Job
+from shadowprice.core.job_keys import shown_key
 from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.specs import JobSpec
@@ -59,6 +60,7 @@ from shadowprice.service.state.submission import (
     without_keys,
 )
 from shadowprice.service.state.timespan import end_of_quote, explain_end
+from shadowprice.service.state.transaction import StoredJob
 
 log = logging.getLogger("shadowprice.service")
 
@@ -71,51 +73,69 @@ MAX_SUBMISSIONS_PER_EVENT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class SubmitJobs:
-    """Submit jobs: decide them in this batch if ``at_once``, else add them to the backlog."""
+    """Submit jobs: decide them in this batch if ``at_once``, else add them to the backlog.
+
+    A repeated request has the ``token`` of the first one, and gets the same jobs.
+    """
 
     submissions: Sequence[Submission]
     at_once: bool
+    token: str | None = None
 
     def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
-        """Return the name of each job, with its problem if it can't be accepted."""
+        """Return the key of each job, with its problem if it can't be accepted."""
         truth = batch.truth
         if len(truth.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
             raise ProblemError("overloaded", f"{len(truth.backlog)} jobs wait to be decided on")
         answers, fresh = self._take_in(
-            batch, batch.stored([submission.name for submission in self.submissions])
+            batch, batch.newest([item.qualified_name for item in self.submissions])
         )
         if self.at_once:
             _arrive_fresh(batch, fresh)
         else:
-            truth.backlog.extend(submission.name for submission in fresh)
+            truth.backlog.extend(fresh)
         return answers
 
     def _take_in(
-        self, batch: Batch, known: dict[str, tuple[JobView, str]]
-    ) -> tuple[list[tuple[str, ProblemError | None]], list[Submission]]:
-        """Record the new jobs; return the response, and the new submissions.
+        self, batch: Batch, known: dict[str, StoredJob]
+    ) -> tuple[list[tuple[str, ProblemError | None]], dict[str, Submission]]:
+        """Record the new jobs; return the response, and the new submissions by key.
 
-        ``known`` holds the stored jobs by name (`Batch.stored`). New jobs are added to it.
+        ``known`` holds the newest stored jobs (`Batch.newest`). New jobs are added to it.
         """
         truth = batch.truth
         answers: list[tuple[str, ProblemError | None]] = []
-        fresh: list[Submission] = []
+        fresh: dict[str, Submission] = {}
         for submission in self.submissions:
-            problem = None
-            if submission.name in known:
-                problem = _taken(submission, *known[submission.name])
+            problem, qualified = None, submission.qualified_name
+            current = known.get(qualified)
+            if current is not None and self._keeps_name(submission, current):
+                key = current.view.key
+                problem = _name_conflict(submission, current.content)
             else:
-                now = batch.now
+                now, number = batch.now, truth.next_job
+                key = submission.key(number, is_repeated=current is not None)
                 view = JobView(
-                    truth.next_job, submission.name, submission.tenant, State.PENDING, now, now,
+                    number, key, submission.name, submission.tenant, State.PENDING, now, now,
                     family=submission.spec.family,
                 )  # fmt: skip
                 truth.next_job += 1
-                batch.add(view, submission.record, submission.content)
-                known[submission.name] = view, submission.content
-                fresh.append(submission)
-            answers.append((submission.name, problem))
+                batch.add(view, submission.record, submission.content, self.token)
+                known[qualified] = StoredJob(view, submission.content, self.token)
+                fresh[key] = submission
+            answers.append((key, problem))
         return answers, fresh
+
+    def _keeps_name(self, submission: Submission, current: StoredJob) -> bool:
+        """Return whether a submission means the newest job of its name, not a new one.
+
+        The name of a closed job is free. Work that finished isn't repeated, though, and a retry of
+        the request that submitted the job gets the same job.
+        """
+        if current.view.state.open or submission.content != current.content:
+            return current.view.state.open
+        is_retry = self.token is not None and self.token == current.token
+        return is_retry or current.view.state is State.FINISHED
 
 
 def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
@@ -136,27 +156,22 @@ def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any
     ShadowpriceError
         If the event can't be handled.
     """
-    responses, fresh = [], []
-    known = batch.stored([item.name for submit in submits for item in submit.submissions])
+    responses: list[Any] = []
+    fresh: dict[str, Submission] = {}
+    known = batch.newest([item.qualified_name for submit in submits for item in submit.submissions])
     for item in submits:
         response, new = item._take_in(batch, known)
         responses.append(response)
-        fresh += new
+        fresh |= new
     _arrive_fresh(batch, fresh)
     return responses
 
 
-def _arrive_fresh(batch: Batch, fresh: Sequence[Submission]) -> None:
-    _arrive(
-        batch,
-        [submission.name for submission in fresh],
-        {submission.name: submission.spec for submission in fresh},
-    )
+def _arrive_fresh(batch: Batch, fresh: Mapping[str, Submission]) -> None:
+    _arrive(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
 
 
-def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
-    if view.tenant != one.tenant:
-        return ProblemError("name-conflict", f"another job has the name {one.name!r}")
+def _name_conflict(one: Submission, content: str) -> ProblemError | None:
     if content != one.content:
         return ProblemError(
             "name-conflict",
@@ -165,7 +180,7 @@ def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
     return None
 
 
-def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
+def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
 
     Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`).
@@ -176,46 +191,46 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
         If the cluster lacks a resource that the job needs.
     """
     cluster = batch.engine.cluster
-    job = resolve_job(spec, cluster, batch.calendar, moment)
+    job = resolve_job(spec, cluster, batch.calendar, moment, key=key)
     account = batch.truth.accounts.get(job.tenant)
     if account is not None:
         job = replace(job, points=max(0, account.balance) / POINT)
     if spec.tasks is not None:
         return job
     if not batch.truth.virtual:
-        job = replace(job, resumable=_is_resumable(batch, spec))
+        job = replace(job, resumable=_is_resumable(batch, key, spec))
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
     share = batch.truth.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
 
 
-def _is_resumable(batch: Batch, spec: JobSpec) -> bool | None:
+def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
     """Return the stated ``run.checkpoints``, or the value observed from the job's processes."""
     if spec.run is not None and spec.run.checkpoints is not None:
         return spec.run.checkpoints
-    record = batch.engine.open_jobs.get(spec.name)
+    record = batch.engine.open_jobs.get(key)
     return None if record is None else record.job.resumable
 
 
-def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
+def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
     """Decide stored jobs in one event; ``specs`` holds specifications that are already parsed."""
     truth = batch.truth
     slot = truth.coming
     slot_start = batch.calendar.begins(slot)
     jobs = []
-    for name in names:
-        view = truth.views[name]
-        spec = specs[name] if specs else JobSpec.model_validate(truth.specs[name])
+    for key in keys:
+        view = truth.views[key]
+        spec = specs[key] if specs else JobSpec.model_validate(truth.specs[key])
         moment = min(view.submitted, slot_start)
         try:
-            job = _resolved(batch, spec, moment)
+            job = _resolved(batch, key, spec, moment)
         except InputError as error:  # the servers changed after the job was accepted
-            batch.tell("refused", name, decision=True, reason={"message": str(error)})
-            batch.close(name, State.REFUSED, {"code": "input", "message": str(error)})
+            batch.tell("refused", key, decision=True, reason={"message": str(error)})
+            batch.close(key, State.REFUSED, {"code": "input", "message": str(error)})
             continue
         if moment != view.arrived:
-            batch.change(name, arrived=moment)
+            batch.change(key, arrived=moment)
         jobs.append(job)
     try:
         if jobs:
@@ -226,20 +241,20 @@ def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | N
             for job in jobs:
                 _arrive_alone(batch, job.name)
             return
-        [(name, reason)] = error.reasons.items()
-        batch.tell("refused", name, decision=True, reason=dict(reason))
-        batch.close(name, State.REFUSED, reason)
+        [(key, reason)] = error.reasons.items()
+        batch.tell("refused", key, decision=True, reason=dict(reason))
+        batch.close(key, State.REFUSED, reason)
 
 
-def _arrive_alone(batch: Batch, name: str) -> None:
+def _arrive_alone(batch: Batch, key: str) -> None:
     """Decide one job in an event of its own; refuse it if the event fails."""
     try:
         with batch.whole():
-            _arrive(batch, [name])
+            _arrive(batch, [key])
     except ShadowpriceError as error:
         reason = {"code": error.code, "message": f"the policy failed to decide on it: {error}"}
-        batch.tell("refused", name, decision=True, reason=reason)
-        batch.close(name, State.REFUSED, reason)
+        batch.tell("refused", key, decision=True, reason=reason)
+        batch.close(key, State.REFUSED, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,42 +266,42 @@ class DecideBacklog:
     def perform(self, batch: Batch) -> int:
         """Return the number of jobs that remain in the backlog."""
         truth = batch.truth
-        names: list[str] = []
-        while truth.backlog and len(names) < self.most:
-            name = truth.backlog.popleft()
-            view = truth.views.get(name)
+        keys: list[str] = []
+        while truth.backlog and len(keys) < self.most:
+            key = truth.backlog.popleft()
+            view = truth.views.get(key)
             if view is not None and view.state is State.PENDING:
-                names.append(name)
+                keys.append(key)
         try:
             with batch.whole():
-                _arrive(batch, names)
+                _arrive(batch, keys)
         except ShadowpriceError as error:
-            log.error("failed to decide on %d jobs together: %s", len(names), error)
-            for name in names:
-                _arrive_alone(batch, name)
+            log.error("failed to decide on %d jobs together: %s", len(keys), error)
+            for key in keys:
+                _arrive_alone(batch, key)
         return len(truth.backlog)
 
 
 @dataclass(frozen=True, slots=True)
 class CancelJob:
-    """Cancel a job."""
+    """Cancel the job with a key."""
 
-    name: str
+    key: str
 
     def perform(self, batch: Batch) -> JobView:
         """Return the cancelled job."""
-        view = batch.view(self.name)
+        view = batch.view(self.key)
         if view.state is State.CANCELLED:
             return view
         if not view.state.open:
-            raise ProblemError("conflict", f"job {self.name!r} is {view.state} already")
-        batch.tell("cancelled", self.name)
-        if self.name not in batch.engine.open_jobs:
+            raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
+        batch.tell("cancelled", self.key)
+        if self.key not in batch.engine.open_jobs:
             return batch.close(
-                self.name, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
+                self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
             )
-        batch.take(JobCancelled(batch.truth.coming, self.name))
-        return batch.views[self.name]
+        batch.take(JobCancelled(batch.truth.coming, self.key))
+        return batch.views[self.key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +313,7 @@ class ReviseJob:
     change is rolled back.
     """
 
-    name: str
+    key: str
     changes: Mapping[str, Any]
     dry_run: bool = False
 
@@ -314,11 +329,11 @@ class ReviseJob:
             return result.view
 
     def _revise(self, batch: Batch) -> JobView:
-        view = batch.view(self.name)
+        view = batch.view(self.key)
         if not view.state.open:
-            raise ProblemError("conflict", f"job {self.name!r} is {view.state} already")
+            raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
         truth = batch.truth
-        record = merge_changes(truth.specs[self.name], self.changes)
+        record = merge_changes(truth.specs[self.key], self.changes)
         [submission] = read_submissions(
             [record],
             batch.engine.cluster,
@@ -328,20 +343,20 @@ class ReviseJob:
             owned=True,
             now=view.submitted,
         )
-        if record != truth.specs[self.name]:
+        if record != truth.specs[self.key]:
             with batch.whole():
                 self._apply(batch, view, submission.spec)
             # Hashed without its family's curve, so that the revised file can be submitted again.
-            _, content_before = batch.stored([self.name])[self.name]
-            added = family_keys(truth.specs[self.name], content_before)
+            content_before = batch.stored([self.key])[self.key].content
+            added = family_keys(truth.specs[self.key], content_before)
             content = content_hash(without_keys(record, added - self.changes.keys()))
-            batch.revise(self.name, record, content)
+            batch.revise(self.key, record, content)
             if submission.spec.family != view.family:
-                batch.change(self.name, family=submission.spec.family)
-            after = truth.views.get(self.name) or batch.views[self.name]
+                batch.change(self.key, family=submission.spec.family)
+            after = truth.views.get(self.key) or batch.views[self.key]
             required = [view.required, after.required]
-            batch.tell("revised", self.name, changes=dict(self.changes), required=required)
-        return truth.views.get(self.name) or batch.views[self.name]
+            batch.tell("revised", self.key, changes=dict(self.changes), required=required)
+        return truth.views.get(self.key) or batch.views[self.key]
 
     def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
         """Revise the job in the engine, and debit the price of its additional demand.
@@ -352,10 +367,10 @@ class ReviseJob:
             If the policy refuses, the revision would displace another job, or the tenant can't pay.
         """
         truth, engine = batch.truth, batch.engine
-        record = engine.open_jobs.get(self.name)
+        record = engine.open_jobs.get(self.key)
         if record is None:
             return  # the job waits to be decided
-        job = _resolved(batch, spec, view.arrived)
+        job = _resolved(batch, self.key, spec, view.arrived)
         before = record.job
         job = replace(
             job,
@@ -363,7 +378,9 @@ class ReviseJob:
             before_arrival=before.before_arrival,
             points=before.points,
         )
-        stated = _resolved(batch, JobSpec.model_validate(truth.specs[self.name]), view.arrived)
+        stated = _resolved(
+            batch, self.key, JobSpec.model_validate(truth.specs[self.key]), view.arrived
+        )
         horizon = truth.coming - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
         done = record.progress * before.work // before.required
@@ -374,17 +391,17 @@ class ReviseJob:
             commands = batch.take(JobRevised(truth.coming, job, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
-            raise _refused_revision(self.name, reason) from error
+            raise _refused_revision(view.name, reason) from error
         for command in commands:
-            if isinstance(command, Displaced) and command.job != self.name:
-                raise _refused_revision(self.name, "it would displace another job")
-        if self.name not in engine.open_jobs:
-            raise _refused_revision(self.name, "it would end the job")
+            if isinstance(command, Displaced) and command.job != self.key:
+                raise _refused_revision(view.name, "it would displace another job")
+        if self.key not in engine.open_jobs:
+            raise _refused_revision(view.name, "it would end the job")
         if is_admission:
             terms = RevisedWork(
                 stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
             )
-            batch.billing.revised(self.name, terms, cost_of_revision(commands, self.name))
+            batch.billing.revised(self.key, terms, cost_of_revision(commands, self.key))
 
 
 class _DryRunError(Exception):
@@ -462,7 +479,7 @@ class QuoteResult:
             promise_margin_slots=self.margin.slots,
             promise_margin_jobs=self.margin.jobs,
             price=quote.price,
-            displaced=list(quote.displaced) if names else len(quote.displaced),
+            displaced=list(map(shown_key, quote.displaced)) if names else len(quote.displaced),
             refusal=None if reason is None else rest.JobReason.model_validate(reason),
             message=message,
             points=points,
@@ -488,7 +505,11 @@ class QuoteJob:
             engine.state.check_skip(slot)
             engine.ledger.advance(slot)
         moment = min(batch.now, batch.calendar.begins(slot))
-        job = _resolved(batch, self.submission.spec, moment)
+        key = self.submission.qualified_name
+        newest = batch.newest([key]).get(key)
+        if newest is not None and newest.view.state.open:
+            key = newest.view.key
+        job = _resolved(batch, key, self.submission.spec, moment)
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
@@ -543,6 +564,7 @@ class EngineFork:
 class ForkEngine:
     """Copy the engine, for questions about a job that take too long for a batch."""
 
+    key: str
     spec: JobSpec
 
     def perform(self, batch: Batch) -> EngineFork:
@@ -552,13 +574,14 @@ class ForkEngine:
             raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
         slot = truth.coming
         moment = min(batch.now, calendar.begins(slot))
-        job = _resolved(batch, self.spec, moment)
+        job = _resolved(batch, self.key, self.spec, moment)
         cluster = batch.engine.cluster
         share = job.restart
-        is_restart_known = share != resolve_job(self.spec, cluster, calendar, moment).restart
+        plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key)
+        is_restart_known = share != plain.restart
 
         def resolve(spec: JobSpec) -> Job:
-            other = resolve_job(spec, cluster, calendar, moment)
+            other = resolve_job(spec, cluster, calendar, moment, key=self.key)
             other = replace(other, points=job.points, resumable=job.resumable)
             return replace(other, restart=share) if is_restart_known else other
 

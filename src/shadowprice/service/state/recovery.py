@@ -373,21 +373,21 @@ def _under(engine: Engine, choice: PolicyChoice) -> Engine:
 def _jobs(
     connection: Connection,
 ) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], list[str]]:
-    """Return the views and specifications of open jobs, and the names of undecided ones."""
+    """Return the views and specifications of open jobs, and the keys of undecided ones."""
     table = tables.jobs
     views: dict[str, JobView] = {}
     specs: dict[str, Mapping[str, Any]] = {}
     pending: list[str] = []
     rows = connection.execute(
-        select(table.c.name, table.c.view, table.c.spec)
+        select(table.c.key, table.c.view, table.c.spec)
         .where(table.c.open == 1)
         .order_by(table.c.id)
     )
     for row in rows:
-        view = views[row.name] = JobView.from_json(row.view)
-        specs[row.name] = json.loads(row.spec)
+        view = views[row.key] = JobView.from_json(row.view)
+        specs[row.key] = json.loads(row.spec)
         if view.state is State.PENDING:
-            pending.append(row.name)
+            pending.append(row.key)
     return views, specs, pending
 
 

@@ -400,7 +400,7 @@ class TellObstacles:
 
 def _tenant(batch: Batch, job: str) -> str | None:
     """Return the tenant of a job, open or closed."""
-    query = select(tables.jobs.c.tenant).where(tables.jobs.c.name == job)
+    query = select(tables.jobs.c.tenant).where(tables.jobs.c.key == job)
     tenant: str | None = batch.connection.execute(query).scalar()
     return tenant
 

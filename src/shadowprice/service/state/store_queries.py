@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, select, tuple_
 
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.state.job_views import JobView
@@ -28,34 +29,90 @@ MAX_SEARCHED_JOBS: Final = 20_000
 HISTORY_HEAD_ENTRIES: Final = 10
 """First events of a long history that are kept: the submission and its decision."""
 
-_JOB_BY_NAME: Final = PreparedStatement(
-    select(tables.jobs.c.name, tables.jobs.c.view, tables.jobs.c.content).where(
-        tables.jobs.c.name == bindparam("named")
+_JOB_COLUMNS: Final = (
+    tables.jobs.c.key,
+    tables.jobs.c.qualified_name,
+    tables.jobs.c.view,
+    tables.jobs.c.content,
+    tables.jobs.c.token,
+)
+
+_JOB_BY_KEY: Final = PreparedStatement(
+    select(*_JOB_COLUMNS).where(tables.jobs.c.key == bindparam("wanted"))
+)
+
+_NEWEST_OF_NAME: Final = PreparedStatement(
+    select(*_JOB_COLUMNS).where(
+        tables.jobs.c.id
+        == select(func.max(tables.jobs.c.id))
+        .where(tables.jobs.c.qualified_name == bindparam("named"))
+        .scalar_subquery()
     )
 )
 
 CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 
-def jobs_by_name(connection: Connection, names: Sequence[str]) -> Iterable[Any]:
-    """Yield rows with the name, view and content of stored jobs."""
-    if len(names) == 1:
-        yield from _JOB_BY_NAME.rows(connection, {"named": names[0]})
+def jobs_by_key(connection: Connection, keys: Sequence[str]) -> Iterable[Any]:
+    """Yield rows with the key, view and content of stored jobs."""
+    if len(keys) == 1:
+        yield from _JOB_BY_KEY.rows(connection, {"wanted": keys[0]})
+        return
+    for start in range(0, len(keys), MAX_NAMES_PER_QUERY):
+        chunk = keys[start : start + MAX_NAMES_PER_QUERY]
+        yield from connection.execute(select(*_JOB_COLUMNS).where(tables.jobs.c.key.in_(chunk)))
+
+
+def newest_jobs(connection: Connection, qualified_names: Sequence[str]) -> Iterable[Any]:
+    """Yield a row like `jobs_by_key` for the newest job of each qualified name."""
+    if len(qualified_names) == 1:
+        yield from _NEWEST_OF_NAME.rows(connection, {"named": qualified_names[0]})
         return
     table = tables.jobs
-    for start in range(0, len(names), MAX_NAMES_PER_QUERY):
-        yield from connection.execute(
-            select(table.c.name, table.c.view, table.c.content).where(
-                table.c.name.in_(names[start : start + MAX_NAMES_PER_QUERY])
-            )
+    for start in range(0, len(qualified_names), MAX_NAMES_PER_QUERY):
+        chunk = qualified_names[start : start + MAX_NAMES_PER_QUERY]
+        newest = (
+            select(func.max(table.c.id))
+            .where(table.c.qualified_name.in_(chunk))
+            .group_by(table.c.qualified_name)
         )
+        yield from connection.execute(select(*_JOB_COLUMNS).where(table.c.id.in_(newest)))
 
 
-def job(connection: Connection, name: str) -> tuple[JobView, dict[str, Any]] | None:
+def job(connection: Connection, key: str) -> tuple[JobView, dict[str, Any]] | None:
     """Return a job's stored view and specification; None if it is unknown."""
     table = tables.jobs
-    row = connection.execute(select(table.c.view, table.c.spec).where(table.c.name == name)).first()
+    row = connection.execute(select(table.c.view, table.c.spec).where(table.c.key == key)).first()
     return None if row is None else (JobView.from_json(row.view), json.loads(row.spec))
+
+
+def job_by_id(connection: Connection, number: int) -> JobView | None:
+    """Return the job with an id; None if it is unknown."""
+    table = tables.jobs
+    text = connection.execute(select(table.c.view).where(table.c.id == number)).scalar()
+    return None if text is None else JobView.from_json(text)
+
+
+def newest_job(connection: Connection, qualified: str) -> JobView | None:
+    """Return the newest job of a qualified name, which is the open one if any is open."""
+    row = _NEWEST_OF_NAME.rows(connection, {"named": qualified}).first()
+    return None if row is None else JobView.from_json(row.view)
+
+
+def jobs_of_all_tenants(connection: Connection, name: str) -> list[JobView]:
+    """Return the newest job of each tenant with a name; only open jobs if any is open."""
+    table = tables.jobs
+    for is_open in (1, 0):
+        newest = (
+            select(func.max(table.c.id))
+            .where(table.c.name == name, table.c.open == is_open)
+            .group_by(table.c.qualified_name)
+        )
+        query = select(table.c.view).where(table.c.id.in_(newest)).order_by(table.c.qualified_name)
+        views = [JobView.from_json(text) for text in connection.execute(query).scalars()]
+        if views:
+            return views
+    return []
 
 
 def list_jobs(
@@ -75,7 +132,7 @@ def list_jobs(
     the stored ones: they are newer, and need no decoding.
     """
     table = tables.jobs
-    query: Select[Any] = select(table.c.id, table.c.name, table.c.view)
+    query: Select[Any] = select(table.c.id, table.c.key, table.c.view)
     query = query.order_by(table.c.id.desc()).limit(limit)
     if tenant is not None:
         query = query.where(table.c.tenant == tenant)
@@ -95,7 +152,7 @@ def list_jobs(
         # One index scan for each state; in one query, all their rows would be sorted.
         scans = (connection.execute(query.where(table.c.state == state)).all() for state in states)
         rows = sorted(chain.from_iterable(scans), key=lambda row: -row.id)[:limit]
-    return [current.get(row.name) or JobView.from_json(row.view) for row in rows]
+    return [current.get(row.key) or JobView.from_json(row.view) for row in rows]
 
 
 def search_start(connection: Connection, before: int | None, tenant: str | None) -> int:
@@ -144,21 +201,17 @@ def list_events(
     return [_event(row) for row in connection.execute(query)]
 
 
-def job_history(
-    connection: Connection, name: str
-) -> tuple[list[StoredEvent], OmittedEvents | None]:
+def job_history(connection: Connection, key: str) -> tuple[list[StoredEvent], OmittedEvents | None]:
     """Return a job's events in order, and the gap in a long history: at most `PAGE` events."""
-    newest = list_events(connection, job=name, limit=PAGE)[::-1]
+    newest = list_events(connection, job=key, limit=PAGE)[::-1]
     if len(newest) < PAGE:
         return newest, None
-    first = list_events(connection, after=0, job=name, limit=HISTORY_HEAD_ENTRIES)
+    first = list_events(connection, after=0, job=key, limit=HISTORY_HEAD_ENTRIES)
     last = first[-1].id
     newest = [event for event in newest if event.id > last][HISTORY_HEAD_ENTRIES - PAGE :]
     table = tables.events
     between = connection.execute(
-        select(func.count()).where(
-            table.c.job == name, table.c.id > last, table.c.id < newest[0].id
-        )
+        select(func.count()).where(table.c.job == key, table.c.id > last, table.c.id < newest[0].id)
     ).scalar_one()
     gap = OmittedEvents(after=last, events=between) if between else None
     return [*first, *newest], gap
@@ -169,17 +222,18 @@ def _event(row: Row[Any]) -> StoredEvent:
         id=row.id,
         at=to_datetime(row.at),
         kind=row.kind,
-        job=row.job,
+        job=None if row.job is None else name_of_key(row.job),
+        job_id=row.job_id,
         tenant=row.tenant,
         data=json.loads(row.data),
     )
 
 
-def generations(connection: Connection, name: str, limit: int = PAGE) -> list[Generation]:
+def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Generation]:
     """Return a job's generations, newest first."""
     table = tables.generations
     rows = connection.execute(
-        select(table).where(table.c.job == name).order_by(table.c.generation.desc()).limit(limit)
+        select(table).where(table.c.job == key).order_by(table.c.generation.desc()).limit(limit)
     )
     return [
         Generation(
@@ -219,12 +273,12 @@ def command_times(
     return ordered
 
 
-def progress_points(connection: Connection, name: str, limit: int = 5_000) -> list[ProgressPoint]:
+def progress_points(connection: Connection, key: str, limit: int = 5_000) -> list[ProgressPoint]:
     """Return a job's progress reports in order, evenly sampled above the limit."""
     table = tables.progress
     place = func.row_number().over(order_by=table.c.id.desc()).label("place")
-    mine = select(table.c.id, place).where(table.c.job == name).subquery()
-    points = connection.execute(select(func.count()).where(table.c.job == name)).scalar_one()
+    mine = select(table.c.id, place).where(table.c.job == key).subquery()
+    points = connection.execute(select(func.count()).where(table.c.job == key)).scalar_one()
     apart = max(1, -(-points // limit))
     rows = connection.execute(
         select(table)

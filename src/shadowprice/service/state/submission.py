@@ -14,7 +14,8 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.owner import RESERVED_LABELS
+from shadowprice.core.job_keys import qualified_name, repeated_key
+from shadowprice.core.owner import RESERVED_LABELS, Owner
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import check_path_segment
 from shadowprice.inputs.families import Families, with_family
@@ -47,7 +48,7 @@ class Submission:
 
     ``record`` is the requested job with its tenant and its family's speed curve filled in, and
     ``spec`` is the validated record. ``content`` is the hash before the curve was added. Jobs with
-    an equal name and content are the same submission.
+    an equal name and content are the same submission while the job is open.
     """
 
     name: str
@@ -55,6 +56,19 @@ class Submission:
     record: Mapping[str, Any]
     spec: JobSpec
     content: str
+
+    @property
+    def qualified_name(self) -> str:
+        """The name together with the tenant."""
+        return qualified_name(self.tenant, self.name)
+
+    def key(self, job_id: int, *, is_repeated: bool) -> str:
+        """Return the key of the job with an id; ``is_repeated`` if its name was used before."""
+        owner = Owner.from_labels(self.spec.labels)
+        if owner is not None:
+            return owner.key
+        qualified = self.qualified_name
+        return repeated_key(qualified, job_id) if is_repeated else qualified
 
 
 def read_submissions(
@@ -99,7 +113,7 @@ def read_submissions(
     """
     submissions: list[Submission] = []
     faults: list[Fault] = []
-    seen: set[str] = set()
+    seen: set[tuple[str | None, str]] = set()
     for index, sent in enumerate(records):
         record = sent
         place = "job" if single else f"jobs[{index}]"
@@ -122,11 +136,11 @@ def read_submissions(
         else:
             assert isinstance(record, Mapping)
             diagnostics = _faults(spec, place, runs=runs, owned=owned)
-            if spec.name in seen:
+            if (spec.tenant, spec.name) in seen:
                 diagnostics.append(
                     Fault(f"{place}.name", f"{spec.name!r} is repeated", "rename one")
                 )
-            seen.add(spec.name)
+            seen.add((spec.tenant, spec.name))
             try:
                 spec.resolve(cluster, submitted=now)
             except InputError as error:
@@ -271,8 +285,17 @@ def _labels(before: Mapping[str, str], after: Any, faults: list[Fault]) -> Any:
     return {**given, **kept}
 
 
-def resolve_job(spec: JobSpec, cluster: Cluster, calendar: SlotCalendar, moment: int) -> Job:
+def resolve_job(
+    spec: JobSpec,
+    cluster: Cluster,
+    calendar: SlotCalendar,
+    moment: int,
+    *,
+    key: str | None = None,
+) -> Job:
     """Resolve a job that was submitted at a moment in nanoseconds since 1970.
+
+    The engine knows it by its key; None keeps its name.
 
     Raises
     ------
@@ -281,4 +304,7 @@ def resolve_job(spec: JobSpec, cluster: Cluster, calendar: SlotCalendar, moment:
     """
     since = max(0, moment - calendar.origin)
     arrival = Duration(Fraction(since, SECOND), on_clock=True)
-    return spec.model_copy(update={"arrival": arrival}).resolve(cluster, submitted=moment)
+    changes: dict[str, Any] = {"arrival": arrival}
+    if key is not None:
+        changes["name"] = key
+    return spec.model_copy(update=changes).resolve(cluster, submitted=moment)

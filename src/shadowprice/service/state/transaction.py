@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, select
 
+from shadowprice.core.job_keys import name_of_key, qualified_name
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.undo import Undo
 from shadowprice.service.budgets.billing import Billing
@@ -23,6 +24,14 @@ from shadowprice.service.store.prepared_statement import PreparedStatement
 
 if TYPE_CHECKING:
     from shadowprice.service.state.durable_engine import DurableEngine
+
+
+class StoredJob(NamedTuple):
+    """A job, with the hash of its submission's content and the token of the request."""
+
+    view: JobView
+    content: str
+    token: str | None
 
 
 class Transaction:
@@ -106,48 +115,52 @@ class Transaction:
 
     # ---------------------------------------------------------------- recording
 
-    def add(self, view: JobView, spec: Mapping[str, Any], content: str) -> None:
-        """Record a submitted job; ``content`` is the hash of its submission."""
+    def add(
+        self, view: JobView, spec: Mapping[str, Any], content: str, token: str | None = None
+    ) -> None:
+        """Record a submitted job, with the hash of its submission and the request's token."""
         self._see(view)
-        self._specify(view.name, spec)
+        self._specify(view.key, spec)
         row = {
             "id": view.id,
+            "key": view.key,
+            "qualified_name": qualified_name(view.tenant, view.name),
             "name": view.name,
             "tenant": view.tenant,
             "submitted": view.submitted,
             "spec": json.dumps(spec, ensure_ascii=False, separators=(",", ":")),
             "content": content,
-            "token": None,
+            "token": token,
         }
-        self.undo.put(self._new, view.name, row)
-        self.tell("submitted", view.name)
+        self.undo.put(self._new, view.key, row)
+        self.tell("submitted", view.key)
 
-    def change(self, name: str, **changes: Any) -> JobView:
+    def change(self, key: str, **changes: Any) -> JobView:
         """Change fields of a job's view, and return the new view."""
-        view = replace(self.truth.views[name], **changes)
+        view = replace(self.truth.views[key], **changes)
         self._see(view)
         return view
 
     def _see(self, view: JobView) -> None:
-        self.undo.put(self.truth.views, view.name, view)
-        self.undo.put(self.views, view.name, view)
+        self.undo.put(self.truth.views, view.key, view)
+        self.undo.put(self.views, view.key, view)
 
-    def _specify(self, name: str, spec: Mapping[str, Any]) -> None:
-        self.undo.put(self.truth.specs, name, spec)
-        self.undo.put(self.specs, name, spec)
+    def _specify(self, key: str, spec: Mapping[str, Any]) -> None:
+        self.undo.put(self.truth.specs, key, spec)
+        self.undo.put(self.specs, key, spec)
 
-    def revise(self, name: str, spec: Mapping[str, Any], content: str) -> None:
+    def revise(self, key: str, spec: Mapping[str, Any], content: str) -> None:
         """Replace a job's specification and content hash."""
-        self._specify(name, spec)
-        self.undo.put(self._contents, name, content)
+        self._specify(key, spec)
+        self.undo.put(self._contents, key, content)
         table = tables.jobs
         values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
-        self.also(table.update().where(table.c.name == name).values(**values))
+        self.also(table.update().where(table.c.key == key).values(**values))
 
-    def close(self, name: str, state: State, reason: Mapping[str, Any]) -> JobView:
+    def close(self, key: str, state: State, reason: Mapping[str, Any]) -> JobView:
         """Close a job that never reached the engine."""
-        self.closed.append(name)
-        return self.change(name, state=state, reason=reason, closed=self.now)
+        self.closed.append(key)
+        return self.change(key, state=state, reason=reason, closed=self.now)
 
     def tell(
         self, kind: str, job: str | None = None, *, decision: bool = False, **data: Any
@@ -155,22 +168,25 @@ class Transaction:
         """Emit an event; ``decision`` marks decisions of the policy."""
         view = None if job is None else self.truth.views.get(job)
         tenant = data.pop("tenant", None) if view is None else view.tenant
+        number = None if view is None else view.id
         self.events.append(
-            StreamEvent(self.truth.next_event_id, self.now, kind, job, tenant, data, decision)
+            StreamEvent(
+                self.truth.next_event_id, self.now, kind, job, number, tenant, data, decision
+            )
         )
         self.truth.next_event_id += 1
 
-    def is_end_recorded(self, name: str, generation: int) -> bool | None:
+    def is_end_recorded(self, key: str, generation: int) -> bool | None:
         """Return whether a generation's end is recorded; None if it was never commanded."""
-        if (name, generation) in self._ended:
+        if (key, generation) in self._ended:
             return True
-        row = _END_OF.rows(self.connection, {"of": name, "which": generation}).first()
+        row = _END_OF.rows(self.connection, {"of": key, "which": generation}).first()
         return None if row is None else row.ended is not None
 
-    def end(self, name: str, generation: int, at: int, code: int | None, reason: str) -> None:
+    def end(self, key: str, generation: int, at: int, code: int | None, reason: str) -> None:
         """Record the end of a generation, with the exit status of the process that ended it."""
-        row = {"of": name, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
-        self.undo.put(self._ended, (name, generation), row)
+        row = {"of": key, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
+        self.undo.put(self._ended, (key, generation), row)
 
     def put(self, key: str, value: str) -> None:
         """Set a key of the store's key-value table when the batch is written."""
@@ -202,6 +218,7 @@ class Transaction:
                     "kind": event.kind,
                     "decision": int(event.decision),
                     "job": event.job,
+                    "job_id": event.job_id,
                     "tenant": event.tenant,
                     "data": json.dumps(event.data, ensure_ascii=False, separators=(",", ":")),
                 }
@@ -220,43 +237,56 @@ class Transaction:
 
     def _write_jobs(self) -> None:
         fresh, existing = [], []
-        for name, view in self.views.items():
+        for key, view in self.views.items():
             values: dict[str, Any] = {
                 "state": view.state.value,
                 "open": int(view.state.open),
                 "closed": view.closed,
                 "view": view.stored(),
             }
-            if name in self._new:
-                fresh.append(self._new[name] | values)
+            if key in self._new:
+                fresh.append(self._new[key] | values)
             else:
-                existing.append({"key": view.id} | values)
+                existing.append({"number": view.id} | values)
         store, connection = self.truth.store, self.connection
         store.write(connection, _INSERT_JOBS, fresh)
         store.write(connection, _UPDATE_JOB, existing)
 
     # ---------------------------------------------------------------- lookups
 
-    def stored(self, names: Sequence[str]) -> dict[str, tuple[JobView, str]]:
-        """Return jobs by name, open or closed, with the hash of their content.
+    def stored(self, keys: Sequence[str]) -> dict[str, StoredJob]:
+        """Return jobs by key, open or closed. Jobs that this batch adds are included."""
+        jobs = {key: self._added(key) for key in keys if key in self._new}
+        for row in store_queries.jobs_by_key(self.connection, keys):
+            jobs[row.key] = self._current(row)
+        return jobs
+
+    def newest(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
+        """Return the newest job of each qualified name, open or closed.
 
         Jobs that this batch adds are included.
         """
-        jobs = {
-            name: (self.truth.views[name], self._new[name]["content"])
-            for name in names
-            if name in self._new
-        }
-        for row in store_queries.jobs_by_name(self.connection, names):
-            view = self.truth.views.get(row.name)
-            if view is None:
-                view = self.views.get(row.name) or JobView.from_json(row.view)
-            jobs[row.name] = (view, row.content)
-        for name in jobs.keys() & self._contents.keys():
-            jobs[name] = (jobs[name][0], self._contents[name])
+        rows = store_queries.newest_jobs(self.connection, qualified_names)
+        jobs = {row.qualified_name: self._current(row) for row in rows}
+        if self._new:
+            wanted = set(qualified_names)
+            for key, row in self._new.items():  # in the order of their ids
+                if row["qualified_name"] in wanted:
+                    jobs[row["qualified_name"]] = self._added(key)
         return jobs
 
-    def view(self, name: str) -> JobView:
+    def _added(self, key: str) -> StoredJob:
+        row = self._new[key]
+        content = self._contents.get(key, row["content"])
+        return StoredJob(self.views[key], content, row["token"])
+
+    def _current(self, row: Any) -> StoredJob:
+        view = self.truth.views.get(row.key)
+        if view is None:
+            view = self.views.get(row.key) or JobView.from_json(row.view)
+        return StoredJob(view, self._contents.get(row.key, row.content), row.token)
+
+    def view(self, key: str) -> JobView:
         """Return a job's view, open or closed.
 
         Raises
@@ -264,12 +294,12 @@ class Transaction:
         ProblemError
             If the job is unknown.
         """
-        view = self.truth.views.get(name)
+        view = self.truth.views.get(key)
         if view is None:
-            jobs = self.stored([name])
-            if name not in jobs:
-                raise ProblemError("not-found", f"unknown job {name!r}")
-            view = jobs[name][0]
+            jobs = self.stored([key])
+            if key not in jobs:
+                raise ProblemError("not-found", f"unknown job {name_of_key(key)!r}")
+            view = jobs[key].view
         return view
 
 
@@ -281,7 +311,7 @@ _INSERT_EVENTS: Final = PreparedStatement(tables.events.insert())
 
 _UPDATE_JOB: Final = PreparedStatement(
     tables.jobs.update()
-    .where(tables.jobs.c.id == bindparam("key"))
+    .where(tables.jobs.c.id == bindparam("number"))
     .values(
         state=bindparam("state"),
         open=bindparam("open"),

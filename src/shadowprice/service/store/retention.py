@@ -30,7 +30,7 @@ _OF_JOBS: Final = (
 
 
 def expired_jobs(store: Store, before: int) -> list[str]:
-    """Return up to `PURGE_BATCH_JOBS` jobs that were closed before a moment.
+    """Return the keys of up to `PURGE_BATCH_JOBS` jobs that were closed before a moment.
 
     Raises
     ------
@@ -40,21 +40,21 @@ def expired_jobs(store: Store, before: int) -> list[str]:
     jobs = tables.jobs
     with store.reading() as connection:
         rows = connection.execute(
-            select(jobs.c.name).where(jobs.c.closed < before).limit(PURGE_BATCH_JOBS)
+            select(jobs.c.key).where(jobs.c.closed < before).limit(PURGE_BATCH_JOBS)
         )
         return list(rows.scalars())
 
 
-def purge(store: Store, before: int, job_names: Sequence[str] | None = None) -> bool:
+def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     """Purge some data from before a moment; return whether rows other than jobs may remain.
 
     Parameters
     ----------
     before : int
         Nanoseconds since 1970.
-    job_names : sequence of str, optional
+    keys : sequence of str, optional
         Expired jobs to purge, by default a batch of `expired_jobs`. Delete their executor files
-        first: the names are gone afterwards.
+        first: the keys are gone afterwards.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def purge(store: Store, before: int, job_names: Sequence[str] | None = None) -> 
         If the store can't be written.
     """
     jobs, tokens = tables.jobs, tables.tokens
-    job_names = expired_jobs(store, before) if job_names is None else job_names
+    keys = expired_jobs(store, before) if keys is None else keys
     old: list[tuple[Table, list[int]]] = []
     with store.reading() as connection:
         ended_before = func.coalesce(tokens.c.revoked, tokens.c.expires) < before
@@ -78,19 +78,19 @@ def purge(store: Store, before: int, job_names: Sequence[str] | None = None) -> 
         outcomes = tables.outcomes
         result = connection.execute(
             select(outcomes.c.job)
-            .where(outcomes.c.ended < before, outcomes.c.job.not_in(select(jobs.c.name)))
+            .where(outcomes.c.ended < before, outcomes.c.job.not_in(select(jobs.c.key)))
             .limit(PURGE_BATCH_ROWS)
         )
         unmanaged = list(result.scalars())
     old_rows = [ids for _, ids in old]
-    if not job_names and not unmanaged and not any(old_rows):
+    if not keys and not unmanaged and not any(old_rows):
         return False
     with store.transaction() as connection:
-        for start in range(0, len(job_names), 500):
-            names = job_names[start : start + 500]
+        for start in range(0, len(keys), 500):
+            chunk = keys[start : start + 500]
             for table in _OF_JOBS:
-                store.write(connection, delete(table).where(table.c.job.in_(names)))
-            store.write(connection, delete(jobs).where(jobs.c.name.in_(names)))
+                store.write(connection, delete(table).where(table.c.job.in_(chunk)))
+            store.write(connection, delete(jobs).where(jobs.c.key.in_(chunk)))
         for start in range(0, len(unmanaged), 500):
             store.write(
                 connection,

@@ -59,7 +59,9 @@ jobs = Table(
     "jobs",
     metadata,
     Column("id", BigIntPk, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
+    Column("key", Text, nullable=False, unique=True),
+    Column("qualified_name", Text, nullable=False),
+    Column("name", Text, nullable=False),
     Column("tenant", Text),
     Column("state", String(20), nullable=False),
     Column("open", Integer, nullable=False),
@@ -71,6 +73,8 @@ jobs = Table(
     Column("token", String(64)),
 )
 Index("jobs_by_state", jobs.c.state, jobs.c.id)
+Index("jobs_by_qualified_name", jobs.c.qualified_name, jobs.c.id)
+Index("jobs_by_name", jobs.c.name, jobs.c.open, jobs.c.id)
 Index("jobs_by_tenant", jobs.c.tenant, jobs.c.id)
 Index("jobs_by_tenant_and_state", jobs.c.tenant, jobs.c.state, jobs.c.id)
 Index("jobs_open", jobs.c.open, jobs.c.id)
@@ -115,6 +119,7 @@ events = Table(
     Column("kind", String(20), nullable=False),
     Column("decision", Integer, nullable=False),
     Column("job", Text),
+    Column("job_id", BigInteger),
     Column("tenant", Text),
     Column("data", Text, nullable=False),
 )

@@ -238,7 +238,7 @@ class Controller:
             return cached
         record = self._driver.specification(job)
         owner = None if record is None else Owner.from_labels(record.get("labels") or {})
-        if owner is not None and owner.job == job:
+        if owner is not None and owner.key == job:
             self._jobs.setdefault(_key(owner), {})[job] = owner
             return owner
         return None
@@ -335,7 +335,7 @@ class Controller:
         """Cancel a deleted resource's job; remove the finalizer once none of its processes run."""
         if not resource.held:
             return
-        job = resource.owner.job
+        job = resource.owner.key
         view = await self._view(job)
         cancelled = view is not None and view.state.open
         if cancelled:
@@ -390,7 +390,7 @@ class Controller:
 
         The verdict is the result of an edit of the resource; None if there was no edit.
         """
-        job = resource.owner.job
+        job = resource.owner.key
         view = await self._view(job)
         if view is not None:
             edited = await self._revised(resource, tenant) if view.state.open else None
@@ -431,7 +431,7 @@ class Controller:
 
     async def _revised(self, resource: TrainingJobResource, tenant: str) -> ConditionValue | None:
         """Apply the resource's edits to its open job; return None if nothing was edited."""
-        uid, job = resource.owner.uid, resource.owner.job
+        uid, job = resource.owner.uid, resource.owner.key
         cached = self._edits.get(uid)
         if cached is not None and cached[0] == resource.generation:
             return cached[1]
@@ -557,8 +557,8 @@ def _key(owner: Owner) -> str:
 
 
 def _key_of_job(job: str) -> str:
-    """Return the resource key that a job name encodes; meaningless if no resource owns it."""
-    namespace, _, rest = job.partition(".")
+    """Return the resource key that a job's key encodes; meaningless if no resource owns it."""
+    namespace, _, rest = job.removeprefix("/").partition(".")
     return f"{namespace}/{rest.rpartition('.')[0]}"
 
 

@@ -76,13 +76,13 @@ function compareClocks(answer) {
 }
 
 /** Ask the service, and return what it answers; a `Problem` where it does not. */
-export async function ask(path, { method = "GET", query, body, signal } = {}) {
+export async function ask(path, { method = "GET", query, body, signal, key } = {}) {
   let answer;
   const asked = session.token;
   try {
     answer = await fetch(address(path, query), {
       method, signal, cache: "no-store", credentials: "omit", redirect: "error",
-      headers: headers(body === undefined ? {} : { "Content-Type": "application/json" }),
+      headers: headers({ ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...(key === undefined ? {} : { "Idempotency-Key": key }) }),
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (error) {

@@ -30,9 +30,12 @@ export function badge(state) {
 /** Return a link to a view, by name. */
 export const to = (view, ...parts) => `#/${[view, ...parts].map((one) => encodeURIComponent(one)).join("/")}`;
 
-export function jobLink(name, text = name) {
+/** A reference to exactly one job: several jobs may have its name. */
+export const reference = (name, id) => (id === null || id === undefined ? name : `id:${id}`);
+
+export function jobLink(name, id = null) {
   if (name === null) return element("span", { class: "soft" }, "another tenant's");
-  return element("a", { href: to("job", name), class: "jobname", title: name, "data-focus": `job ${name}` }, text);
+  return element("a", { href: to("job", reference(name, id)), class: "jobname", title: name, "data-focus": `job ${reference(name, id)}` }, name);
 }
 
 // ---------------------------------------------------------------- time

@@ -4,7 +4,7 @@ import { GRID, nameAxis, tooltipOf, zoom } from "./charts/axes.mjs";
 import { tip } from "./charts/dom.mjs";
 import { Clock } from "./charts/format.mjs";
 import { KINDS } from "./charts/kinds.mjs";
-import { shown } from "./parts.mjs";
+import { reference, shown } from "./parts.mjs";
 
 export const RAN = 0, PLANNED = 1, EXPECTED = 2, PROMISED = 3;
 const SAID = ["ran", "planned", "goes on here if nothing moves", "promised by then, no place yet"];
@@ -50,7 +50,7 @@ export function describe(told, { servers = told.servers, promises = true, lanes 
     if (row === undefined) continue;
     const job = told.jobs[columns.job[at]];
     bars.push({
-      row, key: columns.job[at], job: job.job, name: job.job === null ? "another tenant's" : shown(job.job), tenant: job.tenant, state: job.state,
+      row, key: columns.job[at], job: job.job === null ? null : reference(job.job, job.job_id), name: job.job === null ? "another tenant's" : shown(job.job), tenant: job.tenant, state: job.state,
       from: columns.start[at], to: columns.end[at], workers: columns.workers[at], ps: columns.ps[at],
       what: columns.kind[at], share: columns.share[at], colour: colour(job),
     });
@@ -61,7 +61,7 @@ export function describe(told, { servers = told.servers, promises = true, lanes 
   for (const [number, slot] of open) {
     const job = told.jobs[number], late = Math.max(slot + 1, told.now);
     rows.push(job.job === null ? "another tenant's" : shown(job.job));
-    bars.push({ row: rows.length - 1, key: number, job: job.job, name: rows.at(-1), tenant: job.tenant, state: job.state, from: told.now, to: late, end: slot + 1, workers: 0, ps: 0, what: PROMISED, share: 1, colour: colour(job), y: 0.22, h: 0.56 });
+    bars.push({ row: rows.length - 1, key: number, job: job.job === null ? null : reference(job.job, job.job_id), name: rows.at(-1), tenant: job.tenant, state: job.state, from: told.now, to: late, end: slot + 1, workers: 0, ps: 0, what: PROMISED, share: 1, colour: colour(job), y: 0.22, h: 0.56 });
   }
   label(bars);
   return { kind: "timeline", rows, servers: servers.length, bars, legend: entries, first: told.first, last: told.last, now: told.now, more: promises ? told.promises.length - open.length : 0 };

@@ -22,7 +22,7 @@ export class ActivityView {
     const columns = [
       { head: "When", cell: (one) => when(one.at, { seconds: true }) },
       { head: "What", cell: (one) => element("span", { class: `badge ${KINDS[one.kind] ?? "b-c7"}` }, one.kind) },
-      { head: "Job", cell: (one) => (one.job === null ? "" : jobLink(one.job)) },
+      { head: "Job", cell: (one) => (one.job === null ? "" : jobLink(one.job, one.job_id)) },
       { head: "Tenant", class: "minor", cell: (one) => one.tenant ?? "" },
       { head: "Because", class: "why", cell: (one) => element("span", { class: "clip", title: said(one) }, said(one)) },
     ];

@@ -191,7 +191,7 @@ function jobsOf(one) {
   if (!one.jobs.length) return element("span", { class: "soft" }, "–");
   const hidden = one.jobs.filter((job) => job.job === null).length;
   const mine = one.jobs.filter((job) => job.job !== null);
-  const parts = mine.slice(0, 3).flatMap((job, at) => [at ? ", " : "", jobLink(job.job)]);
+  const parts = mine.slice(0, 3).flatMap((job, at) => [at ? ", " : "", jobLink(job.job, job.job_id)]);
   if (mine.length > 3) parts.push(` and ${mine.length - 3} more`);
   if (hidden) parts.push(element("span", { class: "soft" }, `${mine.length ? ", " : ""}${hidden} of others`));
   return element("span", { class: "joblist" }, ...parts);

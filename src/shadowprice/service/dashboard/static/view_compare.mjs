@@ -52,7 +52,7 @@ export class CompareView {
   }
 
   draw(curves) {
-    swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name), badge(job.state)]));
+    swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name, job.id), badge(job.state)]));
     const progress = curves.map(({ job, points }) => progressOf(job, points));
     const longest = Math.max(0, ...progress.flat().map(([x]) => x));
     const [unit, minutes] = UNITS.find(([, , above]) => longest >= above);

@@ -13,10 +13,11 @@ const KEPT = 400_000; // characters of a log that the page holds
 const PIECE = 65_536;
 
 export class JobView {
-  constructor(app, [name = ""]) {
+  constructor(app, [reference = ""]) {
     this.app = app;
-    this.name = name;
-    this.title = shown(name);
+    this.given = this.reference = reference;
+    this.name = reference;
+    this.title = shown(reference);
     this.state = element("span", {});
     this.acts = element("span", { class: "acts" });
     this.beside = [this.state, element("span", { class: "grow" }), this.acts];
@@ -32,28 +33,39 @@ export class JobView {
     this.where = element("figure", { hidden: true }, element("h2", {}, "Where it ran, and will"), this.whereHost);
     this.story = element("section", {});
     this.generations = element("section", {});
-    this.logs = new Logs(app, name);
+    this.logs = new Logs(app, reference);
     this.spec = element("details", { class: "spec" });
     this.node = element("div", {}, this.place, this.outlook, this.tiles, this.pace, this.metrics, this.constants, this.where, this.logs.node, this.story, this.generations, this.spec);
   }
 
   async refresh() {
-    const of = `jobs/${part(this.name)}`;
-    const job = await ask(of);
+    const job = await ask(`jobs/${part(this.reference)}`);
+    this.know(job);
+    const of = `jobs/${part(this.reference)}`;
     const [told, curve] = await Promise.all([ask(`${of}/explain`), ask(`${of}/progress`, { query: { limit: 2000 } })]);
     const far = [job.promise_slot, job.completion_slot].filter((slot) => slot !== null);
     this.job = job;
     const { slot_seconds: seconds, coming } = this.app.service;
     const since = (now() - new Date(job.started ?? job.submitted)) / 1000 / seconds;
-    const query = { job: this.name, past_slots: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), future_slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - coming + 3))) };
+    const query = { job: this.reference, past_slots: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), future_slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - coming + 3))) };
     const where = await ask("timeline", { query });
     this.draw(job, told, curve.points, where);
+  }
+
+  /** From now on this page is about this job, also when another one gets its name. */
+  know(job) {
+    this.reference = this.logs.reference = `id:${job.id}`;
+    if (this.name === job.name) return;
+    this.name = job.name;
+    this.title = shown(job.name);
+    this.heading.textContent = this.title;
+    if (this.app.view === this) document.title = `${this.title} · Shadowprice`;
   }
 
   draw(job, told, points, where) {
     const open = isOpen(job);
     swap(this.state, badge(job.state));
-    swap(this.acts, job.started ? element("a", { class: "act", href: to("compare", this.name) }, "Compare") : null, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
+    swap(this.acts, job.started ? element("a", { class: "act", href: to("compare", this.given) }, "Compare") : null, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
     const reason = job.reason?.message ?? "";
     const rest = reason.split("\n").slice(1);
     swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
@@ -204,8 +216,8 @@ export class JobView {
     const { app, job } = this;
     const done = await app.form({
       title: `Cancel ${shown(this.name)}?`, danger: true, action: "Cancel the job",
-      body: [element("p", {}, job.servers.length ? "What runs of it is stopped with its grace; its progress is not used any more." : "It leaves the queue, and its promise with it."), element("p", {}, "This cannot be taken back; the name stays taken.")],
-      send: () => ask(`jobs/${part(this.name)}`, { method: "DELETE" }),
+      body: [element("p", {}, job.servers.length ? "What runs of it is stopped with its grace; its progress is not used any more." : "It leaves the queue, and its promise with it."), element("p", {}, "This cannot be taken back.")],
+      send: () => ask(`jobs/${part(this.reference)}`, { method: "DELETE" }),
     });
     if (done) await app.did(`${shown(this.name)} is cancelled`);
   }
@@ -231,7 +243,7 @@ export class JobView {
           if (values[key] !== "" && Number(values[key]) !== (spec[key] ?? 1)) changes[key] = Number(values[key]);
         }
         if (!Object.keys(changes).length) throw Object.assign(new Error("nothing was changed"), { errors: [] });
-        return ask(`jobs/${part(this.name)}`, { method: "PATCH", body: changes });
+        return ask(`jobs/${part(this.reference)}`, { method: "PATCH", body: changes });
       },
     });
     if (done) {
@@ -284,9 +296,9 @@ function clean(line) {
 
 /** What the processes of a job wrote: its end, followed while it runs. */
 class Logs {
-  constructor(app, name) {
+  constructor(app, reference) {
     this.app = app;
-    this.name = name;
+    this.reference = reference;
     this.end = null;
     this.start = null;
     this.text = "";
@@ -334,7 +346,7 @@ class Logs {
   }
 
   #ask(query) {
-    return ask(`jobs/${part(this.name)}/logs`, { query: { generation: this.which.value, process: this.process.value, most: PIECE, ...query } });
+    return ask(`jobs/${part(this.reference)}/logs`, { query: { generation: this.which.value, process: this.process.value, most: PIECE, ...query } });
   }
 
   async poll() {

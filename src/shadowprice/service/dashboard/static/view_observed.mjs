@@ -96,7 +96,7 @@ export class ObservedView {
   jobs(told) {
     const worth = (value) => (value === null ? element("span", { class: "soft" }, "–") : number(value));
     const columns = [
-      { head: "Job", cell: (job) => jobLink(job.name) },
+      { head: "Job", cell: (job) => jobLink(job.name, job.id) },
       ...(this.app.operates ? [{ head: "Tenant", class: "minor", cell: (job) => job.tenant ?? element("span", { class: "soft" }, "–") }] : []),
       { head: "Would be", cell: (job) => badge(job.simulated.state) },
       { head: "Done", cell: (job) => (job.simulated.completion ? when(job.simulated.completion, { brief: true }) : job.simulated.promise ? ["promised ", when(job.simulated.promise, { brief: true })] : element("span", { class: "soft" }, "–")) },
@@ -108,7 +108,7 @@ export class ObservedView {
     ];
     const nothing = !told.jobs.length && !this.before.length;
     swap(this.list, nothing ? empty("No job was submitted", "Submit to this service what is submitted to the other scheduler, under the same name and with what it is worth.")
-      : table("Jobs on both sides, the newest first", columns, told.jobs, { key: (job) => job.name, none: "There are no more." }),
+      : table("Jobs on both sides, the newest first", columns, told.jobs, { key: (job) => String(job.id), none: "There are no more." }),
     element("div", { class: "pager end" },
       this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
       told.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], told.next), { focus: "older" }) : null));

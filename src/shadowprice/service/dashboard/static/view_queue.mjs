@@ -49,7 +49,7 @@ export class QueueView {
     swap(this.tools, chips("Show jobs", choices, this.show, (show) => this.go(show, this.tenant)), element("span", { class: "grow" }), whose);
     const closed = response.jobs.length && response.jobs.every((job) => CLOSED.includes(job.state));
     const columns = [
-      { head: "Job", cell: (job) => jobLink(job.name) },
+      { head: "Job", cell: (job) => jobLink(job.name, job.id) },
       { head: "State", cell: (job) => badge(job.state) },
       ...(this.app.operates ? [{ head: "Tenant", class: "minor", cell: (job) => (job.tenant === null ? element("span", { class: "soft" }, "–") : job.tenant) }] : []),
       { head: closed ? "Ended" : response.jobs.some((job) => CLOSED.includes(job.state)) ? "Finish" : "Promised finish", cell: (job) => (CLOSED.includes(job.state) && job.state !== "finished" ? when(job.closed) : promiseCell(job)) },
@@ -62,7 +62,7 @@ export class QueueView {
     const nothing = !response.jobs.length && !this.before.length;
     swap(this.list,
       nothing ? empty(this.search ? noMatch : none, this.search ? "" : this.show === "open" ? "Submit one here or with shadowprice submit, or see what it would be promised with a quote." : "")
-        : table("Jobs, the newest first", columns, response.jobs, { key: (job) => job.name, none: response.next === null ? "There are no more." : "None on this page; older jobs follow." }),
+        : table("Jobs, the newest first", columns, response.jobs, { key: (job) => String(job.id), none: response.next === null ? "There are no more." : "None on this page; older jobs follow." }),
       element("div", { class: "pager end" },
         response.jobs.length ? element("span", { class: "soft" }, `${number(this.shownBefore + 1)} to ${number(this.shownBefore + response.jobs.length)}, the newest first`) : null,
         this.before.length ? button("Newest", () => this.turn([]), { focus: "newest" }) : null,

@@ -64,7 +64,7 @@ export class StatementView {
       { head: "What", cell: (one) => element("span", { class: `badge b-${KINDS[one.kind]?.colour ?? "c7"}`, title: KINDS[one.kind]?.says ?? "" }, one.kind) },
       { head: "Points", class: "num", cell: (one) => exact(one.points, one.points > 0 ? "+" : "") },
       { head: "Held then", class: "num", cell: (one) => exact(one.balance) },
-      { head: "Job", cell: (one) => (one.job === null ? element("span", { class: "soft" }, "–") : one.kind === "payment" && !this.app.operates && one.other !== this.name ? element("span", {}, one.job) : jobLink(one.job)) },
+      { head: "Job", cell: (one) => (one.job === null ? element("span", { class: "soft" }, "–") : jobLink(one.job, one.job_id)) },
       { head: "Note", class: "why", cell: (one) => (one.other !== null ? `from ${shown(one.other)}` : one.note || element("span", { class: "soft" }, "–")) },
     ];
     const sums = Object.entries(told.sums).filter(([, points]) => points).map(([kind, points]) => `${kind} ${number(points)}`).join(" · ");

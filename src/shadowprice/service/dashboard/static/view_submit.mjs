@@ -2,7 +2,7 @@
 
 import { ask, now } from "./api.mjs";
 import { row } from "./dialogs.mjs";
-import { element, shown, to, trouble } from "./parts.mjs";
+import { element, reference, shown, to, trouble } from "./parts.mjs";
 
 /** Fields by the location of a diagnostic in the record, the longest location first. */
 const FIELD_AT = [["run.command", "command"], ["run.workdir", "workdir"], ["run.env", "env"], ["run.retries", "retries"], ["worker.cpu", "cpus"], ["worker.memory", "memory"], ["worker", "gpus"],
@@ -20,6 +20,7 @@ export class SubmitView {
     this.app = app;
     this.title = "Submit";
     this.inputs = new Map();
+    this.key = [...crypto.getRandomValues(new Uint32Array(4))].join("-"); // equal when a request is repeated
     this.faults = element("div", {});
     this.node = element("div", {});
   }
@@ -109,9 +110,9 @@ export class SubmitView {
     this.mark([]);
     this.faults.replaceChildren();
     try {
-      const job = await ask("jobs", { method: "POST", body: this.record() });
+      const job = await ask("jobs", { method: "POST", body: this.record(), key: this.key });
       this.app.say(`Submitted ${shown(job.name)}`);
-      if (this.app.view === this) location.hash = to("job", job.name).slice(1);
+      if (this.app.view === this) location.hash = to("job", reference(job.name, job.id)).slice(1);
     } catch (problem) {
       submitButton.disabled = false; // a disabled button can't get the focus
       const errors = problem.code === "name-conflict" ? [{ location: "name", message: problem.message }] : problem.errors ?? [];

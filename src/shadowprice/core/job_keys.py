@@ -1,0 +1,55 @@
+"""Keys of jobs in the live service: unique strings that begin with the tenant's name.
+
+Two tenants may use one name, and a tenant may use a name again when its job is closed. So the
+engine, the store and the executors identify a job by its key, and people by its name. A key depends
+on the jobs of its own tenant only, so that no name, directory or order reveals those of another
+tenant.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shadowprice.core import bounds
+
+MAX_KEY_CHARACTERS: Final = 6 * int(bounds.NAME.most) + 32
+"""Length of a key whose tenant and name have the most characters, all escaped, and of its id."""
+
+_ESCAPED: Final = str.maketrans({"%": "%25", "/": "%2F", "~": "%7E"})
+
+
+def qualified_name(tenant: str | None, name: str) -> str:
+    """Return ``tenant/name``, or ``name`` without a tenant, with separators in either escaped.
+
+    At most one open job has a qualified name.
+    """
+    own = name.translate(_ESCAPED)
+    return own if tenant is None else f"{tenant.translate(_ESCAPED)}/{own}"
+
+
+def repeated_key(qualified: str, job_id: int) -> str:
+    """Return the key of a job if its qualified name was used before; the first job's is the name.
+
+    The id makes it unique.
+    """
+    return f"{qualified}~{job_id}"
+
+
+def owned_key(name: str) -> str:
+    """Return the key of the job that a Kubernetes resource owns.
+
+    Its name is unique. The tenant isn't part of the key, because the tenant of a namespace can
+    change. No tenant has an empty name, so no other job has this key.
+    """
+    return f"/{name.translate(_ESCAPED)}"
+
+
+def name_of_key(key: str) -> str:
+    """Return the name of the job with a key."""
+    name = key.rpartition("/")[2].partition("~")[0]
+    return name.replace("%7E", "~").replace("%2F", "/").replace("%25", "%")
+
+
+def shown_key(key: str) -> str:
+    """Return ``tenant/name`` of the job with a key, for operators."""
+    return key.removeprefix("/").partition("~")[0]

@@ -1,0 +1,145 @@
+"""References to jobs in requests: a name, ``tenant/name`` or an id.
+
+A tenant's references never reach the jobs of another tenant, and the work to resolve one doesn't
+depend on them: the answer and its time don't reveal the names that other tenants use.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Connection
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job_keys import name_of_key, qualified_name, shown_key
+from shadowprice.core.wording import quote_for_display
+from shadowprice.service.auth import Caller, invalid_progress_token, verify_progress_token
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.service import Service
+from shadowprice.service.state import store_queries
+from shadowprice.service.state.job_views import JobView
+
+ID_PREFIX: Final = "id:"
+"""Begins a reference that is an id, even if a job has that number as its name."""
+
+MAX_LISTED_JOBS: Final = 10
+MAX_ID_DIGITS: Final = 18
+"""The store's integers have 64 bits."""
+
+
+def parse_id(text: str) -> int | None:
+    """Return the id that a text of digits states; None for other texts."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS
+    return int(text) if is_number else None
+
+
+async def find_job(service: Service, caller: Caller, reference: str) -> JobView:
+    """Return the job that a reference means to its caller, open or closed.
+
+    A name means the open job of that name, or the newest closed one. An operator may write
+    ``tenant/name``, or ``/name`` for a job without a tenant. A number is an id if it isn't a name,
+    and ``id:17`` always is.
+
+    Raises
+    ------
+    ProblemError
+        If the caller has no such job.
+    InputError
+        If the name is that of several tenants' jobs.
+    """
+    if reference.startswith(ID_PREFIX):
+        views = await _jobs_with_id(service, caller, parse_id(reference.removeprefix(ID_PREFIX)))
+    else:
+        views = await _jobs_with_name(service, caller, reference)
+        if not views:
+            views = await _jobs_with_id(service, caller, parse_id(reference))
+    if not views:
+        raise ProblemError("not-found", f"unknown job {quote_for_display(reference)}")
+    if len(views) > 1:
+        raise _ambiguous(reference, views)
+    return views[0]
+
+
+async def find_view(service: Service, key: str) -> JobView | None:
+    """Return the job with a key, open or closed; None if it was purged."""
+    published = service.writing.published
+    view = published.jobs.get(key) or published.recent.get(key)
+    if view is None:
+        stored = await service.read(lambda connection: store_queries.job(connection, key))
+        view = None if stored is None else stored[0]
+    return view
+
+
+async def _jobs_with_id(service: Service, caller: Caller, number: int | None) -> list[JobView]:
+    if number is None:
+        return []
+    view = service.writing.published.job_with_id(number)
+    if view is None:
+        view = await service.read(lambda connection: store_queries.job_by_id(connection, number))
+    is_visible = view is not None and (caller.operates or view.tenant == caller.tenant)
+    return [view] if view is not None and is_visible else []
+
+
+async def _jobs_with_name(service: Service, caller: Caller, reference: str) -> list[JobView]:
+    published, scope = service.writing.published, caller.scope
+    qualified = _qualified_names(scope, reference)
+    views = [] if scope is not None else published.jobs_with_name(reference)
+    for name in qualified:
+        view = published.job_with_qualified_name(name)
+        if view is not None and view not in views:
+            views.append(view)
+    if views:
+        return views
+
+    def read(connection: Connection) -> list[JobView]:
+        found = (
+            [] if scope is not None else store_queries.jobs_of_all_tenants(connection, reference)
+        )
+        for name in qualified:
+            view = store_queries.newest_job(connection, name)
+            if view is not None and all(view.id != other.id for other in found):
+                found.append(view)
+        opened = [view for view in found if view.state.open]
+        return opened or found
+
+    return await service.read(read)
+
+
+def _qualified_names(scope: str | None, reference: str) -> list[str]:
+    """Return the qualified names that a reference may state, of a tenant's own jobs only."""
+    if scope is None:
+        return [reference.removeprefix("/")] if "/" in reference else []
+    names = [qualified_name(scope, reference)]
+    if reference.startswith(qualified_name(scope, "")):
+        names.append(reference)
+    return names
+
+
+def _ambiguous(reference: str, views: list[JobView]) -> InputError:
+    names = [
+        f"{'' if view.tenant else '/'}{qualified_name(view.tenant, view.name)} (id {view.id})"
+        for view in views[:MAX_LISTED_JOBS]
+    ]
+    more = f" and {len(views) - MAX_LISTED_JOBS} more" if len(views) > MAX_LISTED_JOBS else ""
+    message = f"{quote_for_display(reference)} is the name of {len(views)} jobs"
+    return InputError(Fault("job", message, f"write one of: {', '.join(names)}{more}, or an id"))
+
+
+async def find_reporting_job(
+    service: Service, reference: str, header: str | None
+) -> tuple[str, int]:
+    """Return the key and the generation of the job whose progress token a header has.
+
+    Raises
+    ------
+    ProblemError
+        If the header has no progress token, or one of another job than the reference means.
+    """
+    key, generation = verify_progress_token(service.key, header)
+    if reference in {name_of_key(key), shown_key(key)}:
+        return key, generation
+    view = await find_view(service, key)
+    number = parse_id(reference.removeprefix(ID_PREFIX))
+    if view is None or view.id != number:
+        raise invalid_progress_token()
+    return key, generation

@@ -1,0 +1,290 @@
+"""Names of jobs belong to tenants: no answer to a tenant depends on the names of the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shadowprice.service.auth import progress_token
+from tests.support.services import RunningService, job, run_service
+from tests.support.simulated_world import ManualClock
+
+CLUSTER: Mapping[str, Any] = {
+    "slot": "1h",
+    "horizon": 50,
+    "tenants": [{"name": "red"}, {"name": "blue"}],
+    "servers": [{"name": "g", "count": 4, "capacity": {"gpu": 8, "cpu": 64}}],
+}
+
+SHARED, ENDED, THEIRS = "train", "ended", "secret"
+"""Names of an open job of both tenants, of a closed one of both, of an open one of blue alone."""
+
+QUERIES = (
+    "/v1/jobs",
+    "/v1/jobs?state=cancelled",
+    f"/v1/jobs?search={THEIRS[1:4]}",
+    f"/v1/jobs?search={SHARED}",
+    "/v1/prices",
+    "/v1/prices/history",
+    "/v1/timeline",
+    f"/v1/timeline?job={SHARED}",
+    f"/v1/timeline?job={THEIRS}",
+    "/v1/comparison",
+    "/v1/comparison/jobs",
+    "/v1/decisions",
+    f"/v1/decisions?job={SHARED}",
+    f"/v1/decisions?job={THEIRS}",
+    "/v1/decisions?job=id:1",
+    "/v1/servers",
+    "/v1/tenants",
+    "/v1/tenants/red/statement",
+    "/v1/timespan",
+    "/v1/service",
+)
+ROUTES_OF_JOBS = (
+    ("GET", "", None),
+    ("GET", "/explain", None),
+    ("GET", "/events", None),
+    ("GET", "/generations", None),
+    ("GET", "/progress", None),
+    ("GET", "/logs", None),
+    ("POST", "/progress", {"minibatches": 1}),
+    ("PATCH", "?dry_run=true", {"minibatches": 20}),
+    ("PATCH", "", {"minibatches": 30}),
+    ("POST", "/resubmit", {"name": f"{THEIRS}-2"}),
+    ("DELETE", "", None),
+)
+SENTINEL = "sentinel"
+"""Name of red's last job."""
+
+
+def _fill(blue: httpx.Client, names: tuple[str, str, str]) -> None:
+    """Submit blue's jobs, of which the second one is cancelled."""
+    for name in names:
+        assert blue.post("/v1/jobs", json=job(name)).status_code == 200
+    assert blue.delete(f"/v1/jobs/{names[1]}").status_code == 200
+
+
+def _answers(red: httpx.Client) -> dict[str, Any]:
+    """Return red's answer to every request: its status, headers and body."""
+    found: dict[str, Any] = {}
+
+    def ask(method: str, path: str, body: Any = None) -> httpx.Response:
+        answer = red.request(method, path, json=body)
+        headers = {key: text for key, text in answer.headers.items() if key != "date"}
+        key = f"{len(found)} {method} {path} {json.dumps(body)}"
+        found[key] = (answer.status_code, headers, answer.text)
+        return answer
+
+    for name in (SHARED, ENDED):
+        assert ask("POST", "/v1/jobs", job(name)).status_code == 200
+    ask("DELETE", f"/v1/jobs/{ENDED}")
+    for body in (job(SHARED), job(SHARED, chunks=3), job(ENDED), job(ENDED, chunks=3)):
+        ask("POST", "/v1/jobs", body)
+    ask("POST", "/v1/jobs?wait=20", {"jobs": [job(SHARED, chunks=2), job("own")]})
+    for name in (SHARED, THEIRS, "nobody"):
+        ask("POST", "/v1/quote", job(name))
+    for path in QUERIES:
+        ask("GET", path)
+    for reference in (SHARED, ENDED, THEIRS, "nobody", "red%2Ftrain", "blue%2Ftrain"):
+        for method, path, body in ROUTES_OF_JOBS:
+            ask(method, f"/v1/jobs/{reference}{path}", body)
+    for reference in ("id:1", "id:3", "1"):
+        for method, path, body in ROUTES_OF_JOBS:
+            ask(method, f"/v1/jobs/{reference}{path}", body)
+    for body in (job(THEIRS), job(f"{THEIRS}-2", chunks=2), job(SENTINEL)):
+        ask("POST", "/v1/jobs", body)
+    for path in ("/v1/jobs", "/v1/decisions", "/v1/servers", "/v1/service"):  # not cached
+        ask("GET", path)
+    with red.stream("GET", "/v1/events?after=0") as stream:
+        lines = []
+        for line in stream.iter_lines():
+            lines.append(line)
+            if line.startswith("data:") and json.loads(line[5:])["job"] == SENTINEL:
+                break
+    found["events"] = lines
+    return found
+
+
+@pytest.fixture(scope="module", params=["oasis", "rolling"])
+def worlds(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[str, dict[str, Any]]:
+    """Red's answers if blue has jobs of the same names, if it has others, and if it has none."""
+    worlds: dict[str, dict[str, Any]] = {}
+    for world, names in (
+        ("same", (SHARED, ENDED, THEIRS)),
+        ("different", ("aaaaa", "bbbbb", "cccccc")),
+        ("alone", None),
+    ):
+        folder = tmp_path_factory.mktemp(world)
+        with run_service(
+            folder, cluster=CLUSTER, policy=request.param, clock=ManualClock()
+        ) as live:
+            if names is not None:
+                with live.as_(live.token("blue")) as blue:
+                    _fill(blue, names)
+            with live.as_(live.token("red")) as red:
+                worlds[world] = _answers(red)
+    return worlds
+
+
+def test_no_answer_depends_on_the_names_of_another_tenant(
+    worlds: dict[str, dict[str, Any]],
+) -> None:
+    same, different = worlds["same"], worlds["different"]
+    assert same.keys() == different.keys()
+    for request, answer in same.items():
+        assert answer == different[request], request
+    text = json.dumps(same)
+    assert SHARED in text
+    assert "blue" not in text.replace("blue%2F", "").replace("blue/train", "")
+
+
+def _without_numbers(value: Any) -> Any:
+    """Return an answer without what the mere number of other jobs decides."""
+    if isinstance(value, dict):
+        counted = {"id", "job_id", "next"}
+        return {key: _without_numbers(one) for key, one in value.items() if key not in counted}
+    return [_without_numbers(one) for one in value] if isinstance(value, list) else value
+
+
+def test_a_tenant_of_equal_names_is_as_none(worlds: dict[str, dict[str, Any]]) -> None:
+    """Status, and every word about the names, of each request that names a job."""
+    same, alone = worlds["same"], worlds["alone"]
+    compared = 0
+    for request in same.keys() - {"events"}:
+        if "id:" in request or " /v1/jobs/1" in request:
+            continue
+        status, _, text = same[request]
+        assert status == alone[request][0], request
+        if status >= 400 or "/v1/jobs?" in request:
+            compared += 1
+            before = _without_numbers(json.loads(alone[request][2]))
+            after = _without_numbers(json.loads(text))
+            if status >= 400:
+                assert after == before, request
+            else:
+                names = [[one.get("name") for one in told["jobs"]] for told in (before, after)]
+                assert names[0] == names[1], request
+    assert compared > 20
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[RunningService]:
+    with run_service(tmp_path, cluster=CLUSTER, policy="oasis", clock=ManualClock()) as found:
+        yield found
+
+
+def test_two_tenants_have_a_job_of_one_name(live: RunningService) -> None:
+    with live.as_(live.token("red")) as red, live.as_(live.token("blue")) as blue:
+        one = red.post("/v1/jobs", json=job("train")).json()
+        other = blue.post("/v1/jobs", json=job("train", chunks=2)).json()
+        assert (one["name"], other["name"]) == ("train", "train")
+        assert one["id"] != other["id"]
+        assert red.get("/v1/jobs/train").json()["id"] == one["id"]
+        assert blue.get("/v1/jobs/train").json()["id"] == other["id"]
+        assert blue.get("/v1/jobs/blue%2Ftrain").json()["id"] == other["id"]
+        for foreign in ("red%2Ftrain", f"id:{one['id']}", str(one["id"])):
+            assert blue.get(f"/v1/jobs/{foreign}").status_code == 404
+        events = blue.get("/v1/jobs/train/events").json()["events"]
+        assert {(event["job"], event["job_id"]) for event in events} == {("train", other["id"])}
+
+        asked = live.client.get("/v1/jobs/train")
+        assert asked.status_code == 422
+        [fault] = asked.json()["errors"]
+        assert fault["message"] == "'train' is the name of 2 jobs"
+        assert f"blue/train (id {other['id']})" in fault["hint"]
+        assert f"red/train (id {one['id']})" in fault["hint"]
+        for named, number in (
+            ("blue%2Ftrain", other["id"]),
+            (f"id:{one['id']}", one["id"]),
+            (str(one["id"]), one["id"]),
+        ):
+            assert live.client.get(f"/v1/jobs/{named}").json()["id"] == number
+
+        assert live.client.delete("/v1/jobs/blue%2Ftrain").json()["tenant"] == "blue"
+        assert red.get("/v1/jobs/train").json()["state"] == "admitted"
+        assert live.client.get("/v1/jobs/train").json()["id"] == one["id"]  # the only open one
+        assert red.delete("/v1/jobs/train").status_code == 200
+        assert live.client.get("/v1/jobs/train").status_code == 422  # both are closed
+
+
+def test_a_name_without_a_tenant_is_another_one(live: RunningService) -> None:
+    plain = live.client.post("/v1/jobs", json=job("train")).json()
+    with live.as_(live.token("red")) as red:
+        theirs = red.post("/v1/jobs", json=job("train")).json()
+    assert plain["id"] != theirs["id"]
+    hint = live.client.get("/v1/jobs/train").json()["errors"][0]["hint"]
+    assert f"/train (id {plain['id']})" in hint
+    assert live.client.get("/v1/jobs/%2Ftrain").json()["id"] == plain["id"]
+
+
+def test_a_name_is_free_again_when_its_job_is_over(live: RunningService) -> None:
+    with live.as_(live.token("red")) as red:
+        first = red.post("/v1/jobs", json=job("train")).json()
+        assert red.post("/v1/jobs", json=job("train", chunks=2)).status_code == 409
+        red.delete("/v1/jobs/train")
+        second = red.post("/v1/jobs", json=job("train")).json()
+        assert second["id"] != first["id"]
+        assert second["state"] == "admitted"
+        assert red.get("/v1/jobs/train").json()["id"] == second["id"]
+        assert red.get(f"/v1/jobs/id:{first['id']}").json()["state"] == "cancelled"
+        story = red.get(f"/v1/jobs/id:{first['id']}/explain").json()["events"]
+        assert {event["job_id"] for event in story} == {first["id"]}
+        red.delete("/v1/jobs/train")
+        assert red.get("/v1/jobs/train").json()["id"] == second["id"]  # the newest
+        listed = red.get("/v1/jobs?search=train").json()["jobs"]
+        assert [one["id"] for one in listed] == [second["id"], first["id"]]
+
+
+def test_a_repeated_request_gets_the_job_that_is_closed_meanwhile(live: RunningService) -> None:
+    headers = {"Idempotency-Key": "once"}
+    first = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
+    live.client.delete("/v1/jobs/train")
+    again = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
+    assert (again["id"], again["state"]) == (first["id"], "cancelled")
+    other = live.client.post("/v1/jobs", json=job("train"), headers={"Idempotency-Key": "twice"})
+    assert other.json()["id"] != first["id"]
+
+
+def test_a_number_is_a_name_before_it_is_an_id(live: RunningService) -> None:
+    first = live.client.post("/v1/jobs", json=job("train")).json()
+    named = live.client.post("/v1/jobs", json=job(str(first["id"]))).json()
+    assert live.client.get(f"/v1/jobs/{first['id']}").json()["id"] == named["id"]
+    assert live.client.get(f"/v1/jobs/id:{first['id']}").json()["id"] == first["id"]
+
+
+def test_a_progress_token_is_that_of_one_job(live: RunningService) -> None:
+    with live.as_(live.token("red")) as red, live.as_(live.token("blue")) as blue:
+        numbers = [
+            client.post("/v1/jobs", json=job("train")).json()["id"] for client in (red, blue)
+        ]
+    token = progress_token(live.service.key, "red/train", 1)
+    with live.as_(token) as reporter:
+        for reference in ("train", "red%2Ftrain", str(numbers[0])):
+            answer = reporter.post(f"/v1/jobs/{reference}/progress", json={"minibatches": 1})
+            assert answer.status_code == 202, (reference, answer.text)
+        for reference in ("blue%2Ftrain", str(numbers[1]), "other"):
+            answer = reporter.post(f"/v1/jobs/{reference}/progress", json={"minibatches": 1})
+            assert answer.status_code == 401, answer.text
+
+
+def test_names_are_kept_over_a_restart(tmp_path: Path) -> None:
+    clock = ManualClock()
+    found = []
+    for _ in range(2):
+        with (
+            run_service(tmp_path, cluster=CLUSTER, policy="oasis", clock=clock) as live,
+            live.as_(live.token("red")) as red,
+            live.as_(live.token("blue")) as blue,
+        ):
+            answers = [client.post("/v1/jobs", json=job("train")) for client in (red, blue)]
+            assert [answer.status_code for answer in answers] == [200, 200]
+            found.append([answer.json()["id"] for answer in answers])
+    assert found[0] == found[1]
