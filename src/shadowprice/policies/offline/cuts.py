@@ -85,7 +85,8 @@ class _Source(Protocol):
     ``count`` is the number of equal servers, or 1 if a pattern is one of all servers.
     """
 
-    count: int
+    @property
+    def count(self) -> int: ...
 
     def best(self, weights: Integers) -> tuple[Integers, int, int]:
         """Return a pattern, its weight, and an upper bound on the weight of every pattern."""
@@ -110,10 +111,20 @@ class _EqualServers:
 
 
 class CutPool:
-    """Items that share servers, and the inequalities found for them."""
+    """Items that share servers, and the inequalities found for them.
 
-    def __init__(self, items: list[CutItem], sources: Sequence[_Source]) -> None:
+    ``covers_all_servers`` is set if its patterns are of all servers together.
+    """
+
+    def __init__(
+        self,
+        items: list[CutItem],
+        sources: Sequence[_Source],
+        *,
+        covers_all_servers: bool = False,
+    ) -> None:
         self.items = items
+        self.covers_all_servers = covers_all_servers
         self.cuts: list[Cut] = []
         self._sources = sources
         self._patterns: list[list[Integers]] = [[] for _ in sources]
@@ -185,10 +196,10 @@ class _AllServers:
         self._deadline = deadline
         self._added = [0] * len(roles)
         self._by_server: IncrementalProgram | None = None
-        self._program, self._totals = self._build()
+        program, self._totals = self._build()
         self._columns = [c for totals in self._totals for c, _ in totals.workers]
-        self._relaxed = IncrementalProgram(self._program, deadline, relaxed=True)
-        self._exact = IncrementalProgram(self._program, deadline, node_limit=MOST_PROGRAM_NODES)
+        self._relaxed = IncrementalProgram(program, deadline, relaxed=True)
+        self._exact = IncrementalProgram(program, deadline, node_limit=MOST_PROGRAM_NODES)
 
     def best(self, weights: Integers) -> tuple[Integers, int, int]:
         costs = [
@@ -205,11 +216,11 @@ class _AllServers:
         pattern = self._pattern(result)
         if not self._packs(pattern):
             if self._by_server is None:
-                program, totals = self._build()
+                placed, totals = self._build()
                 users = zip((item.owner for item in self._items), totals, strict=True)
-                add_servers(program, self._problem, self._slot, users)
+                add_servers(placed, self._problem, self._slot, users)
                 self._by_server = IncrementalProgram(
-                    program, self._deadline, node_limit=MOST_PROGRAM_NODES
+                    placed, self._deadline, node_limit=MOST_PROGRAM_NODES
                 )
             self._by_server.set_costs(self._columns, costs)
             result = self._by_server.solve()
@@ -285,7 +296,8 @@ def pools(problem: Problem, slot: int, deadline: Deadline) -> list[CutPool]:
     groups = [workers, ps] if problem.separate else [workers + ps]
     found = [CutPool(items, _equal_servers(problem, slot, items)) for items in groups if items]
     if ps and len(workers) * len(problem.free[slot]) <= MOST_PROGRAM_PAIRS:
-        found.append(CutPool(workers, [_AllServers(problem, slot, workers, found[:], deadline)]))
+        source = _AllServers(problem, slot, workers, found[:], deadline)
+        found.append(CutPool(workers, [source], covers_all_servers=True))
     return found
 
 

@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 INTEGRAL: Final = 1e-6
 """Distance from an integer below which a share of a completion counts as integral."""
 
+WHOLE_NODES: Final = 300
+"""Nodes for which the solver searches the whole program, before the search of this module."""
+
 VIOLATED: Final = 1e-4
 """Excess over the limit of an inequality per its largest weight, above which it is added."""
 
@@ -83,14 +86,13 @@ class CompletionSearch:
         self._jobs = tuple(self._model.completed)
         everything = _Window(-1, problem.slots, must=False)
         self._windows: _Windows = (everything,) * len(self._jobs)
-        self._unresolved = -np.inf
+        self._closed_bound = -np.inf
+        """Largest bound of nodes that were closed without a solution that attains it."""
 
     def run(self) -> float:
         """Search; return an upper bound on every solution, which is the best one's if proved."""
-        bound = sum(
-            request.completions[0][1] for request in self._problem.requests if request.completions
-        )
-        waiting: list[tuple[float, int, _Windows]] = [(-float(bound), 0, self._windows)]
+        bound = self._search_root()
+        waiting: list[tuple[float, int, _Windows]] = [(-bound, 0, self._windows)]
         dive: list[tuple[float, _Windows]] = []
         pushed = 0
         while (waiting or dive) and not self._deadline.passed:
@@ -100,6 +102,7 @@ class CompletionSearch:
                 negative, _, windows = heapq.heappop(waiting)
                 bound = -negative
             if self.is_enough(bound):
+                self._close(bound)
                 continue
             self.nodes += 1
             node = self._explore(windows, bound)
@@ -111,7 +114,7 @@ class CompletionSearch:
                 heapq.heappush(waiting, (-bound, pushed, child))
             dive += [(bound, child) for child in children[:1]]
         open_bounds = [-negative for negative, _, _ in waiting] + [bound for bound, _ in dive]
-        return max([self._best.utility, self._unresolved, *open_bounds])
+        return max([self._best.utility, self._closed_bound, *open_bounds])
 
     def is_enough(self, bound: float) -> bool:
         """Return whether the best schedules are within the gap of a bound."""
@@ -131,10 +134,8 @@ class CompletionSearch:
                 return None
             bound = min(bound, result.bound)
             if self.is_enough(bound):
+                self._close(bound)
                 return None
-            is_root = self.nodes == 1
-            if is_root and self._separate(result.values):
-                continue
             children = self._branch(windows, result.values)
             if children:
                 return bound, children
@@ -149,10 +150,13 @@ class CompletionSearch:
                 case _Trial.UNDECIDED:
                     if self._deadline.passed:
                         return bound, [windows]
-                    self._unresolved = max(self._unresolved, bound)
+                    self._close(bound)
                     return None
             if self._deadline.passed:
                 return bound, [windows]
+
+    def _close(self, bound: float) -> None:
+        self._closed_bound = max(self._closed_bound, bound)
 
     def _enter(self, windows: _Windows) -> None:
         """Limit the relaxation to the completion slots of a node."""
@@ -188,7 +192,50 @@ class CompletionSearch:
             halves.reverse()
         return [(*windows[:position], half, *windows[position + 1 :]) for half in halves]
 
-    def _separate(self, values: Floats) -> bool:
+    def _search_root(self) -> float:
+        """Add the inequalities that the relaxation violates; return an upper bound."""
+        requests = self._problem.requests
+        bound = float(sum(job.completions[0][1] for job in requests if job.completions))
+        for roles_only in (True, False):
+            while True:
+                result = self._relaxation.solve()
+                if not result.optimal:
+                    return bound
+                bound = min(bound, result.bound)
+                if self.is_enough(bound):
+                    return bound
+                if not self._separate(result.values, roles_only=roles_only):
+                    break
+            if roles_only:
+                bound = min(bound, self._search_whole())
+        return bound
+
+    def _search_whole(self) -> float:
+        """Give the whole program to the solver for a few nodes; return an upper bound.
+
+        That proves easy instances faster, and finds good schedules for the others.
+        """
+        bound = np.inf
+        while not self._deadline.passed:
+            model = Model(self._problem, self._known)
+            model.add_cuts(self._known)
+            result = model.program.solve(
+                time_limit=self._deadline.remaining,
+                clock=self._deadline.clock,
+                node_limit=WHOLE_NODES,
+                gap=self._gap,
+            )
+            bound = min(bound, result.bound)
+            if not result.feasible:
+                return bound
+            unpacked = self._best.offer(model.workers(result.values))
+            if not unpacked or self.is_enough(bound) or not result.optimal:
+                return bound
+            if not self._tighten(model, result.values, unpacked):
+                return bound
+        return bound
+
+    def _separate(self, values: Floats, *, roles_only: bool = False) -> bool:
         """Add inequalities that a relaxation violates; return whether there are any.
 
         A slot's later pools, whose inequalities take longer to find, wait for its earlier ones.
@@ -196,6 +243,8 @@ class CompletionSearch:
         violated = False
         for slot, pools in enumerate(self._known.pools):
             for place, pool in enumerate(pools):
+                if roles_only and pool.covers_all_servers:
+                    break
                 items = self._model.items(pool, slot, values)
                 cuts = [
                     index

@@ -55,9 +55,9 @@ def solve(
     if not any(request.completions for request in problem.requests):
         return best.solution(0.0, True, 0)
     best.improvise()
-    bound = float(sum(job.completions[0][1] for job in problem.requests if job.completions))
     if deadline.passed:  # building the program takes seconds if there are many slots
+        bound = float(sum(job.completions[0][1] for job in problem.requests if job.completions))
         return best.solution(bound, False, 0)
     search = CompletionSearch(problem, best, deadline, gap)
-    bound = min(bound, search.run())
+    bound = search.run()
     return best.solution(bound, search.is_enough(bound), search.nodes)
