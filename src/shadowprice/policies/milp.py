@@ -104,12 +104,10 @@ class LinearProgram:
     ) -> int:
         """Add ``lower <= values . columns <= upper`` and return the row number.
 
-        Values of a column that occurs more than once are summed: HiGHS doesn't detect duplicates
-        and would never terminate.
+        Values of a column that occurs more than once are summed, because HiGHS rejects such a row,
+        or doesn't detect it and never terminates.
         """
-        merged: dict[int, float] = {}
-        for column, value in zip(columns, values, strict=True):
-            merged[column] = merged.get(column, 0.0) + value
+        merged = _merge(columns, values)
         self._columns.extend(merged)
         self._values.extend(merged.values())
         self._starts.append(len(self._columns))
@@ -186,6 +184,14 @@ class LinearProgram:
         return model
 
 
+def _merge(columns: Iterable[int], values: Iterable[float]) -> dict[int, float]:
+    """Return the sum of the values of each column."""
+    merged: dict[int, float] = {}
+    for column, value in zip(columns, values, strict=True):
+        merged[column] = merged.get(column, 0.0) + value
+    return merged
+
+
 class IncrementalProgram:
     """A program that is changed and solved again, each time from the last basis or solution.
 
@@ -234,10 +240,13 @@ class IncrementalProgram:
         self._solver.changeRowBounds(row, lower, upper)
 
     def row(self, columns: Sequence[int], values: Sequence[float], upper: float) -> None:
-        """Add ``values . columns <= upper``; no column may occur twice."""
-        positions = np.array(columns, dtype=np.int32)
-        coefficients = np.array(values, dtype=np.float64)
-        self._solver.addRow(-INFINITY, upper, len(columns), positions, coefficients)
+        """Add ``values . columns <= upper``, as `LinearProgram.row`."""
+        merged = _merge(columns, values)
+        positions = np.array(list(merged), dtype=np.int32)
+        coefficients = np.array(list(merged.values()), dtype=np.float64)
+        status = self._solver.addRow(-INFINITY, upper, len(merged), positions, coefficients)
+        if status == highspy.HighsStatus.kError:
+            raise ShadowpriceError("HiGHS rejected a row")
 
     def solve(self) -> SolverResult:
         """Maximise the program as it is now."""

@@ -30,7 +30,7 @@ from shadowprice.core.time_limit import Clock, Deadline
 from shadowprice.core.utility import Constant, Linear, Sigmoid, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
-from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.milp import IncrementalProgram, LinearProgram
 from shadowprice.policies.offline import search
 from shadowprice.policies.offline.cuts import pools
 from shadowprice.policies.offline.packing import EqualItems, SlotServers, items_of, pack
@@ -416,6 +416,17 @@ def test_a_limit_of_processor_time_ends_a_search() -> None:
     assert time.process_time() - used >= 0.5
     assert not result.optimal
     assert result.bound >= result.objective
+
+
+def test_a_row_that_is_added_later_may_name_a_column_twice() -> None:
+    program = LinearProgram()
+    x = program.column(cost=1.0, upper=5.0, integer=False)
+    relaxation = IncrementalProgram(program, Deadline.never(), relaxed=True)
+    assert relaxation.solve().objective == pytest.approx(5.0)
+    relaxation.row([x, x], [1.0, 1.0], 6.0)
+    assert relaxation.solve().objective == pytest.approx(3.0)
+    relaxation.limit_columns([x], [2.0])
+    assert relaxation.solve().objective == pytest.approx(2.0)
 
 
 def test_what_it_cannot_do_is_refused() -> None:
