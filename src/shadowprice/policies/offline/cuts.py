@@ -40,7 +40,9 @@ PRECISION: Final = 1000
 """Weights of an inequality are multiples of 1/PRECISION, so that it is exactly valid."""
 
 MOST_NODES: Final = 200_000
-MOST_PROGRAM_NODES: Final = 1000
+MOST_PROGRAM_NODES: Final = 20
+"""Nodes of the program of all servers; its bound is valid even if it ends before its optimum."""
+
 MOST_PROGRAM_PAIRS: Final = 1000
 """Pairs of a job and a server above which the program of all servers takes too long."""
 
