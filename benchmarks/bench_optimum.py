@@ -32,7 +32,7 @@ def main() -> None:
     given = options.parse_args()
     on, jobs = instance(99, jobs=3, servers=2)
     solve(full_problem(on, jobs, SLOTS))  # compiles
-    head = ("servers", "seed", "optimum s", "plain s", "utility", "plain's", "rounds", "bound s")
+    head = ("servers", "seed", "optimum s", "plain s", "utility", "plain's", "nodes", "bound s")
     print("".join(f"{name:>11}" for name in head))
     for equal in (False, True):
         for seed in range(given.seeds):
@@ -50,7 +50,7 @@ def main() -> None:
                 f"{ended - middle:.2f}{marks[1]}",
                 f"{found.utility:.3f}",
                 f"{plain.objective:.3f}",
-                found.rounds,
+                found.nodes,
                 BOUND,
             )
             print("".join(f"{cell!s:>11}" for cell in cells), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from shadowprice.experiments.astraea import efficiency, presets, ratio, workload
+from shadowprice.core.errors import InputError
+from shadowprice.experiments.astraea import efficiency, imbalance, presets, ratio, workload
 from shadowprice.experiments.astraea.runs import POLICIES, initial_shares, run, variance
 from shadowprice.experiments.framework import ExperimentSettings, experiments, run_experiment
 from shadowprice.policies.choice import PolicyChoice
@@ -29,8 +31,43 @@ def untraced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_all_figures_are_declared() -> None:
-    names = {f"astraea-fig{number}" for number in range(4, 14)} | {"astraea-table2"}
+    names = {f"astraea-fig{number}" for number in (1, *range(4, 14))} | {"astraea-table2"}
     assert names <= experiments().keys()
+
+
+def _log(folder: Path, name: str, running: list[int], pending: list[int], gpus: int) -> None:
+    rows = zip(running, pending, strict=True)
+    lines = ["time,running_gpu_num,pending_gpu_num,idle_gpu_num"]
+    lines += [
+        f"2020-05-01 00:{minute:02}:00,{used},{waiting},{gpus - used}"
+        for minute, (used, waiting) in enumerate(rows)
+    ]
+    path = folder / imbalance.FOLDER / name / imbalance.FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+def test_the_most_unequal_pair_of_virtual_clusters_is_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_TRACES", str(tmp_path))
+    # Full in minutes 1 to 4, with jobs waiting in 2 to 4; the other is half idle in 0 to 3.
+    _log(tmp_path, "busy", [4, 8, 8, 8, 8, 6], [0, 0, 2, 2, 2, 2], 8)
+    _log(tmp_path, "calm", [2, 2, 1, 2, 3, 4], [0] * 6, 4)
+    tables = imbalance.measure_fig1(ExperimentSettings())
+    first = tables["pairs"].row(0, named=True)
+    assert (first["full"], first["full_gpus"]) == ("busy", 8)
+    assert (first["underused"], first["underused_gpus"]) == ("calm", 4)
+    assert first["hours"] * 60 == pytest.approx(2)
+    assert first["longest_hours"] * 60 == pytest.approx(2)
+    assert tables["pairs"]["hours"][1] == 0
+    run_experiment(experiments()["astraea-fig1"], tmp_path / "out", ExperimentSettings())
+    assert (tmp_path / "out" / "astraea-fig1.png").is_file()
+
+
+def test_absent_logs_of_virtual_clusters_say_what_to_do() -> None:
+    with pytest.raises(InputError, match=r"no logs of virtual clusters.*HeliosArtifact"):
+        imbalance.measure_fig1(ExperimentSettings())
 
 
 def test_users_own_all_servers() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -19,3 +21,39 @@ class Clock(StrEnum):
     def now(self) -> float:
         """Return seconds since a fixed moment: elapsed, or of this process's processor time."""
         return time.perf_counter() if self is Clock.WALL else time.process_time()
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment on a clock.
+
+    Parameters
+    ----------
+    clock : Clock
+        The clock.
+    end : float
+        The moment; infinite for none.
+    """
+
+    clock: Clock
+    end: float
+
+    @classmethod
+    def after(cls, seconds: float, clock: Clock) -> Deadline:
+        """Return the moment that is ``seconds`` from now."""
+        return cls(clock, clock.now() + seconds)
+
+    @classmethod
+    def never(cls) -> Deadline:
+        """Return a moment that never comes."""
+        return cls(Clock.WALL, math.inf)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the moment has passed."""
+        return self.clock.now() >= self.end
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that remain; 0 if the moment has passed."""
+        return max(0.0, self.end - self.clock.now())

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.core.time_limit import Clock
+from shadowprice.core.time_limit import Clock, Deadline
 
 INFINITY: Final = float(highspy.kHighsInf)
 
@@ -74,6 +74,11 @@ class LinearProgram:
         """Number of rows."""
         return len(self._row_lower)
 
+    @property
+    def has_integers(self) -> bool:
+        """Whether any variable is integral."""
+        return any(self._integer)
+
     def column(
         self,
         *,
@@ -99,12 +104,10 @@ class LinearProgram:
     ) -> int:
         """Add ``lower <= values . columns <= upper`` and return the row number.
 
-        Values of a column that occurs more than once are summed: HiGHS doesn't detect duplicates
-        and would never terminate.
+        Values of a column that occurs more than once are summed, because HiGHS rejects such a row,
+        or doesn't detect it and never terminates.
         """
-        merged: dict[int, float] = {}
-        for column, value in zip(columns, values, strict=True):
-            merged[column] = merged.get(column, 0.0) + value
+        merged = _merge(columns, values)
         self._columns.extend(merged)
         self._values.extend(merged.values())
         self._starts.append(len(self._columns))
@@ -144,26 +147,21 @@ class LinearProgram:
         ShadowpriceError
             If the solver fails.
         """
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
-        solver.setOptionValue("mip_rel_gap", gap)
-        solver.setOptionValue("mip_abs_gap", 1e-7)
-        for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
-            solver.setOptionValue(tolerance, 1e-9)
+        solver = _solver(gap)
         if time_limit < INFINITY:
             _limit(solver, max(0.0, time_limit), clock)
         if node_limit is not None:
             solver.setOptionValue("mip_max_nodes", node_limit)
-        solver.passModel(self._model(relaxed))
+        solver.passModel(self.model(relaxed=relaxed))
         if start is not None:
             solution = highspy.HighsSolution()
             solution.col_value = list(start)
             solver.setSolution(solution)
         solver.run()
-        return _answer(solver, mixed=any(self._integer) and not relaxed)
+        return _answer(solver, mixed=self.has_integers and not relaxed)
 
-    def _model(self, relaxed: bool) -> highspy.HighsLp:
+    def model(self, *, relaxed: bool) -> highspy.HighsLp:
+        """Return the program, or its linear relaxation, as HiGHS reads it."""
         model = highspy.HighsLp()
         model.num_col_ = self.columns
         model.num_row_ = self.rows
@@ -186,15 +184,104 @@ class LinearProgram:
         return model
 
 
+def _merge(columns: Iterable[int], values: Iterable[float]) -> dict[int, float]:
+    """Return the sum of the values of each column."""
+    merged: dict[int, float] = {}
+    for column, value in zip(columns, values, strict=True):
+        merged[column] = merged.get(column, 0.0) + value
+    return merged
+
+
+class IncrementalProgram:
+    """A program that is changed and solved again, each time from the last basis or solution.
+
+    Parameters
+    ----------
+    program : LinearProgram
+        The program; later changes to it have no effect.
+    deadline : Deadline
+        When a run ends with the best solution so far.
+    relaxed : bool
+        Whether to solve the linear relaxation.
+    node_limit : int, optional
+        Branch-and-bound nodes after which a run ends with the best solution so far.
+    """
+
+    def __init__(
+        self,
+        program: LinearProgram,
+        deadline: Deadline,
+        *,
+        relaxed: bool = False,
+        node_limit: int | None = None,
+    ) -> None:
+        self._solver = _solver(gap=1e-6)
+        self._mixed = program.has_integers and not relaxed
+        if deadline.end < INFINITY:
+            _interrupt(self._solver, deadline)
+        if node_limit is not None:
+            self._solver.setOptionValue("mip_max_nodes", node_limit)
+        self._solver.passModel(program.model(relaxed=relaxed))
+
+    def set_costs(self, columns: Sequence[int], costs: Sequence[float]) -> None:
+        """Change coefficients of the objective."""
+        self._solver.changeColsCost(
+            len(columns), np.array(columns, dtype=np.int32), np.array(costs, dtype=np.float64)
+        )
+
+    def limit_columns(self, columns: Sequence[int], upper: Sequence[float]) -> None:
+        """Change the upper limits of columns whose lower limit is 0."""
+        limits = np.array(upper, dtype=np.float64)
+        positions = np.array(columns, dtype=np.int32)
+        self._solver.changeColsBounds(len(columns), positions, np.zeros_like(limits), limits)
+
+    def limit_row(self, row: int, lower: float, upper: float) -> None:
+        """Change the limits of a row."""
+        self._solver.changeRowBounds(row, lower, upper)
+
+    def row(self, columns: Sequence[int], values: Sequence[float], upper: float) -> None:
+        """Add ``values . columns <= upper``, as `LinearProgram.row`."""
+        merged = _merge(columns, values)
+        positions = np.array(list(merged), dtype=np.int32)
+        coefficients = np.array(list(merged.values()), dtype=np.float64)
+        status = self._solver.addRow(-INFINITY, upper, len(merged), positions, coefficients)
+        if status == highspy.HighsStatus.kError:
+            raise ShadowpriceError("HiGHS rejected a row")
+
+    def solve(self) -> SolverResult:
+        """Maximise the program as it is now."""
+        self._solver.run()
+        if self._solver.getModelStatus() == highspy.HighsModelStatus.kNotset:
+            # A run from the last basis can fail numerically.
+            self._solver.clearSolver()
+            self._solver.run()
+        return _answer(self._solver, mixed=self._mixed)
+
+
+def _solver(gap: float) -> highspy.Highs:
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("mip_rel_gap", gap)
+    solver.setOptionValue("mip_abs_gap", 1e-7)
+    for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
+        solver.setOptionValue(tolerance, 1e-9)
+    return solver
+
+
 def _limit(solver: highspy.Highs, seconds: float, clock: Clock) -> None:
     """Stop the solver after ``seconds`` of ``clock``."""
     if clock is Clock.WALL:  # the solver's own
         solver.setOptionValue("time_limit", seconds)
         return
-    deadline = clock.now() + seconds
+    _interrupt(solver, Deadline.after(seconds, clock))
+
+
+def _interrupt(solver: highspy.Highs, deadline: Deadline) -> None:
+    """Stop each run of the solver that reaches the deadline."""
 
     def check(event: highspy.highs.HighsCallbackEvent) -> None:
-        if clock.now() >= deadline:
+        if deadline.passed:
             event.interrupt()
 
     for callback in (solver.cbSimplexInterrupt, solver.cbMipInterrupt):

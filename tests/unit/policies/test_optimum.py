@@ -26,12 +26,14 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
-from shadowprice.core.time_limit import Clock
-from shadowprice.core.utility import Constant, Linear, utility_value
+from shadowprice.core.time_limit import Clock, Deadline
+from shadowprice.core.utility import Constant, Linear, Sigmoid, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
-from shadowprice.policies.milp import LinearProgram
-from shadowprice.policies.offline.packing import EqualItems, SlotServers, pack
+from shadowprice.policies.milp import IncrementalProgram, LinearProgram
+from shadowprice.policies.offline import search
+from shadowprice.policies.offline.cuts import pools
+from shadowprice.policies.offline.packing import EqualItems, SlotServers, items_of, pack
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.registry import make_policy
@@ -68,6 +70,98 @@ def test_agrees_with_the_problem_as_printed(seed: int) -> None:
     assert plain.optimal
     assert found.utility == pytest.approx(plain.objective, rel=1e-5, abs=1e-6)
     assert found.bound >= plain.objective - 1e-6 * max(1.0, plain.objective)
+
+
+def test_branching_agrees_with_the_problem_as_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that compete for few servers; the solver alone proves nothing in its single node."""
+    monkeypatch.setattr(search, "WHOLE_NODES", 0)
+    nodes = []
+    for seed in range(12):
+        on, jobs = crowded_world(seed)
+        found = solve(full_problem(on, jobs, 6), time_limit=60.0, clock=Clock.PROCESSOR)
+        plain = plain_optimum(on, jobs, 6)
+        assert found.optimal
+        assert plain.optimal
+        assert found.utility == pytest.approx(plain.objective, rel=1e-5)
+        assert found.bound >= plain.objective * (1 - 1e-6)
+        nodes.append(found.nodes)
+        rough = solve(full_problem(on, jobs, 6), gap=0.3)
+        assert rough.optimal
+        assert 0.7 * rough.bound - 1e-6 <= rough.utility <= plain.objective * (1 + 1e-6)
+        assert rough.bound >= plain.objective * (1 - 1e-6)
+    assert max(nodes) > 1
+
+
+def crowded_world(seed: int) -> tuple[Cluster, list[Job]]:
+    """Return jobs whose parameter servers are fractions of a worker's, on unequal servers."""
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 2, gpus=4, horizon=6)
+    capacity = on.capacity.copy()
+    capacity[0] //= 2
+    jobs = [
+        job(
+            on,
+            f"job-{at}",
+            arrival=int(rng.integers(0, 3)),
+            chunks=int(rng.integers(2, 7)),
+            minibatches=int(rng.integers(10, 40)),
+            worker_amounts={
+                "gpu": int(rng.integers(1, 3)) * 1000,
+                "cpu": int(rng.integers(1, 5)) * 1000,
+                "bandwidth": int(rng.integers(1, 5)) * 10**9,
+            },
+            ps_amounts={
+                "cpu": int(rng.integers(2, 9)) * 1000,
+                "bandwidth": int(rng.integers(5, 8)) * 10**9,
+            },
+            utility=Sigmoid(float(rng.integers(10, 100)), 1.0, float(rng.integers(1, 5))),
+        )
+        for at in range(5)
+    ]
+    return replace(on, capacity=capacity), jobs
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
+@given(SEEDS)
+def test_inequalities_of_a_slot_are_those_of_its_packings(seed: int) -> None:
+    """Compare the largest sum of weights with that of every combination that can be packed."""
+    rng = np.random.default_rng(seed)
+    on, jobs = crowded_world(seed) if seed % 2 else small_world(seed, 3, 2)
+    problem = full_problem(on, jobs[:3], 8)
+    if not problem.slots:
+        return
+    slot = problem.slots - 1
+    requests = problem.requests
+    # More workers than the work that is left are never of use.
+    choices = [
+        [0, *(n for n in r.job.worker_counts.tolist() if not r.linear or n <= r.required)]
+        for r in requests
+    ]
+    packable = [
+        np.array(counts)
+        for counts in itertools.product(*choices)
+        if pack(
+            problem.machines(slot),
+            [
+                group
+                for index, count in enumerate(counts)
+                if count
+                for group in items_of(index, requests[index].job, count)
+            ],
+        )
+        is not None
+    ]
+    for pool in pools(problem, slot, Deadline.never()):
+        for _ in range(5):
+            pool.separate(rng.random(len(pool.items)) * 6)
+        for cut, counts in itertools.product(pool.cuts, packable):
+            totals = [
+                counts[item.owner]
+                if item.is_worker
+                else requests[item.owner].job.ps_needed(int(counts[item.owner]))
+                for item in pool.items
+            ]
+            assert cut.weights @ np.array(totals) <= cut.limit
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
@@ -304,7 +398,7 @@ def test_an_early_stop_is_reported_as_one(clock: Clock) -> None:
     problem = full_problem(on, jobs, 10)
     stopped = solve(problem, time_limit=0.01, clock=clock)
     assert not stopped.optimal
-    assert stopped.rounds == 0  # no program is written down when time is over
+    assert stopped.nodes == 0  # no program is built after the deadline
     assert stopped.utility <= stopped.bound
     assert stopped.gap > 0
     assert stopped.utility > 0
@@ -323,6 +417,17 @@ def test_a_limit_of_processor_time_ends_a_search() -> None:
     assert time.process_time() - used >= 0.5
     assert not result.optimal
     assert result.bound >= result.objective
+
+
+def test_a_row_that_is_added_later_may_name_a_column_twice() -> None:
+    program = LinearProgram()
+    x = program.column(cost=1.0, upper=5.0, integer=False)
+    relaxation = IncrementalProgram(program, Deadline.never(), relaxed=True)
+    assert relaxation.solve().objective == pytest.approx(5.0)
+    relaxation.row([x, x], [1.0, 1.0], 6.0)
+    assert relaxation.solve().objective == pytest.approx(3.0)
+    relaxation.limit_columns([x], [2.0])
+    assert relaxation.solve().objective == pytest.approx(2.0)
 
 
 def test_what_it_cannot_do_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Figures 4 to 13 and Table 2 of Astraea."""
+"""Figures 1, 4 to 13 and Table 2 of Astraea."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ def _declare(
 
 
 EXPERIMENTS = (
+    _declare(
+        "fig1",
+        "imbalance",
+        "Use of two virtual clusters of Helios",
+        "The GPUs of vcHvQ are all in use for about 14 hours while those of vcvG2 are idle or "
+        "underused.",
+        (9.0, 3.6),
+    ),
     _declare(
         "fig4",
         "efficiency",

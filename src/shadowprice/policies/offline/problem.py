@@ -112,15 +112,15 @@ class OfflineSolution:
         Upper bound on the utility of every solution.
     optimal : bool
         Whether the optimum was proved within the requested gap.
-    rounds : int
-        Programs solved: 1, plus 1 for every time that slots had to be modelled server by server.
+    nodes : int
+        Nodes of the search.
     """
 
     schedules: tuple[Schedule | None, ...]
     utility: float
     bound: float
     optimal: bool
-    rounds: int
+    nodes: int
 
     @property
     def gap(self) -> float:

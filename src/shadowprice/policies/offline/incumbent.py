@@ -1,0 +1,153 @@
+"""The best schedules found so far for problem (1)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.schedule import Schedule
+from shadowprice.policies.offline.packing import EqualItems, items_of, pack
+from shadowprice.policies.offline.problem import JobRequest, OfflineSolution, Problem
+
+Integers = NDArray[np.int64]
+
+
+class Incumbent:
+    """The best schedules so far, built from totals by packing them slot by slot."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self.utility = -np.inf
+        self._schedules: tuple[Schedule | None, ...] = ()
+
+    def offer(self, workers: Integers) -> set[int]:
+        """Try totals; return the slots in which they can't be packed.
+
+        If there are such slots, jobs are placed by utility per work, each as planned or else as
+        early as free capacity allows. So any totals give feasible schedules.
+        """
+        problem = self._problem
+        entries: dict[int, list[tuple[int, int, int, int]]] = {}
+        unpacked = set()
+        for slot in range(problem.slots):
+            running = [int(index) for index in np.flatnonzero(workers[:, slot])]
+            items = [
+                item
+                for index in running
+                for item in items_of(index, problem.requests[index].job, int(workers[index, slot]))
+            ]
+            packed = pack(problem.machines(slot), items)
+            if packed is None:
+                unpacked.add(slot)
+            else:
+                _enter(entries, problem.start + slot, items, packed)
+        if not unpacked:
+            self._keep(entries)
+        else:
+            self._keep(self._repair(workers))
+        return unpacked
+
+    def improvise(self) -> None:
+        """Place the jobs by utility per work, each as early as possible."""
+        shape = (len(self._problem.requests), self._problem.slots)
+        self._keep(self._repair(np.zeros(shape, dtype=np.int64)))
+
+    def _repair(self, workers: Integers) -> dict[int, list[tuple[int, int, int, int]]]:
+        problem = self._problem
+        free = problem.free.copy()
+        entries: dict[int, list[tuple[int, int, int, int]]] = {}
+        density = [
+            request.completions[0][1] / request.required if request.completions else 0.0
+            for request in problem.requests
+        ]
+        planned = workers.sum(axis=1) > 0
+        order = sorted(
+            range(len(density)), key=lambda index: (not planned[index], -density[index], index)
+        )
+        for index in order:
+            request = problem.requests[index]
+            if not request.completions:
+                continue
+            for follow in (True, False):
+                fitted = _fit_in(problem, free, request, index, workers[index] if follow else None)
+                if fitted is not None:
+                    for slot, items, packed in fitted:
+                        _enter(entries, problem.start + slot, items, packed)
+                        for item, counts in zip(items, packed, strict=True):
+                            free[slot] -= counts[:, None] * item.demand
+                    break
+        return entries
+
+    def _keep(self, entries: dict[int, list[tuple[int, int, int, int]]]) -> None:
+        schedules: list[Schedule | None] = []
+        total = 0.0
+        for index, request in enumerate(self._problem.requests):
+            schedule = Schedule.of(entries.get(index, ()))
+            utility, schedule = _worth(request, schedule)
+            schedules.append(schedule if len(schedule) else None)
+            total += utility
+        if total > self.utility:
+            self.utility, self._schedules = total, tuple(schedules)
+
+    def solution(self, bound: float, optimal: bool, nodes: int) -> OfflineSolution:
+        """Return the best schedules with their bound."""
+        if not self._schedules:
+            self._schedules, self.utility = (None,) * len(self._problem.requests), 0.0
+        bound = max(bound, self.utility)
+        return OfflineSolution(self._schedules, self.utility, bound, optimal, nodes)
+
+
+def _enter(
+    entries: dict[int, list[tuple[int, int, int, int]]],
+    slot: int,
+    items: list[EqualItems],
+    given: list[Integers],
+) -> None:
+    for item, counts in zip(items, given, strict=True):
+        for server in np.flatnonzero(counts).tolist():
+            count = int(counts[server])
+            entry = (slot, server, count, 0) if item.is_worker else (slot, server, 0, count)
+            entries.setdefault(item.owner, []).append(entry)
+
+
+def _fit_in(
+    problem: Problem, free: Integers, request: JobRequest, owner: int, wanted: Integers | None
+) -> list[tuple[int, list[EqualItems], list[Integers]]] | None:
+    """Fit one job into free capacity: as planned, or as early and with as many workers as fit."""
+    job, remaining = request.job, request.required
+    fitted = []
+    for slot in range(request.first, request.completions[-1][0] + 1):
+        counts = job.worker_counts[::-1].tolist() if wanted is None else [int(wanted[slot])]
+        machines = problem.machines(slot)
+        for count in counts:
+            if not count or (wanted is None and job.gain(count) <= 0):
+                continue
+            items = items_of(owner, job, count)
+            available = type(machines)(free[slot], machines.hosts_workers, machines.hosts_ps)
+            packed = pack(available, items)
+            if packed is not None:
+                fitted.append((slot, items, packed))
+                remaining -= job.gain(count)
+                break
+        if remaining <= 0:
+            return fitted
+    return None
+
+
+def _worth(request: JobRequest, schedule: Schedule) -> tuple[float, Schedule]:
+    """Cut a schedule when the work is done; return utility and schedule, 0 and empty if not."""
+    progress = 0
+    workers, _, _ = schedule.totals()
+    for slot, count in zip(schedule.active_slots.tolist(), workers.tolist(), strict=True):
+        progress += request.job.gain(count)
+        if progress >= request.required:
+            length = int(np.searchsorted(schedule.slots, slot, side="right"))
+            kept = Schedule(
+                schedule.slots[:length],
+                schedule.servers[:length],
+                schedule.workers[:length],
+                schedule.ps[:length],
+            )
+            utility = float(request.job.utility.values(np.array([slot - request.job.arrival]))[0])
+            return utility, kept
+    return 0.0, Schedule.of(())
