@@ -241,6 +241,8 @@ def test_an_unknown_executor(
         ("--keep", "3", "--keep: '3' is a duration without a unit"),
         ("--keep", "-1d", "--keep: '-1d' is negative"),
         ("--until", "99999w", "--until: '99999w' is not a time; write 18:00"),
+        ("--max-overrun", "inf", "'--max-overrun': Input should be less than or equal to 1000"),
+        ("--max-overrun", "0.5", "'--max-overrun': Input should be greater than or equal to 1"),
         ("--cluster", "/nowhere.yaml", "/nowhere.yaml"),
     ],
 )

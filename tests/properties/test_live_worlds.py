@@ -13,7 +13,14 @@ from typing import Final
 import pytest
 
 from tests.support.examples import RUN_ALL
-from tests.support.virtual_worlds import LIVE, draw_world, play, smallest, violations
+from tests.support.virtual_worlds import (
+    LIVE,
+    draw_hanging_world,
+    draw_world,
+    play,
+    smallest,
+    violations,
+)
 
 WORLDS: Final = int(os.environ.get("SHADOWPRICE_TEST_WORLDS", (20 if RUN_ALL else 3) * len(LIVE)))
 """Worlds in all; each is played under one policy."""
@@ -25,4 +32,14 @@ def test_what_is_admitted_ends_and_nothing_is_stopped_in_vain(policy: str) -> No
         broken = violations(play(draw_world(seed), policy))
         if broken:
             world = smallest(draw_world(seed), policy)
+            pytest.fail(f"seed {seed}: {broken}\nsmallest world: {world}")
+
+
+@pytest.mark.parametrize("policy", LIVE)
+def test_jobs_that_hang_end_at_their_limit(policy: str) -> None:
+    for seed in range(LIVE.index(policy), max(len(LIVE), WORLDS // 3), len(LIVE)):
+        played = play(draw_hanging_world(seed), policy)
+        broken = violations(played)
+        if broken:
+            world = smallest(draw_hanging_world(seed), policy)
             pytest.fail(f"seed {seed}: {broken}\nsmallest world: {world}")

@@ -84,6 +84,10 @@ class LiveJob:
         Between two reports; None if it never reports.
     tenant : int
         Which tenant's it is.
+    walltime : int or None
+        The limit that it states.
+    hangs : float or None
+        After how much of its work it hangs, and never ends.
     """
 
     submitted: float = 0.0
@@ -100,6 +104,8 @@ class LiveJob:
     save_every: float | None = None
     report_every: float | None = None
     tenant: int = 0
+    walltime: int | None = None
+    hangs: float | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ class LiveWorld:
     speeds: tuple[float, ...] = (1.0, 1.0)
     jobs: tuple[LiveJob, ...] = ()
     incidents: tuple[LiveIncident, ...] = ()
+    max_overrun: float | None = None
 
     def cluster(self, policy: str) -> dict[str, Any]:
         """Return the cluster file."""
@@ -169,6 +176,8 @@ class LiveWorld:
             record["ps"] = {"ps": 1} if shared else {"cpu": 1}
         if one.restart is not None:
             record["restart"] = f"{one.restart * self.slot}s"
+        if one.walltime is not None:
+            record["walltime"] = f"{one.walltime * self.slot}s"
         return record
 
     def virtual_job(self, number: int) -> VirtualJob:
@@ -185,6 +194,7 @@ class LiveWorld:
             None if one.save is None else one.save * slot,
             None if one.save_every is None else one.save_every * slot,
             None if one.report_every is None else one.report_every * slot,
+            hangs_at=None if one.hangs is None else one.hangs * work,
         )
 
     @property
@@ -197,10 +207,19 @@ class LiveWorld:
         """
         slowest = min(self.speeds)
         alone = sum(
-            (1.0 + max(0.0, one.error)) * one.stated / slowest + one.launch + one.start + 2.0
-            for one in self.jobs
+            self._max_run(one) / slowest + one.launch + one.start + 2.0 for one in self.jobs
         )
         return 2.0 * (2 + MAX_UNSAVED_STOPS) * alone + HORIZON
+
+    def _max_run(self, one: LiveJob) -> float:
+        """Return the slots that a run of a job takes at most on one worker of speed 1."""
+        if one.hangs is None:
+            return (1.0 + max(0.0, one.error)) * one.stated
+        if one.walltime is not None:
+            return one.walltime
+        assert self.max_overrun is not None
+        # Its measured speed can be below the stated one.
+        return self.max_overrun * (1.0 + max(0.0, one.error)) * one.stated
 
     @property
     def last_slots(self) -> float:
@@ -262,7 +281,14 @@ async def _play(
     speeds = {f"s{row}": speed for row, speed in enumerate(world.speeds)}
     jobs = {world.key(policy, at): world.virtual_job(at) for at in range(len(world.jobs))}
     executor = VirtualExecutor(clock, jobs, speeds)
-    service = VirtualService(folder, world.cluster(policy), PolicyChoice(policy), clock, executor)
+    service = VirtualService(
+        folder,
+        world.cluster(policy),
+        PolicyChoice(policy),
+        clock,
+        executor,
+        {"max_overrun": world.max_overrun},
+    )
     await service.start()
     began, slot = loop.time(), world.slot
     excused: list[tuple[float, float, str]] = []
@@ -359,12 +385,16 @@ def violations(played: Played) -> list[str]:
         if view.state is State.FAILED and view.reason is None:
             found.append(f"{name} failed without a reason")
         if view.state is State.FINISHED:
+            if played.world.jobs[int(name.removeprefix("job-"))].hangs is not None:
+                found.append(f"{name} is finished, although it hangs")
             mine = [one for one in played.generations if one.spec.job == name]
             if not any(one.ending is Ending.DONE for one in mine):
                 found.append(f"{name} is finished, and no generation of it exited 0")
     for name, stops in unsaved_stops(played).items():
         job = played.world.jobs[int(name.rpartition("-")[2])]
         allowed = MAX_UNSAVED_STOPS if job.save_every is not None else 0
+        reason = played.views[name].reason or {}
+        allowed += reason.get("code") == "time-limit"  # its last generation is stopped
         if len(stops) > allowed:
             found.append(f"{name} was stopped {len(stops)} times before it had saved anything")
     live: dict[str, float] = {}
@@ -427,6 +457,22 @@ def draw_world(seed: int) -> LiveWorld:
         jobs,
         incidents,
     )
+
+
+def draw_hanging_world(seed: int) -> LiveWorld:
+    """Return the world of a seed with jobs that hang and are worth something forever."""
+    draw, world = random.Random(f"hangs {seed}"), draw_world(seed)
+    by_operator = draw.random() < 0.5
+    jobs = list(world.jobs)
+    for index in draw.sample(range(len(jobs)), draw.randint(1, len(jobs))):
+        jobs[index] = replace(
+            jobs[index],
+            utility={"kind": "constant", "value": 10},
+            walltime=None if by_operator else jobs[index].stated + draw.randint(0, 10),
+            hangs=round(draw.choice([0.0, draw.random()]), 3),
+        )
+    overrun = round(draw.uniform(1.0, 4.0), 1) if by_operator else None
+    return replace(world, jobs=tuple(jobs), max_overrun=overrun)
 
 
 def _draw_job(draw: random.Random) -> LiveJob:

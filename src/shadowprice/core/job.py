@@ -92,7 +92,10 @@ class Job:
     priority : float
         Priority stated by the owner, for policies that queue by priority.
     walltime : int or None
-        Slots after which the owner abandons a run, for policies that plan by stated times.
+        Slots after which the owner abandons a run. `backfill` plans by it; live, it holds under
+        every policy.
+    max_overrun : float or None
+        Times its stated length after which a live run is abandoned; None for no limit.
     points : float or None
         Points that the tenant had when the job arrived; None without a budget. Prices are learnt
         from at most this value.
@@ -134,6 +137,7 @@ class Job:
     has_default_utility: bool = False
     value_per_unit: float | None = None
     predicted: bool = False
+    max_overrun: float | None = None
 
     @property
     def payable(self) -> float:
@@ -265,6 +269,7 @@ class Job:
             **({} if self.points is None else {"points": self.points}),
             **({"has_default_utility": True} if self.has_default_utility else {}),
             **({"predicted": True} if self.predicted else {}),
+            **({} if self.max_overrun is None else {"max_overrun": self.max_overrun}),
         }
 
     @classmethod

@@ -28,6 +28,8 @@ class RefusalReason(Enum):
     """A rule of the policy, which the message names."""
     SERVER_LOST = "server-lost"
     """A server was lost, and the job's remaining work couldn't be replanned."""
+    TIME_LIMIT = "time-limit"
+    """The job ran for as long as its owner or the operator allows."""
     FAILED = "failed"
     """The job failed more often than it was allowed to."""
     CANCELLED = "cancelled"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from shadowprice.core.events import Command, Resize, Start, Stop
 from shadowprice.core.schedule import Placement
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.state import EngineState
 
 
@@ -20,6 +21,8 @@ def launch(
     planned = len(record.plan) or record.job.bag is not None
     plan = record.plans if planned else 0
     previous = state.running.get(name)
+    if kind is Resize and previous is not None:
+        _add_run(record, slot, previous)
     record.resumed_before = record.resumed_at if record.generation else -1
     record.resumed_at = record.measured
     record.generation = record.generation + 1
@@ -47,6 +50,7 @@ def launch(
 
 def stop(state: EngineState, slot: int, name: str, placement: Placement, *, finished: bool) -> Stop:
     """Create a command that stops a generation, which may have ended already."""
+    _add_run(state.touch(state.jobs[name]), slot, placement)
     command = Stop(
         slot,
         name,
@@ -57,6 +61,14 @@ def stop(state: EngineState, slot: int, name: str, placement: Placement, *, fini
     )
     _await_acknowledgement(state, command)
     return command
+
+
+def _add_run(record: JobRecord, slot: int, placement: Placement) -> None:
+    """Add the slots of a generation that a command ends to those of the earlier ones."""
+    if record.job.bag is None and record.resumed_at >= 0:
+        slots = slot - record.generation_slot
+        record.earlier_slots += slots
+        record.earlier_share += slots / record.stated_slots(placement)
 
 
 def add_dependencies(state: EngineState, commands: list[Command]) -> None:

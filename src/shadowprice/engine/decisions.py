@@ -29,6 +29,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.engine.bags import check_bag, check_copies
 from shadowprice.engine.commands import stop
 from shadowprice.engine.job_record import JobRecord
+from shadowprice.engine.pinning import is_pinned
 from shadowprice.engine.state import EngineState
 from shadowprice.engine.validation import check_commitment, check_placement
 
@@ -72,6 +73,7 @@ def _commit(state: EngineState, record: JobRecord, decision: Commit) -> None:
             state.end,
             moved=_restarts(state, record, plan),
             local_free=state.capabilities.local_traffic_is_free,
+            pinned=is_pinned(state, record.job.name),
         )
     else:
         check_bag(record, plan, decision.copies, state.cluster, state.end)

@@ -1,4 +1,4 @@
-"""Running jobs that seem never to end, and are worth nothing any more.
+"""Live runs that end without their result, because they seem never to end by themselves.
 
 A live job takes as long as it takes, and a pinned one is stopped for no other job. So a job that
 hangs would hold its servers until its owner cancels it.
@@ -16,11 +16,11 @@ from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.state import EngineState
 
 ENDLESS_FACTOR: Final = 3
-"""A generation that has run this many times its stated duration counts as endless."""
+"""A job that has run this many times its stated duration counts as endless."""
 
 
 def abandon_endless(state: EngineState, session: PolicySession) -> list[Command]:
-    """Abandon running jobs that are worth nothing any more and have overrun far.
+    """Abandon running jobs that reached a limit, or that overran far and are worth nothing now.
 
     Simulated jobs end as stated. So only jobs of a driver that acknowledges commands can be
     endless.
@@ -39,18 +39,36 @@ def abandon_endless(state: EngineState, session: PolicySession) -> list[Command]
 def _refusal(state: EngineState, name: str) -> Refusal | None:
     """Return why a running job is abandoned, or None."""
     record, placement = state.jobs[name], state.running[name]
-    job, slots = record.job, state.slot - record.generation_slot
+    job = record.job
     if job.bag is not None:
         return None  # its deadline bounds it
-    gain = job.gain(placement.total_workers, colocated=placement.colocated)
-    stated = -(-job.required // gain)
-    if slots < ENDLESS_FACTOR * stated or utility_value(job.utility, state.slot - job.arrival) > 0:
-        return None
-    return Refusal(
-        RefusalReason.NO_VALUE,
-        f"has run for {slots} slots without an end, instead of {stated}, and is worth nothing "
-        f"from slot {state.slot} on",
-        value=0.0,
-        bottleneck="its utility",
-        numbers={"slots": float(slots), "stated_slots": float(stated)},
-    )
+    # Policies that let jobs take turns would reset a count of one generation again and again.
+    generation_slots = state.slot - record.generation_slot
+    slots = record.earlier_slots + generation_slots
+    share = record.earlier_share + generation_slots / record.stated_slots(placement)
+    if job.walltime is not None and slots >= job.walltime:
+        return Refusal(
+            RefusalReason.TIME_LIMIT,
+            f"has run for {slots} slots without an end, and its walltime is {job.walltime} slots",
+            bottleneck="its walltime",
+            numbers={"slots": float(slots), "walltime_slots": float(job.walltime)},
+        )
+    numbers = {"slots": float(slots), "share": share}
+    overrun = f"has run for {slots} slots without an end, {share:.3g} times as long as stated"
+    is_worthless = utility_value(job.utility, state.slot - job.arrival) <= 0
+    if share >= ENDLESS_FACTOR and is_worthless:
+        return Refusal(
+            RefusalReason.NO_VALUE,
+            f"{overrun}, and is worth nothing from slot {state.slot} on",
+            value=0.0,
+            bottleneck="its utility",
+            numbers=numbers,
+        )
+    if job.max_overrun is not None and share >= job.max_overrun:
+        return Refusal(
+            RefusalReason.TIME_LIMIT,
+            f"{overrun}, and the limit is {job.max_overrun:g}",
+            bottleneck="the service's --max-overrun",
+            numbers=numbers,
+        )
+    return None

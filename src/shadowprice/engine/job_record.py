@@ -89,6 +89,11 @@ class JobRecord:
         Maximum of ``measured`` that a generation had to repeat.
     generation_slot : int
         Slot in which the newest generation began.
+    earlier_slots : int
+        Slots of the generations that commands ended before the newest one, since the last one that
+        ended without a command.
+    earlier_share : float
+        The same in multiples of the job's stated duration.
     """
 
     job: Job
@@ -115,6 +120,8 @@ class JobRecord:
     resumed_before: int = -1
     lost: int = 0
     generation_slot: int = 0
+    earlier_slots: int = 0
+    earlier_share: float = 0.0
 
     @property
     def tasks_left(self) -> tuple[int, ...]:
@@ -143,6 +150,11 @@ class JobRecord:
     def units(self, micro: int) -> int:
         """Convert measured progress, in millionths of a mini-batch, to the job's progress units."""
         return micro * self.job.required // (self.job.work * MICRO)
+
+    def stated_slots(self, placement: Placement) -> int:
+        """Return the slots that the whole job takes in a placement, at its measured speed."""
+        gain = self.job.gain(placement.total_workers, colocated=placement.colocated)
+        return -(-self.job.required // gain)
 
     def values(self) -> tuple[Any, ...]:
         """Return all values for rollback; within an event, lists must be replaced, not changed."""

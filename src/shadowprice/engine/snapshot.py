@@ -283,6 +283,8 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
         values["left"] = list(record.left)
     if record.finished:
         values["finished"] = list(record.finished)
+    if record.earlier_slots:
+        values["earlier"] = [record.earlier_slots, record.earlier_share]
     return values
 
 
@@ -298,6 +300,7 @@ def _job_of(values: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
         record.refusal = refusal_of(values["refusal"])
     record.copies = tuple(TaskCopies(*entry) for entry in values.get("copies", ()))
     record.left, record.finished = list(values.get("left", ())), list(values.get("finished", ()))
+    record.earlier_slots, record.earlier_share = values.get("earlier", (0, 0.0))
     return record
 
 

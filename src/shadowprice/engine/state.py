@@ -384,7 +384,8 @@ class EngineState:
         """Record that a job's generation ended without a command from the engine."""
         self.undo.keep(self.ran)
         self.ran[name] = None
-        self.touch(self.jobs[name]).resumed_at = -1
+        record = self.touch(self.jobs[name])
+        record.resumed_at, record.earlier_slots, record.earlier_share = -1, 0, 0.0
         self.undo.drop(self.running, name, self.start_order)
         self.digest.changed.add(name)
         self.mark_moved(name)

@@ -26,6 +26,7 @@ def check_commitment(
     *,
     moved: NDArray[np.bool_] | None = None,
     local_free: bool = False,
+    pinned: bool = False,
 ) -> None:
     """Check a schedule against all constraints except capacity.
 
@@ -37,6 +38,9 @@ def check_commitment(
         Slots that begin with a restart, if restarts cost time; see `Schedule.moved`.
     local_free : bool
         Whether parameter servers only serve workers on other servers.
+    pinned : bool
+        Whether the job runs and must keep its placement. Its plan may end with the planning
+        horizon, even if that doesn't complete the job.
 
     Raises
     ------
@@ -64,7 +68,8 @@ def check_commitment(
             colocated, job.restart_internal_gains[choices], job.moved_gains[choices]
         )
         lost = int((gains - moved_gains)[moved].sum())
-    if int(gains.sum()) - lost < record.remaining:
+    suffices = int(gains.sum()) - lost >= record.remaining
+    if not suffices and not (pinned and plan.completion == end - 1):
         raise PolicyError(
             f"{record.story()}: the schedule makes {int(gains.sum()) - lost} progress units of the "
             f"{record.remaining} that remain (2)"

@@ -325,7 +325,12 @@ class Service:
 
     def _recover(self, clock: MonotonicWallClock) -> DurableEngine:
         truth = DurableEngine(
-            self.store, self.cluster, self.choice, clock, virtual=self.settings.observe
+            self.store,
+            self.cluster,
+            self.choice,
+            clock,
+            virtual=self.settings.observe,
+            max_overrun=self.settings.max_overrun,
         )
         check_mode(self.store, len(truth.views), observe=self.settings.observe)
         if not self.settings.observe:

@@ -81,6 +81,8 @@ class ServiceSettings:
     until : str or None
         End of the timespan, as `core.moments` parses it; ``none`` removes the stored one, and None
         keeps it.
+    max_overrun : float or None
+        Times its stated length after which a run of a job is abandoned; None for no limit.
     nothing_runs : bool
         Whether an operator asserts that no earlier job of the data still runs, although the
         executor's records are missing or different.
@@ -103,6 +105,7 @@ class ServiceSettings:
     lease: tuple[str, str] | None = None
     nothing_runs: bool = False
     until: str | None = None
+    max_overrun: float | None = None
     max_open_jobs: int = MAX_OPEN_JOBS
     max_open_memory: int = MAX_OPEN_MEMORY
 

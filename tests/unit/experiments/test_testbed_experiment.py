@@ -322,6 +322,16 @@ def test_live_in_virtual_time_earns_what_the_simulator_says(
         # Starts that take longer than the stated mean may cost a job its slot.
         assert live == pytest.approx(simulated, rel=0.05)
         assert live > 0.0
+    order = pl.read_csv(tmp_path / "v" / "order.csv")
+    assert order["policy"].to_list() == [
+        "oasis",
+        *(one.label for one in few if one.label != "oasis"),
+    ]
+    utility = dict(zip(order["policy"], order["utility"], strict=True))
+    for row in order.iter_rows(named=True):
+        if row["policy"] != "oasis":
+            difference = utility[row["policy"]] - utility["oasis"]
+            assert row["beyond_oasis"] == pytest.approx(difference)
 
 
 @pytest.mark.parametrize("shell", [("/bin/sh",), ("busybox", "sh")], ids=["sh", "busybox"])

@@ -13,11 +13,13 @@ from shadowprice.core.events import (
     Charge,
     Command,
     Decided,
+    DriverEvent,
     JobEnded,
     JobRevised,
     JobsArrived,
     ProgressMeasured,
     Resize,
+    ServerLost,
     SlotBegan,
     SlotEnded,
     Start,
@@ -25,14 +27,18 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant, Deadline, Utility
 from shadowprice.engine import Engine
+from shadowprice.engine.journal import entry_line, entry_of
 from shadowprice.policies.registry import make_policy, policies
+from shadowprice.service.state.speed_estimates import with_corrected_curve
 from tests.support.astraea_cases import shared_cluster, shared_job
 from tests.support.workloads import cluster, job
 
 ON: Final = cluster(2, 0, gpus=1, horizon=60)
 PLANNERS: Final = ("oasis", "pdors")
+LIVE: Final = tuple(name for name, info in policies().items() if not info.knows_all_jobs)
 
 
 def stated(name: str, *, slots: int = 2, by: int = 40, **changes: Any) -> Job:
@@ -236,7 +242,7 @@ def test_a_borrowing_gang_that_overruns_pays_for_each_slot_that_it_runs() -> Non
     assert paid[ran[0]] > 0
 
 
-@pytest.mark.parametrize("policy", [n for n, i in policies().items() if not i.knows_all_jobs])
+@pytest.mark.parametrize("policy", LIVE)
 def test_a_worthless_job_is_abandoned_only_if_it_seems_to_never_end(policy: str) -> None:
     made = endless(policy, Deadline(10.0, 3))
     slots = ran(made, 20)
@@ -245,7 +251,7 @@ def test_a_worthless_job_is_abandoned_only_if_it_seems_to_never_end(policy: str)
     record = made.jobs["endless"]
     assert record.status is Status.DROPPED
     assert record.refusal is not None
-    assert "has run for 6 slots without an end, instead of 2" in record.refusal.message
+    assert "has run for 6 slots without an end, 3 times as long as stated" in record.refusal.message
     assert not made.running
     assert not made.ledger.used.any()
 
@@ -256,21 +262,110 @@ def test_a_job_that_is_worth_something_may_run_for_as_long_as_it_takes(policy: s
     assert len(ran(made, 20)) >= 19
 
 
-def endless(policy: str, utility: Utility) -> Engine:
+@pytest.mark.parametrize("policy", LIVE)
+@pytest.mark.parametrize(
+    ("limits", "slots", "message"),
+    [
+        ({"walltime": 5}, 5, "has run for 5 slots without an end, and its walltime is 5 slots"),
+        (
+            {"max_overrun": 4.0},
+            8,
+            "has run for 8 slots without an end, 4 times as long as stated, and the limit is 4",
+        ),
+    ],
+)
+def test_a_job_that_is_worth_something_ends_at_its_limit(
+    policy: str, limits: dict[str, Any], slots: int, message: str
+) -> None:
+    made = endless(policy, Constant(10.0), **limits)
+    assert len(ran(made, 20)) == slots
+    record = made.jobs["endless"]
+    assert record.status is Status.DROPPED
+    assert record.refusal is not None
+    assert record.refusal.reason is RefusalReason.TIME_LIMIT
+    assert record.refusal.message == message
+    assert not made.running
+    assert not made.ledger.used.any()
+
+
+@pytest.mark.parametrize("limits", [{"walltime": 6}, {"max_overrun": 3.0}])
+def test_a_lost_server_resets_a_limit_and_the_journal_replays(limits: dict[str, Any]) -> None:
+    made, again = (engine("oasis", []) for _ in range(2))
+    job = replace(stated("endless"), utility=Constant(10.0), **limits)
+    slots = []
+
+    def handle(event: DriverEvent) -> None:
+        made.handle(event)
+        assert made.last is not None
+        line = entry_line(made.last, ON.names)
+        again.apply(entry_of(line, ON))
+
+    handle(JobsArrived(0, (job,)))
+    for slot in range(14):
+        handle(SlotBegan(slot))
+        if "endless" in made.running:
+            slots.append(slot)
+        if slot == 4:
+            (server,) = made.running["endless"].servers
+            handle(ServerLost(slot + 1, ON.names[server]))
+        progress = {name: min(1, made.jobs[name].remaining - 1) for name in made.running}
+        handle(SlotEnded(slot, progress))
+    assert slots == list(range(11))  # five slots, and six after the server was lost
+    assert made.jobs["endless"].status is Status.DROPPED
+    assert again.state_digest() == made.state_digest()
+
+
+def test_a_limit_counts_for_a_job_that_takes_turns() -> None:
+    on = shared_cluster(1, {"t": {"worker": 1, "ps": 1}}, worker=1)
+    made = Engine(
+        on, make_policy("gandiva_fair", PolicyContext(on, None, None, 0), {}), acknowledges=True
+    )
+    jobs = [shared_job(on, name, "t", ps=None, chunks=1, epochs=5, minibatches=1) for name in "ab"]
+    limited = (replace(one, walltime=6, utility=Constant(10.0)) for one in jobs)
+    made.handle(JobsArrived(0, tuple(limited)))
+    slots: dict[str, int] = {"a": 0, "b": 0}
+    for slot in range(20):
+        made.handle(SlotBegan(slot))
+        for name in made.running:
+            slots[name] += 1
+        progress = {name: min(1, made.jobs[name].remaining - 1) for name in made.running}
+        made.handle(SlotEnded(slot, progress))
+    assert slots == {"a": 6, "b": 6}
+    assert all(made.jobs[name].generation > 2 for name in "ab")
+
+
+@pytest.mark.parametrize("policy", [*PLANNERS, "astraea"])
+def test_a_job_that_saved_nothing_runs_on_past_the_horizon(policy: str) -> None:
+    """It is a hundred times slower than stated, so that the rest of its work needs 100 slots."""
+    made = endless(policy, Constant(10.0))
+    assert len(ran(made, 1)) == 1
+    slow = with_corrected_curve(made.jobs["endless"].job, {1: 0.01})
+    made.handle(JobRevised(1, slow))
+    for slot in range(1, 90):
+        made.handle(SlotBegan(slot))
+        assert "endless" in made.running
+        progress = min(slow.gain(1), made.jobs["endless"].remaining - 1)
+        made.handle(SlotEnded(slot, {"endless": progress}))
+    assert made.jobs["endless"].generation == 1
+    assert made.jobs["endless"].plan.completion >= 90
+
+
+def endless(policy: str, utility: Utility, **limits: Any) -> Engine:
     """Return an engine of a live service to which a job of two slots has come that never ends."""
     if not policies()[policy].counts_places:
-        return engine(policy, [replace(stated("endless"), utility=utility)])
+        return engine(policy, [replace(stated("endless"), utility=utility, **limits)])
     on = shared_cluster(2, {"a": {"worker": 2, "ps": 2}}, worker=1)
     made = Engine(on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True)
     endless = shared_job(on, "endless", "a", ps=None, chunks=1, epochs=2, minibatches=1)
-    made.handle(JobsArrived(0, (replace(endless, utility=utility, resumable=None),)))
+    endless = replace(endless, utility=utility, resumable=None, **limits)
+    made.handle(JobsArrived(0, (endless,)))
     return made
 
 
 def ran(made: Engine, slots: int) -> list[int]:
     """Run slots, and return those in which the job ran."""
     found = []
-    for slot in range(slots):
+    for slot in range(made.slot, made.slot + slots):
         made.handle(SlotBegan(slot))
         if "endless" in made.running:
             found.append(slot)

@@ -159,6 +159,17 @@ def serve(
             metavar="TIME",
         ),
     ] = None,
+    max_overrun: Annotated[
+        float | None,
+        typer.Option(
+            "--max-overrun",
+            help="Times the stated length after which a run of a job is abandoned, such as 10; "
+            "holds for jobs that are submitted or revised from then on. By default there is no "
+            "limit but each job's own `walltime`.",
+            min=1.0,
+            metavar="FACTOR",
+        ),
+    ] = None,
     keep: Annotated[
         str, typer.Option("--keep", help="Retention period of closed jobs, such as 365d.")
     ] = "365d",
@@ -228,6 +239,7 @@ def serve(
         lease=parse_lease(lease),
         nothing_runs=nothing_runs,
         until=until,
+        max_overrun=max_overrun,
     )
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,

@@ -202,7 +202,7 @@ class VirtualExecutor:
         fails = entry.job.fails_after.get(entry.spec.generation)
         if fails is not None and fails < remaining:
             self._after(fails, self._exit, entry, Ending.FAILED, 1, "exit status 1")
-        else:
+        elif entry.job.hangs_at is None:
             self._after(remaining, self._exit, entry, Ending.DONE, 0, "")
         if entry.job.report_every is not None:
             # First at the first step: an earlier report says nothing about the job's speed.

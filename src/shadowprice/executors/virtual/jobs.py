@@ -56,6 +56,8 @@ class VirtualJob:
         Seconds between two progress reports, the first at its first step; None for no reports.
     fails_after : mapping of int to float
         Seconds of training after which it exits with status 1, by generation.
+    hangs_at : float or None
+        Mini-batches at which it hangs: it makes no more progress and doesn't exit.
     """
 
     work: float
@@ -66,6 +68,12 @@ class VirtualJob:
     save_every: float | None = None
     report_every: float | None = None
     fails_after: Mapping[int, float] = field(default_factory=dict)
+    hangs_at: float | None = None
+
+    @property
+    def max_progress(self) -> float:
+        """Mini-batches that it completes at most."""
+        return self.work if self.hangs_at is None else min(self.work, self.hangs_at)
 
     def start_of(self, generation: int) -> float:
         """Return the seconds from the start of a generation's processes to its first step."""
@@ -136,7 +144,8 @@ class VirtualGeneration:
         if self.trains is None:
             return self.base
         until = now if self.halted is None else min(now, self.halted)
-        return min(self.job.work, self.base + self.rate * max(0.0, until - self.trains))
+        progress = self.base + self.rate * max(0.0, until - self.trains)
+        return min(self.job.max_progress, progress)
 
     def checkpoint(self, now: float) -> float:
         """Return the number of mini-batches in the newest periodic checkpoint at ``now``."""

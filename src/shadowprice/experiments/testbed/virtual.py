@@ -52,6 +52,10 @@ SAVE: Final = 0.01 * SECONDS
 """Seconds that a job needs to write its checkpoint."""
 
 
+FIRST_ORDER_DRAW: Final = 100
+"""First draw of the simulations that tell the order of the policies: other ones than the live."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A policy and its knowledge.
@@ -112,7 +116,44 @@ def measure_virtual(settings: ExperimentSettings) -> Tables:
         completed=pl.col("completion").is_not_null().sum(),
         moves=pl.col("moves").sum(),
     )
-    return {"summary": _summary(runs, jobs), "runs": runs, "jobs": jobs}
+    order = _order(settings, variants)
+    return {"summary": _summary(runs, jobs), "order": order, "runs": runs, "jobs": jobs}
+
+
+def _order(settings: ExperimentSettings, variants: list[Variant]) -> pl.DataFrame:
+    """Simulate many more draws, because the order of the policies needs more than the live ones.
+
+    Only variants that know the end and the prices take part, as in the paper.
+    """
+    first = settings.seed + FIRST_ORDER_DRAW
+    draws = range(first, first + (3 if settings.quick else 120))
+    compared = [variant for variant in variants if not variant.label.startswith("oasis, ")]
+    labels = [variant.label for variant in compared]
+    cases = [(variant, draw, False) for variant in compared for draw in draws]
+    results = settings.each(
+        _ran, cases, lambda variant, seed, _: f"{variant.label}, order, draw {seed}"
+    )
+    values: dict[str, list[float]] = {}
+    for (variant, _, _), rows in zip(cases, results, strict=True):
+        values.setdefault(variant.label, []).append(sum(row["utility"] for row in rows))
+    reference, *others = labels
+    paired = compare_to_reference(values[reference], [values[other] for other in others])
+    differences = dict(zip(others, paired, strict=True))
+    table = []
+    for label in labels:
+        mean, difference = interval(values[label]), differences.get(label)
+        table.append(
+            {
+                "policy": label,
+                "draws": len(draws),
+                "utility": mean.mean,
+                "half": mean.half,
+                "beyond_oasis": None if difference is None else difference.difference.mean,
+                "beyond_half": None if difference is None else difference.difference.half,
+                "p": None if difference is None else difference.adjusted,
+            }
+        )
+    return pl.DataFrame(table)
 
 
 def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:

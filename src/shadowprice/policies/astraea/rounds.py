@@ -78,6 +78,7 @@ class _Running:
     begin: int
     pool: TenantPool
     round_end: int
+    passed_over: int
 
 
 class RoundPolicy:
@@ -301,11 +302,12 @@ class RoundPolicy:
 
     def _return_to_batch(self, view: View, name: str) -> None:
         """Return a job that lost its units to its batch; the next round replans it."""
-        self._running.pop(name, None)
+        running = self._running.pop(name, None)
         job = view.open_jobs[name].job
         claim = self.tenancy.claim_of(job)
         assert isinstance(claim, UnitClaim)
-        self._waiting[name] = _Waiting(job, claim, displaced=True)
+        passed_over = 0 if running is None else running.passed_over
+        self._waiting[name] = _Waiting(job, claim, displaced=True, passed_over=passed_over)
 
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
         """Extend a gang that takes longer than stated, unless stopping it loses less."""
@@ -605,8 +607,8 @@ class RoundPolicy:
 
     def _commit(self, award: GangAward, turn: Round, pool: TenantPool) -> Commit:
         gang, name = award.gang, award.job.name
-        del self._waiting[name]
-        self._running[name] = _Running(award, turn.start + gang.start, pool, turn.end)
+        passed_over = self._waiting.pop(name).passed_over
+        self._running[name] = _Running(award, turn.start + gang.start, pool, turn.end, passed_over)
         self._completed_by = max(self._completed_by, turn.start + gang.end)
         used = np.flatnonzero(gang.workers_on + gang.ps_on)
         length = gang.end - gang.start
@@ -716,7 +718,7 @@ class RoundPolicy:
                 (self.tenancy.ps_types, market.ps),
             ):
                 for name, places in zip(names, kinds, strict=True):
-                    price = int(places.prices[places.taken[index]]) / MICRO
+                    price = int(places.current_prices()[index]) / MICRO
                     prices[pool.servers, cluster.column[name]] += price * places.capacity
         return prices
 

@@ -76,7 +76,9 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
     slots = _slots_for(job, placement, state.remaining - done, moved=charged and not continues)
     end = start + slots
     if end > view.end:
-        return None
+        if not view.pinned(job.name) or view.end == view.until:
+            return None
+        end = view.end  # a slow job that saved nothing runs on: its plan follows the horizon
     plan = _appended(kept, placement, start, end)
     # The job's own reservations are replaced by the new plan.
     excess = _excess(view, job, placement, start, end, own=ahead)

@@ -73,7 +73,8 @@ class DurableEngine:
     """The engine, the service's data about its jobs, and the store.
 
     ``store`` is open for writing, and ``cluster`` comes from the cluster file. If ``virtual``, no
-    job really runs: a command counts as carried out when it is issued.
+    job really runs: a command counts as carried out when it is issued. ``max_overrun`` is given to
+    jobs when they arrive or are revised.
     """
 
     def __init__(
@@ -84,11 +85,13 @@ class DurableEngine:
         clock: MonotonicWallClock,
         *,
         virtual: bool = False,
+        max_overrun: float | None = None,
     ) -> None:
         self.store = store
         self.choice = choice
         self.clock = clock
         self.virtual = virtual
+        self.max_overrun = max_overrun
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
         self.speeds = SpeedEstimator()

@@ -198,7 +198,9 @@ def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     if spec.tasks is not None:
         return job
     if not batch.truth.virtual:
-        job = replace(job, resumable=_is_resumable(batch, key, spec))
+        job = replace(
+            job, resumable=_is_resumable(batch, key, spec), max_overrun=batch.truth.max_overrun
+        )
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
     share = batch.truth.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))

@@ -467,7 +467,8 @@ class RecordProgress:
             speeds.unknown(name)
         for report, _ in running:
             record = batch.engine.jobs[report.job]
-            if report.checkpoints and record.job.resumable is None:
+            # Until then it may still load: a stop would lose that.
+            if report.checkpoints and record.job.resumable is None and record.measured > 0:
                 _set_resumable(batch, record, resumable=True)
         noted = [
             _note_change(batch, _first_with_cost(report, first_reports), lost)
