@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from shadowprice.core.job_keys import qualified_name
+from shadowprice.core.job_keys import name_of_key, qualified_name
 from shadowprice.executors.contract import Ending, StartRefused
 from shadowprice.executors.virtual import (
     VirtualClock,
@@ -385,7 +385,7 @@ def violations(played: Played) -> list[str]:
         if view.state is State.FAILED and view.reason is None:
             found.append(f"{name} failed without a reason")
         if view.state is State.FINISHED:
-            if played.world.jobs[int(name.removeprefix("job-"))].hangs is not None:
+            if played.world.jobs[int(name_of_key(name).removeprefix("job-"))].hangs is not None:
                 found.append(f"{name} is finished, although it hangs")
             mine = [one for one in played.generations if one.spec.job == name]
             if not any(one.ending is Ending.DONE for one in mine):

@@ -17,7 +17,7 @@ from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.planning import free_port
 from shadowprice.experiments import live as really
-from shadowprice.experiments.beside import measured_progress, predicted_progress
+from shadowprice.experiments.beside import live_key, measured_progress, predicted_progress
 from shadowprice.experiments.elastic import measure
 from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
 from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
@@ -62,7 +62,8 @@ def _simulated(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
     asked = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
     lived = {job["name"]: LiveJobResult({"name": job["name"]}, after, ()) for after, job in asked}
     run = measure._simulated(who, SLOT, asked, lived)
-    return run, {job["name"]: job for _, job in asked}
+    keys = [live_key(job, lived[job["name"]]) for _, job in asked]
+    return run, {key: {**job, "name": key} for key, (_, job) in zip(keys, asked, strict=True)}
 
 
 @pytest.mark.parametrize(
