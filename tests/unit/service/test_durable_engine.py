@@ -18,7 +18,14 @@ from sqlalchemy import delete, select, update
 from shadowprice.core.errors import InputError, PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrap_policy
-from shadowprice.executors.contract import Ended, Ending, PartlyEnded, Progressed, Started
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Obstacle,
+    PartlyEnded,
+    Progressed,
+    Started,
+)
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.service.clock import SECOND, MonotonicWallClock
@@ -34,7 +41,7 @@ from shadowprice.service.state.operations import (
 )
 from shadowprice.service.state.prices import prices, prices_by_kind
 from shadowprice.service.state.recovery import recover
-from shadowprice.service.state.report_operations import RecordProgress, RecordReports
+from shadowprice.service.state.report_operations import RecordProgress, RecordReports, TellObstacles
 from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.slot_operations import AdvanceSlots, SlotAdvanceResult
 from shadowprice.service.state.store_queries import list_events, list_jobs
@@ -1039,3 +1046,23 @@ def test_prices_are_published_once_a_slot_and_for_changed_servers(bench: Bench) 
     assert max(begun.values()) > 0.0
     bench.do(SetServerAvailability(CLUSTER.names[0]))
     assert bench.truth.outcome().prices is not begun
+
+
+def test_events_of_closed_jobs_have_their_ids_and_tenants(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "fifo")
+    bench.tenant = "red"
+    bench.submit("a")
+    key = bench.key("a")
+    number = bench.truth.views[key].id
+    bench.slot()
+    bench.started(key)
+    bench.do(CancelJob(key))
+    assert key not in bench.truth.views
+    lost = Ended(0, key, 1, bench.clock.wall() / SECOND, Ending.LOST, None, "the node died")
+    for operation, kind in (
+        (TellObstacles([Obstacle(key, 1, ("gpu-1",), "it doesn't end")]), "obstructed"),
+        (RecordReports([lost]), "lost"),
+    ):
+        [event] = bench.do(operation).events
+        assert (event.kind, event.job, event.job_id, event.tenant) == (kind, key, number, "red")
+    bench.store.close()

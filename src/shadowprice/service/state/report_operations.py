@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import bindparam, select
 
@@ -229,8 +229,8 @@ class RecordReports:
             self._ended(batch, report)
         if record is None:
             if isinstance(report, Ended) and report.ending is Ending.LOST:
-                tenant = _tenant(batch, name)
-                batch.tell("lost", name, tenant=tenant, generation=generation, reason=report.reason)
+                reason, owner = report.reason, _owner(batch, name)
+                batch.tell("lost", name, **owner, generation=generation, reason=reason)
             return
         slot = batch.truth.coming
         current = record.generation == generation and name in engine.running
@@ -271,7 +271,7 @@ class RecordReports:
         batch.tell(
             "ended",
             report.job,
-            tenant=_tenant(batch, report.job),
+            **_owner(batch, report.job),
             generation=report.generation,
             code=report.code,
             reason=_with_tail(report),
@@ -391,18 +391,19 @@ class TellObstacles:
             batch.tell(
                 "obstructed",
                 obstacle.job,
-                tenant=_tenant(batch, obstacle.job),
+                **_owner(batch, obstacle.job),
                 generation=obstacle.generation,
                 servers=list(obstacle.servers),
                 reason=obstacle.reason,
             )
 
 
-def _tenant(batch: Batch, job: str) -> str | None:
-    """Return the tenant of a job, open or closed."""
-    query = select(tables.jobs.c.tenant).where(tables.jobs.c.key == job)
-    tenant: str | None = batch.connection.execute(query).scalar()
-    return tenant
+def _owner(batch: Batch, job: str) -> dict[str, Any]:
+    """Return the tenant and id of an event's job, open or closed; empty if it is unknown."""
+    table = tables.jobs
+    query = select(table.c.tenant, table.c.id.label("job_id")).where(table.c.key == job)
+    row = batch.connection.execute(query).first()
+    return {} if row is None else row._asdict()
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,15 +163,25 @@ class Transaction:
         return self.change(key, state=state, reason=reason, closed=self.now)
 
     def tell(
-        self, kind: str, job: str | None = None, *, decision: bool = False, **data: Any
+        self,
+        kind: str,
+        job: str | None = None,
+        *,
+        decision: bool = False,
+        tenant: str | None = None,
+        job_id: int | None = None,
+        **data: Any,
     ) -> None:
-        """Emit an event; ``decision`` marks decisions of the policy."""
+        """Emit an event; ``decision`` marks decisions of the policy.
+
+        ``tenant`` and ``job_id`` are those of a job whose view isn't in memory.
+        """
         view = None if job is None else self.truth.views.get(job)
-        tenant = data.pop("tenant", None) if view is None else view.tenant
-        number = None if view is None else view.id
+        if view is not None:
+            tenant, job_id = view.tenant, view.id
         self.events.append(
             StreamEvent(
-                self.truth.next_event_id, self.now, kind, job, number, tenant, data, decision
+                self.truth.next_event_id, self.now, kind, job, job_id, tenant, data, decision
             )
         )
         self.truth.next_event_id += 1
