@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from shadowprice.executors.contract import ObservedJob, ServerAllocation
 from shadowprice.rest.jobs import StoredEvent
@@ -23,7 +23,7 @@ from shadowprice.service.queries.comparison import compare_jobs, comparison, obs
 from shadowprice.service.queries.timeline import planned_bars
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.operations import CancelJob
-from shadowprice.service.state.store_queries import list_events
+from shadowprice.service.state.store_queries import jobs_of_all_tenants, list_events
 from shadowprice.service.store import tables
 from tests.support.examples import example_count
 from tests.support.simulated_hours import SLOT, Crash
@@ -367,3 +367,66 @@ def test_open_jobs_beyond_the_limit_of_a_poll_do_not_end(
     watched.look(*reversed(jobs))  # the open jobs come last
     open_jobs = [job.job for job in jobs if [row[1] for row in watched.rows(job.job)] == [None]]
     assert set(open_jobs) >= {"job-0", "job-1", "job-2"}
+
+
+def test_only_names_of_own_runs_are_keys(bench: Watched) -> None:
+    bench.tenant = "red"
+    bench.submit("train")
+    bench.submit("red/train")
+    bench.look(
+        ObservedJob("red/train", on("gpu-1"), bench.now, "blue"),
+        ObservedJob("red/train", on("gpu-2"), bench.now, "red"),
+    )
+    assert bench.rows("red/train") == []
+    assert [len(bench.rows(f"{tenant}/red%2Ftrain")) for tenant in ("blue", "red")] == [1, 1]
+    bench.look(ObservedJob("red/train", on("gpu-1"), bench.now, is_own=True))
+    assert [row[1] for row in bench.rows("red/train")] == [None]
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_of_several_runs_of_a_job_the_newest_running_one_counts(
+    bench: Watched, is_reversed: bool
+) -> None:
+    bench.submit("a")
+    now = bench.now
+    ended = ObservedJob("a", on("gpu-1"), now - 10, ended=now - 5, done=True)
+    older = ObservedJob("a", on("gpu-1"), now - 30)
+    newer = ObservedJob("a", on("gpu-2"), now - 20)
+    bench.look(*((ended, newer, older) if is_reversed else (older, newer, ended)))
+    [(since, end, placement)] = bench.rows("a")
+    assert (since, end) == (int((now - 20) * SECOND), None)
+    assert json.loads(placement) == [["gpu-2", 1, 0]]
+
+
+def test_events_of_closed_jobs_have_their_ids(bench: Watched) -> None:
+    bench.submit("a")
+    [number] = (view.id for view in bench.truth.views.values())
+    bench.look(ObservedJob("a", on("gpu-1"), bench.now))
+    bench.do(CancelJob("a"))
+    bench.slot()
+    assert "a" not in bench.truth.views
+    bench.look()
+    [ended] = (one for one in _events(bench) if one.kind == "real-ended")
+    assert ended.job_id == number
+
+
+def test_jobs_are_found_by_name_in_the_order_of_an_index(bench: Watched) -> None:
+    queries: list[tuple[str, Any]] = []
+
+    def record(_conn: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if "GROUP BY" in statement:
+            queries.append((statement, values))
+
+    with bench.store.reading() as connection:
+        event.listen(connection.engine, "before_cursor_execute", record)
+        try:
+            jobs_of_all_tenants(connection, "a")
+            bench.look(ObservedJob("a", on("gpu-1"), bench.now))
+        finally:
+            event.remove(connection.engine, "before_cursor_execute", record)
+        assert len(queries) >= 2
+        for statement, values in queries:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+            steps = " ".join(row.detail for row in plan)
+            assert "USING COVERING INDEX jobs_by_name (name=?" in steps
+            assert "FOR GROUP BY" not in steps

@@ -78,6 +78,8 @@ class ObservedJob:
 
     Parameters
     ----------
+    job : str
+        Name of the job; its key if ``is_own``.
     placement : tuple of Share
         Servers by their names in the cluster, as far as these are known.
     since : float
@@ -86,6 +88,8 @@ class ObservedJob:
         End, seconds since 1970, if known. A job that is no longer returned has ended too.
     done : bool or None
         Whether the job succeeded; None if that is unknown.
+    is_own : bool
+        Whether this executor started the job.
     """
 
     job: str
@@ -94,3 +98,4 @@ class ObservedJob:
     tenant: str | None = None
     ended: float | None = None
     done: bool | None = None
+    is_own: bool = False

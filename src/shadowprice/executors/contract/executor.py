@@ -153,5 +153,6 @@ class Executor(Protocol):
     async def observe(self) -> tuple[ObservedJob, ...]:
         """Return the jobs that run on the cluster, from this and other schedulers.
 
-        Ended jobs may be included for a while, with their end and result. Each job occurs once.
+        Ended jobs may be included for a while, with their end and result. Jobs of other schedulers
+        may have the names of this executor's jobs.
         """

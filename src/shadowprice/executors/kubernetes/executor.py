@@ -583,11 +583,9 @@ class KubernetesExecutor:
             if self._observing
             else [entry.held() for entry in self._roster.entries.values() if entry.phase == RUNNING]
         )
-        ours = [ObservedJob(job.job, job.placement, job.started or 0.0) for job in own]
+        ours = [ObservedJob(job.job, job.placement, job.started or 0.0, is_own=True) for job in own]
         skipped = None if self._observing else self.identity
-        theirs = observed(self.pods.items.values(), self.namespace, skipped)
-        own_names = {job.job for job in ours}
-        return (*ours, *(job for job in theirs if job.job not in own_names))
+        return (*ours, *observed(self.pods.items.values(), self.namespace, skipped))
 
 
 def build_owner_reference(owner: Owner) -> dict[str, Any]:

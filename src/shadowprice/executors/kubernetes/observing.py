@@ -27,21 +27,22 @@ def observed(
     skipped : ServiceId or None
         Service whose pods are skipped.
     """
-    by_job: dict[str, list[PodView]] = {}
+    by_job: dict[tuple[str, str, bool], list[PodView]] = {}
     for view in pods:
-        job, _, _ = view.outer
+        job, tenant, _ = view.outer
         if not job or (skipped is not None and view.service == skipped):
             continue
-        plain = view.service or view.namespace == namespace
-        by_job.setdefault(job if plain else f"{view.namespace}/{job}", []).append(view)
+        is_key = view.service is not None
+        name = job if is_key or view.namespace == namespace else f"{view.namespace}/{job}"
+        by_job.setdefault((name, tenant, is_key), []).append(view)
     jobs = (
-        _job(name_of_key(name) if views[0].service else name, views)
-        for name, views in sorted(by_job.items())
+        _job(name_of_key(name) if is_key else name, tenant, views)
+        for (name, tenant, is_key), views in sorted(by_job.items())
     )
     return tuple(item for item in jobs if item is not None)
 
 
-def _job(name: str, views: list[PodView]) -> ObservedJob | None:
+def _job(name: str, tenant: str, views: list[PodView]) -> ObservedJob | None:
     started = [view for view in views if view.node and view.began is not None]
     if not started:
         return None
@@ -59,7 +60,7 @@ def _job(name: str, views: list[PodView]) -> ObservedJob | None:
         name,
         placement,
         since,
-        tenant=shown[0].outer[1] or None,
+        tenant=tenant or None,
         ended=max(ends, default=since) if over else None,
         done=all(view.phase == "Succeeded" for view in started) if over else None,
     )

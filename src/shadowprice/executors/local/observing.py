@@ -2,7 +2,7 @@
 
 A job started by other means (a shell, cron, another scheduler's prolog) is observed if its
 environment contains ``SHADOWPRICE_JOB=name``; ``SHADOWPRICE_TENANT`` and ``SHADOWPRICE_ROLE`` are
-optional. A process whose parent has the same name belongs to the parent.
+optional. A process whose parent has the same name and tenant belongs to the parent.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core import bounds
+from shadowprice.core.job_keys import name_of_key
 from shadowprice.executors.contract import (
     Ended,
     Ending,
@@ -43,24 +44,27 @@ def observe_jobs(
     slice_of : callable
         Returns the server of the given cores, None if none or several match.
     """
-    jobs: dict[str, ObservedJob] = {}
+    ours: dict[str, ObservedJob] = {}
     for held in own:  # in order of acceptance: the newest generation of a job wins
         if held.started is not None:
-            jobs[held.job] = ObservedJob(held.job, held.placement, held.started, **_end(held))
-    foreign: dict[str, list[tuple[int, dict[str, str]]]] = {}
+            ours[held.job] = ObservedJob(
+                held.job, held.placement, held.started, is_own=True, **_end(held)
+            )
+    foreign: dict[tuple[str, str | None], list[tuple[int, dict[str, str]]]] = {}
     marks = _marks()
     for process, (parent, variables) in marks.items():
-        name = variables["SHADOWPRICE_JOB"]
-        parent_mark = marks.get(parent)
-        if parent_mark is not None and parent_mark[1]["SHADOWPRICE_JOB"] == name:
+        mark = _name_and_tenant(variables)
+        if parent in marks and _name_and_tenant(marks[parent][1]) == mark:
             continue
-        foreign.setdefault(name, []).append((process, variables))
-    for name, members in list(foreign.items())[:_MOST]:
-        if name not in jobs or jobs[name].ended is not None:
-            job = _observed(name, members, slice_of)
-            if job is not None:
-                jobs[name] = job
-    return tuple(jobs.values())
+        foreign.setdefault(mark, []).append((process, variables))
+    for job in ours.values():  # own processes have the name in their environment, and no tenant
+        if job.ended is None:
+            foreign.pop((name_of_key(job.job), None), None)
+    theirs = (
+        _observed(name, tenant, members, slice_of)
+        for (name, tenant), members in list(foreign.items())[:_MOST]
+    )
+    return (*ours.values(), *(job for job in theirs if job is not None))
 
 
 def _end(held: GenerationStatus) -> dict[str, Any]:
@@ -89,8 +93,13 @@ def _marks() -> dict[int, tuple[int, dict[str, str]]]:
     return marks
 
 
+def _name_and_tenant(variables: Mapping[str, str]) -> tuple[str, str | None]:
+    return variables["SHADOWPRICE_JOB"], variables.get("SHADOWPRICE_TENANT") or None
+
+
 def _observed(
     name: str,
+    tenant: str | None,
     members: list[tuple[int, dict[str, str]]],
     slice_of: Callable[[Sequence[int]], str | None],
 ) -> ObservedJob | None:
@@ -111,7 +120,6 @@ def _observed(
     if not starts:
         return None
     since = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + min(starts)
-    tenant = members[0][1].get("SHADOWPRICE_TENANT") or None
     placement = tuple(
         ServerAllocation(server, count["worker"], count["ps"]) for server, count in counts.items()
     )

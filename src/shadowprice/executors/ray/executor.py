@@ -467,4 +467,6 @@ class RayExecutor:
     async def observe(self) -> tuple[ObservedJob, ...]:
         """Return this executor's own running generations."""
         own = [entry.held() for entry in self._desk.entries.values() if entry.phase == RUNNING]
-        return tuple(ObservedJob(held.job, held.placement, held.started or 0.0) for held in own)
+        return tuple(
+            ObservedJob(held.job, held.placement, held.started or 0.0, is_own=True) for held in own
+        )

@@ -329,7 +329,13 @@ class VirtualExecutor:
     async def observe(self) -> tuple[ObservedJob, ...]:
         """Return the generations that run."""
         return tuple(
-            ObservedJob(job, entry.spec.placement, self._wall(entry.started), entry.spec.tenant)
+            ObservedJob(
+                job,
+                entry.spec.placement,
+                self._wall(entry.started),
+                entry.spec.tenant,
+                is_own=True,
+            )
             for job, entry in self._live.items()
             if entry.started is not None
         )

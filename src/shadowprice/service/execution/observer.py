@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.job_keys import MAX_KEY_CHARACTERS, name_of_key, qualified_name, shown_key
+from shadowprice.core.job_keys import name_of_key, qualified_name, shown_key
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.executors.background import BackgroundTasks, run_all
@@ -27,7 +27,6 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state import store_queries
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
@@ -99,8 +98,10 @@ class RecordObservation:
         open_rows = {row.job: row for row in _open(connection)}
         seen: dict[str, ObservedJob] = {}
         for observed in _with_keys(connection, self.seen, open_rows):
+            if observed.job in seen:
+                seen[observed.job] = max(seen[observed.job], observed, key=_precedence)
             # Only new jobs are limited: an open job that is left out would count as ended.
-            if observed.job in open_rows or len(seen) < MAX_JOBS_PER_OBSERVATION:
+            elif observed.job in open_rows or len(seen) < MAX_JOBS_PER_OBSERVATION:
                 seen[observed.job] = observed
         rows = _Rows()
         changed: dict[str, ObservedJob | None] = {}
@@ -164,27 +165,29 @@ class RecordObservation:
             batch.also(table.insert(), rows.began)
 
 
+def _precedence(observed: ObservedJob) -> tuple[bool, float]:
+    """Order the runs of one job: those that haven't ended are last, then the newest."""
+    return observed.ended is None, observed.since
+
+
 def _with_keys(
     connection: Connection, seen: Sequence[ObservedJob], open_rows: Mapping[str, Row[Any]]
 ) -> list[ObservedJob]:
-    """Replace the observed names by the keys of the jobs that they mean.
+    """Replace the names of observed jobs by keys.
 
-    The executor's own runs have keys already. Others are left out if their name or tenant is empty
-    or too long.
-    A run continues for the job that it was first attributed to. A new run belongs to the submitted
-    job of its name and tenant. If its tenant is unknown, it belongs to the oldest open job of its
-    name, so that a later submission by another tenant changes nothing.
+    The executor's own runs already have keys. Other runs are omitted if their name or tenant is
+    empty or too long. A run keeps the key that it got first. A new run gets the key of the
+    submitted job of its name and tenant. If its tenant is unknown, it gets the key of the oldest
+    open job of its name, so that a later submission by another tenant changes nothing.
     """
     open_keys: dict[str, list[str]] = {}
     for row_key in open_rows:
         open_keys.setdefault(name_of_key(row_key), []).append(row_key)
-    names = {observed.job for observed in seen if len(observed.job) <= MAX_KEY_CHARACTERS}
-    keys = sorted(name for name in names if name_of_key(name) != name)
-    own = {row.key for row in store_queries.jobs_by_key(connection, keys)}
-    submitted = _submitted(connection, names - own)
+    names = {observed.job for observed in seen if not observed.is_own and _is_name(observed.job)}
+    submitted = _submitted(connection, names)
     jobs = []
     for observed in seen:
-        if observed.job in own:
+        if observed.is_own:
             jobs.append(observed)
             continue
         if not (_is_name(observed.job) and (observed.tenant is None or _is_name(observed.tenant))):
@@ -222,7 +225,7 @@ def _is_name(text: str) -> bool:
 
 
 def _submitted(connection: Connection, names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return the submitted jobs of each name, oldest first: open ones, and the newest others."""
+    """Return the newest open and the newest closed job of each name and tenant, oldest first."""
     table = tables.jobs
     rows: dict[str, list[Any]] = {}
     ordered = sorted(names)
@@ -231,7 +234,7 @@ def _submitted(connection: Connection, names: Iterable[str]) -> dict[str, list[A
         newest = (
             select(func.max(table.c.id))
             .where(table.c.name.in_(ordered[index : index + 500]))
-            .group_by(table.c.qualified_name)
+            .group_by(table.c.name, table.c.open, table.c.qualified_name)
         )
         query = select(*columns).where(table.c.id.in_(newest)).order_by(table.c.id)
         for row in connection.execute(query):
@@ -291,7 +294,8 @@ def _settle(
     ended = {row["key"]: row["at"] for row in rows.ended}
     inserts, updates, now = [], [], batch.now
     for name, current in changed.items():
-        tenant, submitted = jobs.get(name, (current.tenant if current else None, None))[:2]
+        observed_tenant = current.tenant if current else None
+        job_id, tenant, submitted = jobs.get(name, (None, observed_tenant, None))[:3]
         outcome = stored.get(name)
         first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
         if (
@@ -322,10 +326,7 @@ def _settle(
         kind = "real-ended" if is_over else "real-moved" if name in going else "real-started"
         owner = tenant[:200] if tenant else None
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
-        if name in batch.truth.views:
-            batch.tell(kind, name, **data)
-        else:
-            batch.tell(kind, name, tenant=owner, **data)
+        batch.tell(kind, name, tenant=owner, job_id=job_id, **data)
     table = tables.outcomes
     if inserts:
         batch.also(table.insert(), inserts)
@@ -343,8 +344,8 @@ def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any
     return outcomes
 
 
-_Job = tuple[str | None, int, Mapping[str, Any], int]
-"""A job's tenant, submission time, specification, and start time of its utility."""
+_Job = tuple[int, str | None, int, Mapping[str, Any], int]
+"""A job's id, tenant, submission time, specification, and start time of its utility."""
 
 
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
@@ -356,6 +357,7 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
             specs[row.key] = json.loads(row.spec)
     return {
         name: (
+            job.view.id,
             job.view.tenant,
             job.view.submitted,
             batch.truth.specs.get(name) or specs[name],
@@ -368,7 +370,7 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
 
 def _worth(batch: Batch, job: _Job, ended: int) -> float | None:
     """Return a submitted job's utility at its completion time; None if it can't be resolved."""
-    _, _, spec, arrived = job
+    _, _, _, spec, arrived = job
     cluster: Cluster = batch.engine.cluster
     try:
         resolved_job = resolve_job(JobSpec.model_validate(spec), cluster, batch.calendar, arrived)

@@ -74,7 +74,7 @@ jobs = Table(
 )
 Index("jobs_by_state", jobs.c.state, jobs.c.id)
 Index("jobs_by_qualified_name", jobs.c.qualified_name, jobs.c.id)
-Index("jobs_by_name", jobs.c.name, jobs.c.open, jobs.c.id)
+Index("jobs_by_name", jobs.c.name, jobs.c.open, jobs.c.qualified_name, jobs.c.id)
 Index("jobs_by_tenant", jobs.c.tenant, jobs.c.id)
 Index("jobs_by_tenant_and_state", jobs.c.tenant, jobs.c.state, jobs.c.id)
 Index("jobs_open", jobs.c.open, jobs.c.id)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shadowprice.executors.contract import ObservedJob, ServerAllocation, ServerInfo
 from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import (
     bears,
     check_room,
@@ -185,6 +186,43 @@ def test_jobs_of_others_are_known_by_their_controllers() -> None:
     assert (found["over"].done, found["broken"].done) == (True, False)
     assert found["over"].ended == found["over"].since + 3600.0
     assert found["again"].placement == (ServerAllocation("two", 1),)
+
+
+def test_jobs_of_one_name_are_observed_by_tenant_and_service() -> None:
+    def service_pod(name: str, key: str, phase: str = "Running") -> dict[str, Any]:
+        notes = {names.JOB_NAME: names.written(key), names.TENANT: "red"}
+        item = pod(name, "one", phase, labels={names.SERVICE: "other"}, annotations=notes)
+        item["status"]["containerStatuses"][0]["name"] = names.CONTAINER
+        return item
+
+    def tenant_pod(name: str, tenant: str) -> dict[str, Any]:
+        return pod(name, "two", labels={"job-name": "train", names.TENANT: tenant})
+
+    pods = [
+        tenant_pod("a", "red"),
+        tenant_pod("b", "blue"),
+        tenant_pod("c", "blue"),
+        pod("d", "two", namespace="red", labels={"job-name": "train"}),
+        service_pod("e", "red/train"),
+        service_pod("f", "red/train~9", "Succeeded"),
+    ]
+    found = sorted(
+        (
+            one.job,
+            one.tenant or "",
+            one.placement[0].server,
+            one.placement[0].workers,
+            bool(one.done),
+        )
+        for one in observed(map(pod_view, pods), "vision", None)
+    )
+    assert found == [
+        ("red/train", "red", "two", 1, False),
+        ("train", "blue", "two", 2, False),
+        ("train", "red", "one", 1, False),
+        ("train", "red", "one", 1, True),
+        ("train", "red", "two", 1, False),
+    ]
 
 
 def test_pods_ask_for_what_the_scheduler_counts() -> None:
