@@ -29,9 +29,9 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.time_limit import Deadline
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import IncrementalProgram, LinearProgram, SolverResult
-from shadowprice.policies.offline.packing import items_of, pack, places
+from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import Problem
-from shadowprice.policies.offline.rows import Terms, Totals, add_servers, add_totals, reduced
+from shadowprice.policies.offline.rows import Terms, Totals, add_totals, reduced
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -48,6 +48,9 @@ MOST_PROGRAM_PAIRS: Final = 1000
 
 TOLERANCE: Final = 1e-3
 """Error allowed to the bound of a program whose solutions have integral weights."""
+
+ENOUGH: Final = 0.5
+"""Share of the violation of a relaxed inequality, from which a valid one is taken."""
 
 UNBOUNDED: Final = 1 << 50
 """Bound of a program that ended before it had one."""
@@ -162,7 +165,7 @@ class CutPool:
             excess = float(integers @ totals) - limit
             if excess > tolerance * PRECISION:
                 best = Cut(integers, limit)
-            if not found_pattern:
+            if not found_pattern or excess > PRECISION * max(tolerance, ENOUGH * result.objective):
                 if best is not None:
                     self.cuts.append(best)
                 return best
@@ -177,8 +180,8 @@ class CutPool:
 class _AllServers:
     """All servers of a slot, which carry workers and the parameter servers that they need.
 
-    A program of totals, to which inequalities of the roles are added until its totals can be
-    packed. If totals inside the hulls of the roles can't be, it is solved server by server.
+    A program of totals, to which inequalities of the roles are added until its totals lie in the
+    hulls of the roles. A pattern that can't be packed all the same only weakens an inequality.
     """
 
     count = 1
@@ -197,7 +200,6 @@ class _AllServers:
         self._roles = roles
         self._deadline = deadline
         self._added = [0] * len(roles)
-        self._by_server: IncrementalProgram | None = None
         program, self._totals = self._build()
         self._columns = [c for totals in self._totals for c, _ in totals.workers]
         self._relaxed = IncrementalProgram(program, deadline, relaxed=True)
@@ -216,17 +218,6 @@ class _AllServers:
                 if not result.feasible or not self._tighten(result.values):
                     break
         pattern = self._pattern(result)
-        if not self._packs(pattern):
-            if self._by_server is None:
-                placed, totals = self._build()
-                users = zip((item.owner for item in self._items), totals, strict=True)
-                add_servers(placed, self._problem, self._slot, users)
-                self._by_server = IncrementalProgram(
-                    placed, self._deadline, node_limit=MOST_PROGRAM_NODES
-                )
-            self._by_server.set_costs(self._columns, costs)
-            result = self._by_server.solve()
-            pattern = self._pattern(result)
         bound = UNBOUNDED if result.bound > UNBOUNDED else math.floor(result.bound + TOLERANCE)
         return pattern, int(weights @ pattern), bound
 
@@ -272,15 +263,6 @@ class _AllServers:
                     count * round(float(result.values[column])) for column, count in totals.workers
                 )
         return pattern
-
-    def _packs(self, pattern: Integers) -> bool:
-        items = [
-            group
-            for item, count in zip(self._items, pattern.tolist(), strict=True)
-            if count
-            for group in items_of(item.owner, self._problem.requests[item.owner].job, count)
-        ]
-        return pack(self._problem.machines(self._slot), items) is not None
 
 
 def pools(problem: Problem, slot: int, deadline: Deadline) -> list[CutPool]:
