@@ -288,3 +288,32 @@ def test_names_are_kept_over_a_restart(tmp_path: Path) -> None:
             assert [answer.status_code for answer in answers] == [200, 200]
             found.append([answer.json()["id"] for answer in answers])
     assert found[0] == found[1]
+
+
+@pytest.fixture
+def simple(tmp_path: Path) -> Iterator[RunningService]:
+    with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=ManualClock()) as found:
+        yield found
+
+
+def test_a_job_is_cancelled_only_together_with_its_resubmission(simple: RunningService) -> None:
+    client = simple.client
+    first = client.post("/v1/jobs", json=job("train")).json()
+    client.post("/v1/jobs", json=job("other", chunks=2))
+    path = "/v1/jobs/train/resubmit?cancel=true"
+    assert client.post(path, json={"name": "other"}).status_code == 409
+    own = client.post(path, json={"name": "train"}, headers={"Idempotency-Key": "a"})
+    assert own.status_code == 422
+    assert own.json()["errors"][0]["message"] == "'train' is the name of the job itself"
+    assert client.get("/v1/jobs/train").json()["state"] == "admitted"  # by neither request
+    events = client.get("/v1/jobs/train/events").json()["events"]
+    assert "cancelled" not in {event["kind"] for event in events}
+
+    headers = {"Idempotency-Key": "b"}
+    second = client.post(path, json={"name": "again"}, headers=headers).json()
+    assert (second["name"], second["state"]) == ("again", "admitted")
+    assert client.get(f"/v1/jobs/id:{first['id']}").json()["state"] == "cancelled"
+    third = client.post("/v1/jobs", json=job("train")).json()
+    retry = client.post(path, json={"name": "again"}, headers=headers).json()
+    assert (retry["id"], retry["state"]) == (second["id"], "admitted")
+    assert client.get(f"/v1/jobs/id:{third['id']}").json()["state"] == "admitted"

@@ -66,6 +66,7 @@ from shadowprice.service.state.operations import (
     CancelJob,
     QuoteJob,
     QuoteResult,
+    ResubmitJob,
     ReviseJob,
     SubmitJobs,
 )
@@ -353,10 +354,13 @@ async def resubmit(
 ) -> Job:
     """Submit a closed job again under a new name, from its beginning.
 
-    With `cancel`, an open job is cancelled once the new one is valid. The same call again returns
-    the same job.
+    With `cancel`, an open job is cancelled when the new one is submitted, or not at all. The same
+    call again returns the same job.
     """
     view = await find_job(service, caller, name)
+    if body.name == view.name:
+        message = f"{quote_for_display(body.name)} is the name of the job itself"
+        raise InputError(Fault("body.name", message, "use a new name"))
     if view.state.open and not cancel:
         raise ProblemError("conflict", f"job {view.name!r} is {view.state}; cancel it first")
     stored = await service.read(lambda connection: store_queries.job(connection, view.key))
@@ -382,11 +386,7 @@ async def resubmit(
     new = _new_submissions(driver, submissions)
     token = None if idempotency_key is None else hash_token(idempotency_key)
     with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):
-        if view.state.open:
-            await driver.do(CancelJob(view.key))
-        [(key, error)] = await driver.do(SubmitJobs(submissions, at_once=True, token=token))
-    if error is not None:
-        raise error
+        key = await driver.do(ResubmitJob(view.key, submissions[0], token))
     return (await get_view(service, key)).to_resource()
 
 

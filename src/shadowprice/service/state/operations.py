@@ -109,7 +109,7 @@ class SubmitJobs:
         for submission in self.submissions:
             problem, qualified = None, submission.qualified_name
             current = known.get(qualified)
-            if current is not None and self._keeps_name(submission, current):
+            if current is not None and self.keeps_name(submission, current):
                 key = current.view.key
                 problem = _name_conflict(submission, current.content)
             else:
@@ -126,7 +126,7 @@ class SubmitJobs:
             answers.append((key, problem))
         return answers, fresh
 
-    def _keeps_name(self, submission: Submission, current: StoredJob) -> bool:
+    def keeps_name(self, submission: Submission, current: StoredJob) -> bool:
         """Return whether a submission means the newest job of its name, not a new one.
 
         The name of a closed job is free. Work that finished isn't repeated, though, and a retry of
@@ -304,6 +304,32 @@ class CancelJob:
             )
         batch.take(JobCancelled(batch.truth.coming, self.key))
         return batch.views[self.key]
+
+
+@dataclass(frozen=True, slots=True)
+class ResubmitJob:
+    """Submit the job with a key again as ``submission``, and cancel it if it is open.
+
+    Nothing is cancelled if the submission is refused, or if its job exists already, as for a
+    repeated request.
+    """
+
+    key: str
+    submission: Submission
+    token: str | None = None
+
+    def perform(self, batch: Batch) -> str:
+        """Return the key of the new job."""
+        submit = SubmitJobs([self.submission], at_once=True, token=self.token)
+        qualified = self.submission.qualified_name
+        current = batch.newest([qualified]).get(qualified)
+        is_new = current is None or not submit.keeps_name(self.submission, current)
+        if is_new and batch.view(self.key).state.open:
+            CancelJob(self.key).perform(batch)  # first, because the new job may need its servers
+        [(key, problem)] = submit.perform(batch)
+        if problem is not None:
+            raise problem
+        return key
 
 
 @dataclass(frozen=True, slots=True)
