@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from shadowprice.service.auth import progress_token
+from shadowprice.service.store import retention
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
 
@@ -317,3 +318,23 @@ def test_a_job_is_cancelled_only_together_with_its_resubmission(simple: RunningS
     retry = client.post(path, json={"name": "again"}, headers=headers).json()
     assert (retry["id"], retry["state"]) == (second["id"], "admitted")
     assert client.get(f"/v1/jobs/id:{third['id']}").json()["state"] == "admitted"
+
+
+def test_no_name_looks_like_an_id(simple: RunningService) -> None:
+    answer = simple.client.post("/v1/jobs", json=job("id:1"))
+    assert answer.status_code == 422
+    [fault] = answer.json()["errors"]
+    assert "job.name" in fault.values()
+    assert fault["message"] == "'id:1' begins with 'id:', like a reference to an id"
+
+
+def test_ids_of_purged_jobs_are_not_used_again(tmp_path: Path) -> None:
+    numbers = []
+    for name in ("first", "second", "third"):
+        clock = ManualClock()
+        with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=clock) as live:
+            numbers.append(live.client.post("/v1/jobs", json=job(name)).json()["id"])
+            live.client.delete(f"/v1/jobs/{name}")
+            retention.purge(live.service.store, live.service.writing.clock.now() + 1)
+            assert live.client.get("/v1/jobs").json()["jobs"] == []
+    assert numbers == [1, 2, 3]

@@ -15,6 +15,9 @@ from shadowprice.core import bounds
 MAX_KEY_CHARACTERS: Final = 6 * int(bounds.NAME.most) + 32
 """Length of a key whose tenant and name have the most characters, all escaped, and of its id."""
 
+ID_PREFIX: Final = "id:"
+"""Begins a reference that is an id, even if a job has that number as its name."""
+
 _ESCAPED: Final = str.maketrans({"%": "%25", "/": "%2F", "~": "%7E"})
 
 

@@ -11,16 +11,13 @@ from typing import Final
 from sqlalchemy import Connection
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.job_keys import name_of_key, qualified_name, shown_key
+from shadowprice.core.job_keys import ID_PREFIX, name_of_key, qualified_name, shown_key
 from shadowprice.core.wording import quote_for_display
 from shadowprice.service.auth import Caller, invalid_progress_token, verify_progress_token
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.job_views import JobView
-
-ID_PREFIX: Final = "id:"
-"""Begins a reference that is an id, even if a job has that number as its name."""
 
 MAX_LISTED_JOBS: Final = 10
 MAX_ID_DIGITS: Final = 18
