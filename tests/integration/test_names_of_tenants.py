@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -338,3 +339,17 @@ def test_ids_of_purged_jobs_are_not_used_again(tmp_path: Path) -> None:
             retention.purge(live.service.store, live.service.writing.clock.now() + 1)
             assert live.client.get("/v1/jobs").json()["jobs"] == []
     assert numbers == [1, 2, 3]
+
+
+def test_a_request_that_adds_no_job_is_within_the_limit(simple: RunningService) -> None:
+    limited = dataclasses.replace(simple.service.settings, max_open_jobs=1)
+    headers = {"Idempotency-Key": "once"}
+    with simple.as_(simple.token("red")) as red:
+        first = red.post("/v1/jobs", json=job("train"), headers=headers).json()
+        red.delete("/v1/jobs/train")
+        red.post("/v1/jobs", json=job("other"))
+        simple.service.settings = limited
+        assert red.post("/v1/jobs", json=job("train")).status_code == 429
+        retry = red.post("/v1/jobs", json=job("train"), headers=headers)
+        assert retry.status_code == 200
+        assert retry.json()["id"] == first["id"]

@@ -69,6 +69,7 @@ from shadowprice.service.state.operations import (
     ResubmitJob,
     ReviseJob,
     SubmitJobs,
+    without_known_jobs,
 )
 from shadowprice.service.state.submission import REVISABLE_KEYS, Submission, read_submissions
 from shadowprice.service.usage import added_memory, memory_of
@@ -173,9 +174,9 @@ async def submit(
     submissions = await asyncio.to_thread(read) if len(records) > 4 else read()
     if service.runner is not None:
         _check_users(service, submissions, single=not several)
-    new = _new_submissions(driver, submissions)
-    memory = sum(memory_of(submission.record) for submission in new)
     token = None if idempotency_key is None else hash_token(idempotency_key)
+    new = await _new_submissions(service, caller.scope, submissions, token)
+    memory = sum(memory_of(submission.record) for submission in new)
     with service.reserve(caller.scope, len(new), memory):
         results = await driver.do(SubmitJobs(submissions, at_once=not several, token=token))
     if wait:
@@ -202,10 +203,17 @@ async def submit(
     )
 
 
-def _new_submissions(driver: Driver, submissions: list[Submission]) -> list[Submission]:
-    """Return the submissions whose names aren't those of open jobs of their tenant."""
-    is_open = driver.published.job_with_qualified_name
-    return [item for item in submissions if is_open(item.qualified_name) is None]
+async def _new_submissions(
+    service: Service, tenant: str | None, submissions: list[Submission], token: str | None
+) -> list[Submission]:
+    """Return the submissions that add an open job, for the limits of a tenant."""
+    is_open = service.writing.published.job_with_qualified_name
+    new = [item for item in submissions if is_open(item.qualified_name) is None]
+    try:
+        with service.reserve(tenant, len(new), sum(memory_of(item.record) for item in new)):
+            return new
+    except ProblemError:
+        return await service.read(lambda connection: without_known_jobs(connection, new, token))
 
 
 def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -383,8 +391,8 @@ async def resubmit(
     )
     if service.runner is not None:
         _check_users(service, submissions, single=True)
-    new = _new_submissions(driver, submissions)
     token = None if idempotency_key is None else hash_token(idempotency_key)
+    new = await _new_submissions(service, caller.scope, submissions, token)
     with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):
         key = await driver.do(ResubmitJob(view.key, submissions[0], token))
     return (await get_view(service, key)).to_resource()

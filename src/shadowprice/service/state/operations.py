@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from sqlalchemy import Connection
+
 from shadowprice.core.budget import POINT, in_points
 from shadowprice.core.cluster import Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
@@ -37,6 +39,7 @@ from shadowprice.service.budgets.billing import (
 )
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state import store_queries
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.commit_result import Operation
@@ -136,6 +139,24 @@ class SubmitJobs:
             return current.view.state.open
         is_retry = self.token is not None and self.token == current.token
         return is_retry or current.view.state is State.FINISHED
+
+
+def without_known_jobs(
+    connection: Connection, submissions: Sequence[Submission], token: str | None
+) -> list[Submission]:
+    """Return the submissions of a request that would add a job to those stored now."""
+    submit = SubmitJobs(submissions, at_once=True, token=token)
+    names = [submission.qualified_name for submission in submissions]
+    newest = {
+        row.qualified_name: StoredJob(JobView.from_json(row.view), row.content, row.token)
+        for row in store_queries.newest_jobs(connection, names)
+    }
+    return [
+        submission
+        for submission in submissions
+        if submission.qualified_name not in newest
+        or not submit.keeps_name(submission, newest[submission.qualified_name])
+    ]
 
 
 def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
