@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from shadowprice.cli.main import main
 from shadowprice.service.auth import progress_token
 from shadowprice.service.store import retention
 from tests.support.services import RunningService, job, run_service
@@ -353,3 +354,46 @@ def test_a_request_that_adds_no_job_is_within_the_limit(simple: RunningService) 
         retry = red.post("/v1/jobs", json=job("train"), headers=headers)
         assert retry.status_code == 200
         assert retry.json()["id"] == first["id"]
+
+
+def test_the_decisions_of_one_of_two_jobs_of_a_name(simple: RunningService) -> None:
+    for tenant in ("red", "blue"):
+        with simple.as_(simple.token(tenant)) as client:
+            client.post("/v1/jobs", json=job("train"))
+    assert simple.client.get("/v1/decisions?job=train").status_code == 422
+    page = simple.client.get("/v1/decisions?job=train&tenant=red").json()["decisions"]
+    assert {decision["tenant"] for decision in page} == {"red"}
+    simple.client.delete("/v1/jobs/red%2Ftrain")
+    closed = simple.client.get("/v1/decisions?job=train&tenant=red").json()["decisions"]
+    assert closed[-len(page) :] == page
+    assert simple.client.get("/v1/decisions?job=none").json()["decisions"] == []
+
+
+def test_a_job_is_started_again_once_whichever_references_mean_it(
+    simple: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_SERVER", simple.address)
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", simple.token("red"))
+    with simple.as_(simple.token("red")) as red:
+        number = red.post("/v1/jobs", json=job("train")).json()["id"]
+        assert main(["revise", "train", "--set", "utility.value=60", "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["id"] == number
+        assert main(["requeue", "train", f"id:{number}", "--yes", "-o", "json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)) == 1
+        assert len(red.get("/v1/jobs").json()["jobs"]) == 2
+
+
+def test_separators_in_names_need_no_escapes(simple: RunningService) -> None:
+    plain = simple.client.post("/v1/jobs", json=job("red/t6")).json()["id"]
+    with simple.as_(simple.token("red")) as red:
+        first = red.post("/v1/jobs", json=job("a~1")).json()["id"]
+        second = red.post("/v1/jobs", json=job("t6")).json()["id"]
+        for client in (red, simple.client):
+            for reference in ("red%2Fa~1", "red%2Fa%257E1", "a~1"):
+                assert client.get(f"/v1/jobs/{reference}").json()["id"] == first
+    [fault] = simple.client.get("/v1/jobs/red%2Ft6").json()["errors"]
+    hint = fault["hint"]
+    assert f"/red%2Ft6 (id {plain})" in hint
+    assert f"id:{second}" in hint
+    assert "red/t6 (" not in hint  # it means both
+    assert simple.client.get("/v1/jobs/%2Fred%252Ft6").json()["id"] == plain
