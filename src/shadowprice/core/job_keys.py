@@ -1,4 +1,4 @@
-"""Keys of jobs in the live service: unique strings that begin with the tenant's name.
+"""Keys of jobs in the live service: unique strings, with the tenant's name if there is one.
 
 Two tenants may use one name, and a tenant may use a name again when its job is closed. So the
 engine, the store and the executors identify a job by its key, and people by its name. A key depends
@@ -31,9 +31,9 @@ def qualified_name(tenant: str | None, name: str) -> str:
 
 
 def repeated_key(qualified: str, job_id: int) -> str:
-    """Return the key of a job if its qualified name was used before; the first job's is the name.
+    """Return the key of a job if its qualified name was used before; the id makes it unique.
 
-    The id makes it unique.
+    The first job's key is its qualified name.
     """
     return f"{qualified}~{job_id}"
 
