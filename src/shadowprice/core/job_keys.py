@@ -8,6 +8,7 @@ tenant.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from shadowprice.core import bounds
@@ -56,3 +57,8 @@ def name_of_key(key: str) -> str:
 def shown_key(key: str) -> str:
     """Return ``tenant/name`` of the job with a key, for operators."""
     return key.removeprefix("/").partition("~")[0]
+
+
+def job_key(job: str) -> str:
+    """Return the name of a job's directory. It is a digest, so no job name reaches a path."""
+    return hashlib.sha256(job.encode("utf-8", "surrogatepass")).hexdigest()[:32]

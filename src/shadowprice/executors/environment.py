@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.generations.store import job_key
 
 
 @dataclass(frozen=True, slots=True)
