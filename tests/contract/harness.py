@@ -19,6 +19,7 @@ import pytest
 import yaml
 from tools.testbed import ApiError, Testbed, host_python
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import (
     Ended,
@@ -35,7 +36,7 @@ from shadowprice.executors.contract import (
     StartRefused,
 )
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory
-from shadowprice.executors.generations.store import GenerationStore, job_key
+from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
 from shadowprice.executors.local import executor as local

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.contract import (
     Ended,
     Ending,
@@ -29,7 +30,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.generation import GenerationDirectory, boot_id
-from shadowprice.executors.generations.store import GenerationStore, job_key
+from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.settings import read_settings
 from shadowprice.executors.registry import create_executor

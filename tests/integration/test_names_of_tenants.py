@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from shadowprice.cli.main import main
 from shadowprice.service.auth import progress_token
+from shadowprice.service.store import retention
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
 
@@ -288,3 +291,109 @@ def test_names_are_kept_over_a_restart(tmp_path: Path) -> None:
             assert [answer.status_code for answer in answers] == [200, 200]
             found.append([answer.json()["id"] for answer in answers])
     assert found[0] == found[1]
+
+
+@pytest.fixture
+def simple(tmp_path: Path) -> Iterator[RunningService]:
+    with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=ManualClock()) as found:
+        yield found
+
+
+def test_a_job_is_cancelled_only_together_with_its_resubmission(simple: RunningService) -> None:
+    client = simple.client
+    first = client.post("/v1/jobs", json=job("train")).json()
+    client.post("/v1/jobs", json=job("other", chunks=2))
+    path = "/v1/jobs/train/resubmit?cancel=true"
+    assert client.post(path, json={"name": "other"}).status_code == 409
+    own = client.post(path, json={"name": "train"}, headers={"Idempotency-Key": "a"})
+    assert own.status_code == 422
+    assert own.json()["errors"][0]["message"] == "'train' is the name of the job itself"
+    assert client.get("/v1/jobs/train").json()["state"] == "admitted"  # by neither request
+    events = client.get("/v1/jobs/train/events").json()["events"]
+    assert "cancelled" not in {event["kind"] for event in events}
+
+    headers = {"Idempotency-Key": "b"}
+    second = client.post(path, json={"name": "again"}, headers=headers).json()
+    assert (second["name"], second["state"]) == ("again", "admitted")
+    assert client.get(f"/v1/jobs/id:{first['id']}").json()["state"] == "cancelled"
+    third = client.post("/v1/jobs", json=job("train")).json()
+    retry = client.post(path, json={"name": "again"}, headers=headers).json()
+    assert (retry["id"], retry["state"]) == (second["id"], "admitted")
+    assert client.get(f"/v1/jobs/id:{third['id']}").json()["state"] == "admitted"
+
+
+def test_no_name_looks_like_an_id(simple: RunningService) -> None:
+    answer = simple.client.post("/v1/jobs", json=job("id:1"))
+    assert answer.status_code == 422
+    [fault] = answer.json()["errors"]
+    assert "job.name" in fault.values()
+    assert fault["message"] == "'id:1' begins with 'id:', like a reference to an id"
+
+
+def test_ids_of_purged_jobs_are_not_used_again(tmp_path: Path) -> None:
+    numbers = []
+    for name in ("first", "second", "third"):
+        clock = ManualClock()
+        with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=clock) as live:
+            numbers.append(live.client.post("/v1/jobs", json=job(name)).json()["id"])
+            live.client.delete(f"/v1/jobs/{name}")
+            retention.purge(live.service.store, live.service.writing.clock.now() + 1)
+            assert live.client.get("/v1/jobs").json()["jobs"] == []
+    assert numbers == [1, 2, 3]
+
+
+def test_a_request_that_adds_no_job_is_within_the_limit(simple: RunningService) -> None:
+    limited = dataclasses.replace(simple.service.settings, max_open_jobs=1)
+    headers = {"Idempotency-Key": "once"}
+    with simple.as_(simple.token("red")) as red:
+        first = red.post("/v1/jobs", json=job("train"), headers=headers).json()
+        red.delete("/v1/jobs/train")
+        red.post("/v1/jobs", json=job("other"))
+        simple.service.settings = limited
+        assert red.post("/v1/jobs", json=job("train")).status_code == 429
+        retry = red.post("/v1/jobs", json=job("train"), headers=headers)
+        assert retry.status_code == 200
+        assert retry.json()["id"] == first["id"]
+
+
+def test_the_decisions_of_one_of_two_jobs_of_a_name(simple: RunningService) -> None:
+    for tenant in ("red", "blue"):
+        with simple.as_(simple.token(tenant)) as client:
+            client.post("/v1/jobs", json=job("train"))
+    assert simple.client.get("/v1/decisions?job=train").status_code == 422
+    page = simple.client.get("/v1/decisions?job=train&tenant=red").json()["decisions"]
+    assert {decision["tenant"] for decision in page} == {"red"}
+    simple.client.delete("/v1/jobs/red%2Ftrain")
+    closed = simple.client.get("/v1/decisions?job=train&tenant=red").json()["decisions"]
+    assert closed[-len(page) :] == page
+    assert simple.client.get("/v1/decisions?job=none").json()["decisions"] == []
+
+
+def test_a_job_is_started_again_once_whichever_references_mean_it(
+    simple: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_SERVER", simple.address)
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", simple.token("red"))
+    with simple.as_(simple.token("red")) as red:
+        number = red.post("/v1/jobs", json=job("train")).json()["id"]
+        assert main(["revise", "train", "--set", "utility.value=60", "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["id"] == number
+        assert main(["requeue", "train", f"id:{number}", "--yes", "-o", "json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)) == 1
+        assert len(red.get("/v1/jobs").json()["jobs"]) == 2
+
+
+def test_separators_in_names_need_no_escapes(simple: RunningService) -> None:
+    plain = simple.client.post("/v1/jobs", json=job("red/t6")).json()["id"]
+    with simple.as_(simple.token("red")) as red:
+        first = red.post("/v1/jobs", json=job("a~1")).json()["id"]
+        second = red.post("/v1/jobs", json=job("t6")).json()["id"]
+        for client in (red, simple.client):
+            for reference in ("red%2Fa~1", "red%2Fa%257E1", "a~1"):
+                assert client.get(f"/v1/jobs/{reference}").json()["id"] == first
+    [fault] = simple.client.get("/v1/jobs/red%2Ft6").json()["errors"]
+    hint = fault["hint"]
+    assert f"/red%2Ft6 (id {plain})" in hint
+    assert f"id:{second}" in hint
+    assert "red/t6 (" not in hint  # it means both
+    assert simple.client.get("/v1/jobs/%2Fred%252Ft6").json()["id"] == plain

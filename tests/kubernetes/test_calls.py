@@ -14,6 +14,7 @@ import pytest
 from tools.testbed import Testbed, missing
 from tools.testbed.audit import Audit, entries
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.contract import (
     Ended,
     Executor,
@@ -22,7 +23,6 @@ from shadowprice.executors.contract import (
     ServerAllocation,
     Started,
 )
-from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.following import MIN_FETCH_INTERVAL_SECONDS, SELDOM
 from shadowprice.kubernetes.informer import WATCH_TIMEOUT_SECONDS

@@ -1,4 +1,4 @@
-"""Keys of jobs in the live service: unique strings that begin with the tenant's name.
+"""Keys of jobs in the live service: unique strings, with the tenant's name if there is one.
 
 Two tenants may use one name, and a tenant may use a name again when its job is closed. So the
 engine, the store and the executors identify a job by its key, and people by its name. A key depends
@@ -8,12 +8,16 @@ tenant.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from shadowprice.core import bounds
 
 MAX_KEY_CHARACTERS: Final = 6 * int(bounds.NAME.most) + 32
 """Length of a key whose tenant and name have the most characters, all escaped, and of its id."""
+
+ID_PREFIX: Final = "id:"
+"""Begins a reference that is an id, even if a job has that number as its name."""
 
 _ESCAPED: Final = str.maketrans({"%": "%25", "/": "%2F", "~": "%7E"})
 
@@ -28,9 +32,9 @@ def qualified_name(tenant: str | None, name: str) -> str:
 
 
 def repeated_key(qualified: str, job_id: int) -> str:
-    """Return the key of a job if its qualified name was used before; the first job's is the name.
+    """Return the key of a job if its qualified name was used before; the id makes it unique.
 
-    The id makes it unique.
+    The first job's key is its qualified name.
     """
     return f"{qualified}~{job_id}"
 
@@ -53,3 +57,8 @@ def name_of_key(key: str) -> str:
 def shown_key(key: str) -> str:
     """Return ``tenant/name`` of the job with a key, for operators."""
     return key.removeprefix("/").partition("~")[0]
+
+
+def job_key(job: str) -> str:
+    """Return the name of a job's directory. It is a digest, so no job name reaches a path."""
+    return hashlib.sha256(job.encode("utf-8", "surrogatepass")).hexdigest()[:32]

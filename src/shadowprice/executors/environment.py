@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.contract import GenerationSpec
 
 
@@ -85,8 +86,8 @@ def environment_of(
         "PET_NPROC_PER_NODE": 1,
         "PET_MASTER_ADDR": master_address,
         "PET_MASTER_PORT": master_port,
-        # torchrun makes a directory of this name, so it contains no slash.
-        "PET_RDZV_ID": f"{spec.job.replace('/', '.')}-{spec.generation}",
+        # torchrun makes a directory of this name, so it is short and contains no slash.
+        "PET_RDZV_ID": f"{job_key(spec.job)}-{spec.generation}",
         "MASTER_ADDR": master_address,
         "MASTER_PORT": master_port,
         "RANK": process.world_rank,

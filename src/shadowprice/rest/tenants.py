@@ -56,7 +56,7 @@ class TenantList(ApiRecord):
 class AccountEntry(ApiRecord):
     """One change of an account; ``other`` is the tenant that paid.
 
-    A tenant gets no names of the jobs of others, which pay it.
+    A tenant doesn't get the names of other tenants' jobs that paid it.
     """
 
     id: int

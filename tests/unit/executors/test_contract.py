@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import tomllib
@@ -102,7 +103,7 @@ def test_the_environment_is_the_contracts() -> None:
         "PET_NPROC_PER_NODE": "1",
         "PET_MASTER_ADDR": "10.0.0.1",
         "PET_MASTER_PORT": "4000",
-        "PET_RDZV_ID": "...a job-3",
+        "PET_RDZV_ID": f"{hashlib.sha256(b'../a job').hexdigest()[:32]}-3",
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "4000",
         "RANK": "4",

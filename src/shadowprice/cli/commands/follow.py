@@ -13,6 +13,7 @@ import typer
 from shadowprice.cli.console import Output, print_json, print_result, stdout
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connected, tabled, when
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.job_keys import qualified_name
 from shadowprice.core.wording import escape_controls, escape_json, join_lines
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def _is_about(event: Event, reference: str) -> bool:
     """Return whether an event is about a job that a name, ``tenant/name`` or an id means."""
     if event.job is None:
         return False
-    names = (event.job, f"{event.tenant or ''}/{event.job}", f"id:{event.job_id}")
+    escaped = f"{'' if event.tenant else '/'}{qualified_name(event.tenant, event.job)}"
+    names = (event.job, f"{event.tenant or ''}/{event.job}", escaped, f"id:{event.job_id}")
     return reference in names or reference == str(event.job_id)
 
 

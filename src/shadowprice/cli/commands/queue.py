@@ -300,7 +300,7 @@ def resubmit(
     shadowprice resubmit train-x7k2mf
     """
     with connected(server) as client:
-        _resubmit(client, map(client.job, dict.fromkeys(jobs)), output)
+        _resubmit(client, _distinct(client, jobs), output)
 
 
 def requeue(
@@ -318,12 +318,18 @@ def requeue(
     shadowprice requeue train-x7k2mf
     """
     with connected(server) as client:
-        found = [client.job(name) for name in dict.fromkeys(jobs)]
+        found = _distinct(client, jobs)
         still_open = [job for job in found if job.open]
         names = ", ".join(job.name for job in still_open)
         if still_open and not confirmed(f"Cancel {names} and start again?", yes):
             raise typer.Exit(1)
         _resubmit(client, found, output, cancel=True)
+
+
+def _distinct(client: Client, references: list[str]) -> list[Job]:
+    """Return the jobs that references mean, each once."""
+    jobs = map(client.job, dict.fromkeys(references))
+    return list({job.id: job for job in jobs}.values())
 
 
 def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
@@ -382,8 +388,10 @@ def revise(
     from shadowprice.cli.commands.submit import print_job
 
     with connected(server) as client:
-        changes = _changes(set_, client.job(job).spec)
-        revised = client.revise(job, dry_run=dry_run, **changes)
+        current = client.job(job)
+        changes = _changes(set_, current.spec)
+        # Another job may get the name meanwhile.
+        revised = client.revise(f"id:{current.id}", dry_run=dry_run, **changes)
     if output is Output.JSON:
         print_json(revised.record)
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.job_keys import job_key
 from shadowprice.core.program import DEFAULT_GRACE_SECONDS
 from shadowprice.core.wording import escape_controls
 from shadowprice.executors.contract import (
@@ -37,7 +38,6 @@ from shadowprice.executors.generations.generation import (
     TERMINAL_PHASES,
     GenerationDirectory,
 )
-from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.progress import format_report_error, read_progress
 
 _MOST_PROGRESS: Final = 65_536

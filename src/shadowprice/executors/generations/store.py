@@ -16,13 +16,13 @@ processes are killed between any two writes.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.contract import GenerationSpec, Receipt
 from shadowprice.executors.generations.disk import (
     StateFile,
@@ -42,11 +42,6 @@ from shadowprice.executors.generations.generation import (
 FENCE_BYTES: Final = 64
 KEPT_LOG_GENERATIONS: Final = 20
 """Number of a job's ended generations that keep their logs."""
-
-
-def job_key(job: str) -> str:
-    """Return the name of a job's directory. It is a digest, so no job name reaches a path."""
-    return hashlib.sha256(job.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class GenerationStore:

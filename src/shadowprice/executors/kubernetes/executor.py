@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.core.owner import Owner
 from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.executors.contract import (
@@ -35,7 +36,6 @@ from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
 from shadowprice.executors.generations.pieces import read_chunk
 from shadowprice.executors.generations.placing import PlacementError
 from shadowprice.executors.generations.roster import GenerationRegistry
-from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.kubernetes.charge import Charge
 from shadowprice.executors.kubernetes.discovery import has_gates
 from shadowprice.executors.kubernetes.driving import Drive

@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.generations.disk import list_names
-from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, job_key
+from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS
 
 
 class Keeping:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shadowprice.executors.generations.store import job_key
+from shadowprice.core.job_keys import job_key
 
 PREFIX: Final = "shadowprice.io/"
 SERVICE: Final = f"{PREFIX}service"

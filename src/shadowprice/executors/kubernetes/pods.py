@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of
 from shadowprice.executors.generations.placing import PlacementError
-from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, asked_of
 from shadowprice.executors.kubernetes.settings import Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.generations.generation import TERMINAL_PHASES
-from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.views import PodView

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.job_keys import job_key
 from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.executors.contract import (
     ExecutorCapabilities,
@@ -44,7 +45,6 @@ from shadowprice.executors.generations.generation import (
 )
 from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.placing import PlacementError, validate_spec
-from shadowprice.executors.generations.store import job_key
 from shadowprice.executors.local import planning
 from shadowprice.executors.local.machine import MachineAllocator
 from shadowprice.executors.local.observing import observe_jobs

@@ -66,8 +66,10 @@ from shadowprice.service.state.operations import (
     CancelJob,
     QuoteJob,
     QuoteResult,
+    ResubmitJob,
     ReviseJob,
     SubmitJobs,
+    without_known_jobs,
 )
 from shadowprice.service.state.submission import REVISABLE_KEYS, Submission, read_submissions
 from shadowprice.service.usage import added_memory, memory_of
@@ -172,9 +174,9 @@ async def submit(
     submissions = await asyncio.to_thread(read) if len(records) > 4 else read()
     if service.runner is not None:
         _check_users(service, submissions, single=not several)
-    new = _new_submissions(driver, submissions)
-    memory = sum(memory_of(submission.record) for submission in new)
     token = None if idempotency_key is None else hash_token(idempotency_key)
+    new = await _new_submissions(service, caller.scope, submissions, token)
+    memory = sum(memory_of(submission.record) for submission in new)
     with service.reserve(caller.scope, len(new), memory):
         results = await driver.do(SubmitJobs(submissions, at_once=not several, token=token))
     if wait:
@@ -201,10 +203,17 @@ async def submit(
     )
 
 
-def _new_submissions(driver: Driver, submissions: list[Submission]) -> list[Submission]:
-    """Return the submissions whose names aren't those of open jobs of their tenant."""
-    is_open = driver.published.job_with_qualified_name
-    return [item for item in submissions if is_open(item.qualified_name) is None]
+async def _new_submissions(
+    service: Service, tenant: str | None, submissions: list[Submission], token: str | None
+) -> list[Submission]:
+    """Return the submissions that add an open job, for the limits of a tenant."""
+    is_open = service.writing.published.job_with_qualified_name
+    new = [item for item in submissions if is_open(item.qualified_name) is None]
+    try:
+        with service.reserve(tenant, len(new), sum(memory_of(item.record) for item in new)):
+            return new
+    except ProblemError:
+        return await service.read(lambda connection: without_known_jobs(connection, new, token))
 
 
 def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -353,10 +362,13 @@ async def resubmit(
 ) -> Job:
     """Submit a closed job again under a new name, from its beginning.
 
-    With `cancel`, an open job is cancelled once the new one is valid. The same call again returns
-    the same job.
+    With `cancel`, an open job is cancelled when the new one is submitted, or not at all. The same
+    call again returns the same job.
     """
     view = await find_job(service, caller, name)
+    if body.name == view.name:
+        message = f"{quote_for_display(body.name)} is the name of the job itself"
+        raise InputError(Fault("body.name", message, "use a new name"))
     if view.state.open and not cancel:
         raise ProblemError("conflict", f"job {view.name!r} is {view.state}; cancel it first")
     stored = await service.read(lambda connection: store_queries.job(connection, view.key))
@@ -379,14 +391,10 @@ async def resubmit(
     )
     if service.runner is not None:
         _check_users(service, submissions, single=True)
-    new = _new_submissions(driver, submissions)
     token = None if idempotency_key is None else hash_token(idempotency_key)
+    new = await _new_submissions(service, caller.scope, submissions, token)
     with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):
-        if view.state.open:
-            await driver.do(CancelJob(view.key))
-        [(key, error)] = await driver.do(SubmitJobs(submissions, at_once=True, token=token))
-    if error is not None:
-        raise error
+        key = await driver.do(ResubmitJob(view.key, submissions[0], token))
     return (await get_view(service, key)).to_resource()
 
 

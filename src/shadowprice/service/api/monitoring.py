@@ -195,9 +195,11 @@ async def decisions(
     key = None
     if job is not None:
         try:
-            key = (await find_job(service, caller, job)).key
-        except ProblemError:  # an unknown job has no decisions
-            return DecisionPage(decisions=[], next=None)
+            key = (await find_job(service, caller, job, tenant)).key
+        except ProblemError as error:
+            if error.code != "not-found":
+                raise
+            return DecisionPage(decisions=[], next=None)  # an unknown job has no decisions
     page = await service.read(
         lambda connection: store_queries.list_events(
             connection, before=cursor, job=key, tenant=tenant, decisions=True, limit=limit

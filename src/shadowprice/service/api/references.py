@@ -11,16 +11,13 @@ from typing import Final
 from sqlalchemy import Connection
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.job_keys import name_of_key, qualified_name, shown_key
+from shadowprice.core.job_keys import ID_PREFIX, name_of_key, qualified_name, shown_key
 from shadowprice.core.wording import quote_for_display
 from shadowprice.service.auth import Caller, invalid_progress_token, verify_progress_token
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.job_views import JobView
-
-ID_PREFIX: Final = "id:"
-"""Begins a reference that is an id, even if a job has that number as its name."""
 
 MAX_LISTED_JOBS: Final = 10
 MAX_ID_DIGITS: Final = 18
@@ -33,12 +30,14 @@ def parse_id(text: str) -> int | None:
     return int(text) if is_number else None
 
 
-async def find_job(service: Service, caller: Caller, reference: str) -> JobView:
+async def find_job(
+    service: Service, caller: Caller, reference: str, tenant: str | None = None
+) -> JobView:
     """Return the job that a reference means to its caller, open or closed.
 
     A name means the open job of that name, or the newest closed one. An operator may write
     ``tenant/name``, or ``/name`` for a job without a tenant. A number is an id if it isn't a name,
-    and ``id:17`` always is.
+    and ``id:17`` always is. Only jobs of ``tenant`` count if it is stated.
 
     Raises
     ------
@@ -50,9 +49,11 @@ async def find_job(service: Service, caller: Caller, reference: str) -> JobView:
     if reference.startswith(ID_PREFIX):
         views = await _jobs_with_id(service, caller, parse_id(reference.removeprefix(ID_PREFIX)))
     else:
-        views = await _jobs_with_name(service, caller, reference)
+        views = await _jobs_with_name(service, caller.scope or tenant, reference)
         if not views:
             views = await _jobs_with_id(service, caller, parse_id(reference))
+    if tenant is not None:
+        views = [view for view in views if view.tenant == tenant]
     if not views:
         raise ProblemError("not-found", f"unknown job {quote_for_display(reference)}")
     if len(views) > 1:
@@ -80,8 +81,8 @@ async def _jobs_with_id(service: Service, caller: Caller, number: int | None) ->
     return [view] if view is not None and is_visible else []
 
 
-async def _jobs_with_name(service: Service, caller: Caller, reference: str) -> list[JobView]:
-    published, scope = service.writing.published, caller.scope
+async def _jobs_with_name(service: Service, scope: str | None, reference: str) -> list[JobView]:
+    published = service.writing.published
     qualified = _qualified_names(scope, reference)
     views = [] if scope is not None else published.jobs_with_name(reference)
     for name in qualified:
@@ -108,18 +109,21 @@ async def _jobs_with_name(service: Service, caller: Caller, reference: str) -> l
 def _qualified_names(scope: str | None, reference: str) -> list[str]:
     """Return the qualified names that a reference may state, of a tenant's own jobs only."""
     if scope is None:
-        return [reference.removeprefix("/")] if "/" in reference else []
-    names = [qualified_name(scope, reference)]
-    if reference.startswith(qualified_name(scope, "")):
-        names.append(reference)
-    return names
+        tenant, slash, name = reference.partition("/")
+        names = [reference.removeprefix("/"), qualified_name(tenant or None, name)] if slash else []
+    else:
+        names = [qualified_name(scope, reference)]
+        prefix = qualified_name(scope, "")
+        if reference.startswith(prefix):
+            names += [reference, qualified_name(scope, reference.removeprefix(prefix))]
+    return list(dict.fromkeys(names))  # a name may be written with or without escapes
 
 
 def _ambiguous(reference: str, views: list[JobView]) -> InputError:
-    names = [
-        f"{'' if view.tenant else '/'}{qualified_name(view.tenant, view.name)} (id {view.id})"
-        for view in views[:MAX_LISTED_JOBS]
-    ]
+    names = []
+    for view in views[:MAX_LISTED_JOBS]:
+        name = f"{'' if view.tenant else '/'}{qualified_name(view.tenant, view.name)}"
+        names.append(f"id:{view.id}" if name == reference else f"{name} (id {view.id})")
     more = f" and {len(views) - MAX_LISTED_JOBS} more" if len(views) > MAX_LISTED_JOBS else ""
     message = f"{quote_for_display(reference)} is the name of {len(views)} jobs"
     return InputError(Fault("job", message, f"write one of: {', '.join(names)}{more}, or an id"))

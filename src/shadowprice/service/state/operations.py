@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from sqlalchemy import Connection
+
 from shadowprice.core.budget import POINT, in_points
 from shadowprice.core.cluster import Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
@@ -37,6 +39,7 @@ from shadowprice.service.budgets.billing import (
 )
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state import store_queries
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.commit_result import Operation
@@ -109,7 +112,7 @@ class SubmitJobs:
         for submission in self.submissions:
             problem, qualified = None, submission.qualified_name
             current = known.get(qualified)
-            if current is not None and self._keeps_name(submission, current):
+            if current is not None and self.keeps_name(submission, current):
                 key = current.view.key
                 problem = _name_conflict(submission, current.content)
             else:
@@ -126,7 +129,7 @@ class SubmitJobs:
             answers.append((key, problem))
         return answers, fresh
 
-    def _keeps_name(self, submission: Submission, current: StoredJob) -> bool:
+    def keeps_name(self, submission: Submission, current: StoredJob) -> bool:
         """Return whether a submission means the newest job of its name, not a new one.
 
         The name of a closed job is free. Work that finished isn't repeated, though, and a retry of
@@ -136,6 +139,24 @@ class SubmitJobs:
             return current.view.state.open
         is_retry = self.token is not None and self.token == current.token
         return is_retry or current.view.state is State.FINISHED
+
+
+def without_known_jobs(
+    connection: Connection, submissions: Sequence[Submission], token: str | None
+) -> list[Submission]:
+    """Return the submissions of a request that would add a job to those stored now."""
+    submit = SubmitJobs(submissions, at_once=True, token=token)
+    names = [submission.qualified_name for submission in submissions]
+    newest = {
+        row.qualified_name: StoredJob(JobView.from_json(row.view), row.content, row.token)
+        for row in store_queries.newest_jobs(connection, names)
+    }
+    return [
+        submission
+        for submission in submissions
+        if submission.qualified_name not in newest
+        or not submit.keeps_name(submission, newest[submission.qualified_name])
+    ]
 
 
 def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
@@ -304,6 +325,32 @@ class CancelJob:
             )
         batch.take(JobCancelled(batch.truth.coming, self.key))
         return batch.views[self.key]
+
+
+@dataclass(frozen=True, slots=True)
+class ResubmitJob:
+    """Submit the job with a key again as ``submission``, and cancel it if it is open.
+
+    Nothing is cancelled if the submission is refused, or if its job exists already, as for a
+    repeated request.
+    """
+
+    key: str
+    submission: Submission
+    token: str | None = None
+
+    def perform(self, batch: Batch) -> str:
+        """Return the key of the new job."""
+        submit = SubmitJobs([self.submission], at_once=True, token=self.token)
+        qualified = self.submission.qualified_name
+        current = batch.newest([qualified]).get(qualified)
+        is_new = current is None or not submit.keeps_name(self.submission, current)
+        if is_new and batch.view(self.key).state.open:
+            CancelJob(self.key).perform(batch)  # first, because the new job may need its servers
+        [(key, problem)] = submit.perform(batch)
+        if problem is not None:
+            raise problem
+        return key
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalen
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margins, read_margins
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
+from shadowprice.service.store.retention import last_job
 
 log = logging.getLogger("shadowprice.service")
 
@@ -110,7 +111,7 @@ def recover(
             specs,
             _orders(connection, engine),
             pending,
-            (connection.execute(select(func.max(tables.jobs.c.id))).scalar() or 0) + 1,
+            last_job(connection) + 1,
             _next_event(connection, calendar, clock.now()),
             read_accounts(connection),
             _last_at(connection),

@@ -14,7 +14,7 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.job_keys import qualified_name, repeated_key
+from shadowprice.core.job_keys import ID_PREFIX, qualified_name, repeated_key
 from shadowprice.core.owner import RESERVED_LABELS, Owner
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import check_path_segment
@@ -165,6 +165,9 @@ def _rest(fault: Fault) -> tuple[str, str]:
 def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault]:
     """Return diagnostics for parts of a valid job file that can't be submitted."""
     faults = []
+    if spec.name.startswith(ID_PREFIX):
+        message = f"{spec.name!r} begins with {ID_PREFIX!r}, like a reference to an id"
+        faults.append(Fault(f"{place}.name", message, "rename it"))
     if not owned:
         faults += [
             Fault(f"{place}.labels.{label}", "reserved for the service", "remove it")

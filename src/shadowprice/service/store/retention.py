@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import Table, delete, func, select
+from sqlalchemy import Connection, Table, delete, func, select
 
 from shadowprice.service.store import Store, tables
 
@@ -18,6 +18,9 @@ The rows of purged jobs don't count.
 PURGE_BATCH_JOBS: Final = 100
 """Maximum number of jobs that one call purges, each with thousands of progress points."""
 
+LAST_JOB: Final = "last_job"
+"""Key of the largest id at the last purge in the store: a purged job's id isn't used again."""
+
 _OF_JOBS: Final = (
     tables.progress,
     tables.generations,
@@ -27,6 +30,14 @@ _OF_JOBS: Final = (
     tables.outcomes,
 )
 """Tables whose rows are purged with their job."""
+
+
+def last_job(connection: Connection) -> int:
+    """Return the largest id that a job has or had, also a purged one; 0 if there was none."""
+    table = tables.meta
+    purged = connection.execute(select(table.c.value).where(table.c.key == LAST_JOB)).scalar()
+    stored = connection.execute(select(func.max(tables.jobs.c.id))).scalar()
+    return max(int(purged or 0), stored or 0)
 
 
 def expired_jobs(store: Store, before: int) -> list[str]:
@@ -86,6 +97,8 @@ def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     if not keys and not unmanaged and not any(old_rows):
         return False
     with store.transaction() as connection:
+        if keys:
+            store.put(connection, LAST_JOB, str(last_job(connection)))
         for start in range(0, len(keys), 500):
             chunk = keys[start : start + 500]
             for table in _OF_JOBS:
