@@ -44,9 +44,9 @@ export class CompareView {
         return { job, points: curve.points };
       })));
     } catch (problem) {
-      if (problem.status !== 404) throw problem;
+      if (problem.status !== 404 && problem.status !== 422) throw problem;
       swap(this.jobs);
-      swap(this.place, trouble(problem)); // the names can be corrected
+      swap(this.place, trouble(problem)); // an unknown name, or one of several tenants' jobs, can be corrected
       for (const { figure } of this.charts.values()) figure.hidden = true;
     }
   }
