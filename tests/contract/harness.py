@@ -19,7 +19,7 @@ import pytest
 import yaml
 from tools.testbed import ApiError, Testbed, host_python
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import (
     Ended,
@@ -128,7 +128,7 @@ async def _pods_of(executor: Executor, job: str) -> list[str]:
     """Return what a cluster says of a job's pods, where it runs as some: why they wait, say."""
     if not isinstance(executor, KubernetesExecutor):
         return []
-    views = [one for one in executor.pods.items.values() if one.job == job_key(job)]
+    views = [one for one in executor.pods.items.values() if one.job == key_digest(job)]
     found = await executor.connection.get("/api/v1/events")
     named = {one.name for one in views}
     events = [
@@ -502,7 +502,7 @@ class KubernetesHarness(LocalHarness):
         super().__init__(path, settings)
         self.bed = bed
         self.lost: list[str] = []
-        self._service = f"t-{job_key(str(path))[:16]}"
+        self._service = f"t-{key_digest(str(path))[:16]}"
 
     def options(self) -> ExecutorOptions:
         """Return what its executors are made with."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import (
     Ended,
     Ending,
@@ -125,8 +125,8 @@ def test_a_generation_that_was_taken_but_not_begun_begins_after_a_restart(
         await told.end()
 
     local.run(scenario)
-    assert (local.path / "jobs" / job_key("job") / "ran").read_text() == "once\n"
-    assert not (local.path / "jobs" / job_key("stopped") / "ran").exists()
+    assert (local.path / "jobs" / key_digest("job") / "ran").read_text() == "once\n"
+    assert not (local.path / "jobs" / key_digest("stopped") / "ran").exists()
 
 
 def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> None:
@@ -139,7 +139,7 @@ def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> No
                 GenerationStore(own.path).generation(job, 1).state()["supervisor"], signal.SIGSTOP
             )
         await executor.stop(5, "ordered", 1)
-        (own.path / "jobs" / job_key("by-itself") / "go").touch()
+        (own.path / "jobs" / key_digest("by-itself") / "go").touch()
         assert (await told.one(Ended, "ordered")).ending is Ending.STOPPED
         assert (await told.one(Ended, "by-itself")).ending is Ending.DONE
 
@@ -167,7 +167,7 @@ def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:
             assert await late.wait() == 0
 
     local.run(scenario)
-    assert (local.path / "jobs" / job_key("job") / "ran").read_text() == "once\n"
+    assert (local.path / "jobs" / key_digest("job") / "ran").read_text() == "once\n"
 
 
 def test_another_process_of_the_same_number_is_left_alone(
@@ -271,7 +271,7 @@ def test_a_full_disk_loses_no_end_and_takes_no_order_by_half(small_disk: Path) -
         with pytest.raises(ExecutorError, match="No space left"):
             await executor.start(spec("another", 1, "true"))
         assert [held.job for held in await executor.list()] == ["filling"]
-        (own.path / "jobs" / job_key("filling") / "go").symlink_to("/")
+        (own.path / "jobs" / key_digest("filling") / "go").symlink_to("/")
         ended = await told.one(Ended, "filling")
         assert (ended.ending, ended.code, ended.tail[-1]) == (Ending.FAILED, 6, "the end")
         await executor.forget("filling", 1)

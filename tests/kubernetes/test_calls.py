@@ -14,7 +14,7 @@ import pytest
 from tools.testbed import Testbed, missing
 from tools.testbed.audit import Audit, entries
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import (
     Ended,
     Executor,
@@ -91,7 +91,7 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
             await executor.forget(job, number)
         await executor.discard(job)
         await asyncio.sleep(3.0)  # what were asked for again and again would be now
-        asked = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[job_key(job)[:16]]
+        asked = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[key_digest(job)[:16]]
         allowed = most(3, processes)
         over = {what: (count, allowed.get(what, 0)) for what, count in asked.items()}
         assert all(count <= bound for count, bound in over.values()), over

@@ -55,10 +55,10 @@ def name_of_key(key: str) -> str:
 
 
 def shown_key(key: str) -> str:
-    """Return ``tenant/name`` of the job with a key, for operators."""
+    """Return the qualified name of the job with a key, or its name if a resource owns it."""
     return key.removeprefix("/").partition("~")[0]
 
 
-def job_key(job: str) -> str:
-    """Return the name of a job's directory. It is a digest, so no job name reaches a path."""
-    return hashlib.sha256(job.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+def key_digest(key: str) -> str:
+    """Return a digest of a key, for paths and names of objects, which a key must not reach."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
 
 
@@ -87,7 +87,7 @@ def environment_of(
         "PET_MASTER_ADDR": master_address,
         "PET_MASTER_PORT": master_port,
         # torchrun makes a directory of this name, so it is short and contains no slash.
-        "PET_RDZV_ID": f"{job_key(spec.job)}-{spec.generation}",
+        "PET_RDZV_ID": f"{key_digest(spec.job)}-{spec.generation}",
         "MASTER_ADDR": master_address,
         "MASTER_PORT": master_port,
         "RANK": process.world_rank,

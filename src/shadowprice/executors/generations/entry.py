@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.core.program import DEFAULT_GRACE_SECONDS
 from shadowprice.core.wording import escape_controls
 from shadowprice.executors.contract import (
@@ -58,7 +58,7 @@ class TrackedGeneration:
     def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         self.job = job
         self.number = number
-        self.key = job_key(job)
+        self.key = key_digest(job)
         self.generation = generation
         self.state: dict[str, Any] = {"phase": ACCEPTED, "command": 0, "accepted": 0.0}
         self.placement: tuple[ServerAllocation, ...] = ()

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec, Receipt
 from shadowprice.executors.generations.disk import (
     StateFile,
@@ -62,7 +62,7 @@ class GenerationStore:
 
     def job(self, job: str) -> Path:
         """Return the directory of a job."""
-        return self._jobs / job_key(job)
+        return self._jobs / key_digest(job)
 
     def generation(self, job: str, number: int) -> GenerationDirectory:
         """Return a generation, which need not exist."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.core.owner import Owner
 from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.executors.contract import (
@@ -96,7 +96,9 @@ class KubernetesExecutor:
         self._address = options.address
         self._observing = options.observing
         namespace = options.namespace
-        self.service = namespace if _LABEL.fullmatch(namespace) else f"s-{job_key(namespace)[:16]}"
+        self.service = (
+            namespace if _LABEL.fullmatch(namespace) else f"s-{key_digest(namespace)[:16]}"
+        )
         self.path = Path(options.directory)
         self._keeping = Keeping(self.path)
         self._roster: GenerationRegistry[KubernetesEntry] = GenerationRegistry()
@@ -345,7 +347,7 @@ class KubernetesExecutor:
         They only do if the API server refused to delete them. Otherwise an older generation has
         ended, and the cached pods of it are out of date.
         """
-        key = job_key(spec.job)
+        key = key_digest(spec.job)
         if not any(view.job == key and view.continues for view in self.cluster.own.values()):
             return ""
         try:

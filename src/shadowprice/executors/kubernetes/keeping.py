@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.generations.disk import list_names
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS
 
@@ -23,12 +23,12 @@ class Keeping:
 
     def generation(self, job: str, number: int) -> Path:
         """Return the directory of a generation."""
-        return self._jobs / job_key(job) / "generations" / str(number)
+        return self._jobs / key_digest(job) / "generations" / str(number)
 
     def numbers(self, job: str) -> Sequence[int]:
         """Return the generations of a job that have a directory, oldest first."""
         try:
-            entries = list_names(self._jobs / job_key(job) / "generations")
+            entries = list_names(self._jobs / key_digest(job) / "generations")
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in entries if name.isdecimal())
@@ -40,4 +40,4 @@ class Keeping:
 
     def remove(self, job: str) -> None:
         """Remove the logs of a job."""
-        shutil.rmtree(self._jobs / job_key(job), ignore_errors=True)
+        shutil.rmtree(self._jobs / key_digest(job), ignore_errors=True)

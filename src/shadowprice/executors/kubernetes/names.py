@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 
 PREFIX: Final = "shadowprice.io/"
 SERVICE: Final = f"{PREFIX}service"
@@ -26,12 +26,12 @@ _KEPT_OF_KEY: Final = 16
 
 def record_name(service: str, job: str) -> str:
     """Return the name of a job's record."""
-    return f"{service}-{job_key(job)}"
+    return f"{service}-{key_digest(job)}"
 
 
 def generation_name(job: str, generation: int) -> str:
     """Return the name of a generation's secret and service, and the prefix of its pods."""
-    return f"sp-{job_key(job)[:_KEPT_OF_KEY]}-{generation}"
+    return f"sp-{key_digest(job)[:_KEPT_OF_KEY]}-{generation}"
 
 
 def pod_name(job: str, generation: int, process: str) -> str:
@@ -51,7 +51,7 @@ class ServiceId:
 
     def labels(self, job: str, generation: int | None = None) -> dict[str, str]:
         """Return the labels that select all objects of a job, or of one generation."""
-        labels = {SERVICE: self.label, SERVICE_NAMESPACE: self.namespace, JOB: job_key(job)}
+        labels = {SERVICE: self.label, SERVICE_NAMESPACE: self.namespace, JOB: key_digest(job)}
         return labels if generation is None else {**labels, GENERATION: str(generation)}
 
     def selector(self, job: str, generation: int | None = None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of
 from shadowprice.executors.generations.placing import PlacementError
@@ -128,7 +128,7 @@ def _owned(place: Place, secret: Mapping[str, Any]) -> dict[str, Any]:
 
 def folders(settings: Settings, job: str) -> tuple[str, str]:
     """Return a job's checkpoint and working directories, as its pods see them."""
-    own = f"{settings.shared}/files/{job_key(job)}" if settings.shared else _OWN_PLACE
+    own = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _OWN_PLACE
     return f"{own}/checkpoints", f"{own}/work"
 
 

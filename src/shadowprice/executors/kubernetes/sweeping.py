@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.generations.generation import TERMINAL_PHASES
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.records import Records
@@ -63,7 +63,7 @@ class Sweeper:
             orphans[key] = self._strangers.get(key) or Backoff(SWEEP, SELDOM)
             if key not in self._strangers:
                 orphans[key].failed()  # its generation may become live in a moment
-            if not orphans[key].over or job_key(view.outer[0]) != view.job:
+            if not orphans[key].over or key_digest(view.outer[0]) != view.job:
                 continue
             orphans[key].failed()
             record = await records.read(view.outer[0])

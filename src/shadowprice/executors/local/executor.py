@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.job_keys import job_key
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.executors.contract import (
     ExecutorCapabilities,
@@ -146,7 +146,7 @@ class LocalExecutor:
         self._bell = os.open(self._bell_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if self._settings.cgroup != "off":
             parent = "" if self._settings.cgroup == "auto" else self._settings.cgroup
-            name = f"shadowprice-{job_key(str(self._path))[:12]}"
+            name = f"shadowprice-{key_digest(str(self._path))[:12]}"
             self._cgroup = cgroups.find_or_create(name, parent)
         self._memory = self._settings.memory
         if self._memory in {"auto", "cgroup"}:
@@ -215,10 +215,10 @@ class LocalExecutor:
             return {}, str(error)
         cgroup = None
         if self._cgroup is not None:
-            cgroup = self._cgroup / f"{job_key(spec.job)}-{spec.generation}"
+            cgroup = self._cgroup / f"{key_digest(spec.job)}-{spec.generation}"
         own, progress = self._desk.store.job(spec.job), entry.generation.progress
         if user is not None:
-            own = self._users.job(job_key(spec.job))
+            own = self._users.job(key_digest(spec.job))
             progress = own / "progress" / f"{spec.generation}.json"
         plan = planning.build_launch_plan(
             spec,
@@ -234,7 +234,7 @@ class LocalExecutor:
         )
         if user is not None:
             try:
-                self._users.make(job_key(spec.job), user)
+                self._users.make(key_digest(spec.job), user)
             except OSError as error:
                 return {}, f"{error.filename}: {error.strerror}"
         return plan, ""
@@ -427,7 +427,7 @@ class LocalExecutor:
         async with self._desk.one_at_a_time(job):
             if await self._desk.discard(job):
                 try:
-                    await asyncio.to_thread(self._users.remove, job_key(job))
+                    await asyncio.to_thread(self._users.remove, key_digest(job))
                 except OSError as error:
                     raise ExecutorError(f"{self._path}: {error}") from error
 

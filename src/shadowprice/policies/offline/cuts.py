@@ -40,17 +40,17 @@ PRECISION: Final = 1000
 """Weights of an inequality are multiples of 1/PRECISION, so that it is exactly valid."""
 
 MOST_NODES: Final = 200_000
-MOST_PROGRAM_NODES: Final = 20
+MAX_PROGRAM_NODES: Final = 20
 """Nodes of the program of all servers; its bound is valid even if it ends before its optimum."""
 
-MOST_PROGRAM_PAIRS: Final = 1000
+MAX_PROGRAM_PAIRS: Final = 1000
 """Pairs of a job and a server above which the program of all servers takes too long."""
 
 TOLERANCE: Final = 1e-3
 """Error allowed to the bound of a program whose solutions have integral weights."""
 
-ENOUGH: Final = 0.5
-"""Share of the violation of a relaxed inequality, from which a valid one is taken."""
+MIN_VIOLATION_SHARE: Final = 0.5
+"""A valid inequality is added if it has this share of the violation of the relaxed one."""
 
 UNBOUNDED: Final = 1 << 50
 """Bound of a program that ended before it had one."""
@@ -165,7 +165,9 @@ class CutPool:
             excess = float(integers @ totals) - limit
             if excess > tolerance * PRECISION:
                 best = Cut(integers, limit)
-            if not found_pattern or excess > PRECISION * max(tolerance, ENOUGH * result.objective):
+            if not found_pattern or excess > PRECISION * max(
+                tolerance, MIN_VIOLATION_SHARE * result.objective
+            ):
                 if best is not None:
                     self.cuts.append(best)
                 return best
@@ -203,7 +205,7 @@ class _AllServers:
         program, self._totals = self._build()
         self._columns = [c for totals in self._totals for c, _ in totals.workers]
         self._relaxed = IncrementalProgram(program, deadline, relaxed=True)
-        self._exact = IncrementalProgram(program, deadline, node_limit=MOST_PROGRAM_NODES)
+        self._exact = IncrementalProgram(program, deadline, node_limit=MAX_PROGRAM_NODES)
 
     def best(self, weights: Integers) -> tuple[Integers, int, int]:
         costs = [
@@ -279,7 +281,7 @@ def pools(problem: Problem, slot: int, deadline: Deadline) -> list[CutPool]:
     ]
     groups = [workers, ps] if problem.separate else [workers + ps]
     found = [CutPool(items, _equal_servers(problem, slot, items)) for items in groups if items]
-    if ps and len(workers) * len(problem.free[slot]) <= MOST_PROGRAM_PAIRS:
+    if ps and len(workers) * len(problem.free[slot]) <= MAX_PROGRAM_PAIRS:
         source = _AllServers(problem, slot, workers, found[:], deadline)
         found.append(CutPool(workers, [source], covers_all_servers=True))
     return found

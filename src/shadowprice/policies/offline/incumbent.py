@@ -47,7 +47,7 @@ class Incumbent:
             self._keep(self._repair(workers))
         return unpacked
 
-    def improvise(self) -> None:
+    def place_greedily(self) -> None:
         """Place the jobs by utility per work, each as early as possible."""
         shape = (len(self._problem.requests), self._problem.slots)
         self._keep(self._repair(np.zeros(shape, dtype=np.int64)))
@@ -83,7 +83,7 @@ class Incumbent:
         total = 0.0
         for index, request in enumerate(self._problem.requests):
             schedule = Schedule.of(entries.get(index, ()))
-            utility, schedule = _worth(request, schedule)
+            utility, schedule = _cut_to_work(request, schedule)
             schedules.append(schedule if len(schedule) else None)
             total += utility
         if total > self.utility:
@@ -134,7 +134,7 @@ def _fit_in(
     return None
 
 
-def _worth(request: JobRequest, schedule: Schedule) -> tuple[float, Schedule]:
+def _cut_to_work(request: JobRequest, schedule: Schedule) -> tuple[float, Schedule]:
     """Cut a schedule when the work is done; return utility and schedule, 0 and empty if not."""
     progress = 0
     workers, _, _ = schedule.totals()

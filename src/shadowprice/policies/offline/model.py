@@ -18,7 +18,7 @@ from shadowprice.policies.offline.rows import Terms, Totals, add_limit, add_serv
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-LARGEST_BITS: Final = 10
+MAX_COEFFICIENT_BITS: Final = 10
 """Bits to which the coefficients of progress rows are scaled down.
 
 Progress counts in millionths of a mini-batch. With coefficients of 10^10 and 1, the solver has
@@ -142,7 +142,7 @@ class Model:
             required = -(-required // divisor)
             gained = [(column, gain // divisor) for column, gain in gained]
         largest = max((required, *(gain for _, gain in gained)))
-        scale = 2.0 ** min(0, LARGEST_BITS - largest.bit_length())
+        scale = 2.0 ** min(0, MAX_COEFFICIENT_BITS - largest.bit_length())
         for completion in completed:
             before = [column for slot, column in completed.items() if slot <= completion]
             prefix = gained[: progress[completion]]

@@ -54,7 +54,7 @@ def solve(
     best = Incumbent(problem)
     if not any(request.completions for request in problem.requests):
         return best.solution(0.0, True, 0)
-    best.improvise()
+    best.place_greedily()
     if deadline.passed:  # building the program takes seconds if there are many slots
         bound = float(sum(job.completions[0][1] for job in problem.requests if job.completions))
         return best.solution(bound, False, 0)

@@ -206,7 +206,11 @@ async def submit(
 async def _new_submissions(
     service: Service, tenant: str | None, submissions: list[Submission], token: str | None
 ) -> list[Submission]:
-    """Return the submissions that add an open job, for the limits of a tenant."""
+    """Return the submissions that add an open job, for the limits of a tenant.
+
+    Repeated submissions of closed jobs add none. Looking them up reads the store, so that is done
+    only if the limits would refuse the request.
+    """
     is_open = service.writing.published.job_with_qualified_name
     new = [item for item in submissions if is_open(item.qualified_name) is None]
     try:

@@ -189,35 +189,33 @@ def _with_keys(
     for observed in seen:
         if observed.is_own:
             jobs.append(observed)
-            continue
-        if not (_is_name(observed.job) and (observed.tenant is None or _is_name(observed.tenant))):
-            continue
-        allowed = None
-        if observed.tenant is not None:
-            allowed = {qualified_name(tenant, observed.job) for tenant in (None, observed.tenant)}
-        going = [
-            candidate
-            for candidate in open_keys.get(observed.job, ())
-            if allowed is None or shown_key(candidate) in allowed
-        ]
-        rows = [
-            row
-            for row in submitted.get(observed.job, ())
-            if allowed is None or row.qualified_name in allowed
-        ]
-        candidates = [row for row in rows if row.open] or rows[-1:]
-        key: str | None = candidates[0].key if candidates else None
-        if going:
-            is_new_run = (
-                candidates
-                and key not in going
-                and observed.since * SECOND >= candidates[0].submitted
+        elif _is_name(observed.job) and (observed.tenant is None or _is_name(observed.tenant)):
+            key = _find_key(
+                observed, open_keys.get(observed.job, ()), submitted.get(observed.job, ())
             )
-            key = key if is_new_run else going[0]
-        if key is None:
-            key = qualified_name(observed.tenant, observed.job)
-        jobs.append(replace(observed, job=key))
+            jobs.append(replace(observed, job=key))
     return jobs
+
+
+def _find_key(
+    observed: ObservedJob, open_keys: Iterable[str], submitted: Iterable[Row[Any]]
+) -> str:
+    """Return the key of a run of another scheduler.
+
+    ``open_keys`` are those of observed runs that haven't ended, and ``submitted`` are the jobs from
+    `_submitted`, both of the run's name.
+    """
+    if observed.tenant is not None:
+        own = {qualified_name(tenant, observed.job) for tenant in (None, observed.tenant)}
+        open_keys = [key for key in open_keys if shown_key(key) in own]
+        submitted = [row for row in submitted if row.qualified_name in own]
+    rows = list(submitted)
+    open_rows = [row for row in rows if row.open]
+    job = open_rows[0] if open_rows else rows[-1] if rows else None
+    earlier = list(open_keys)
+    if earlier and (job is None or job.key in earlier or observed.since * SECOND < job.submitted):
+        return earlier[0]
+    return qualified_name(observed.tenant, observed.job) if job is None else str(job.key)
 
 
 def _is_name(text: str) -> bool:
