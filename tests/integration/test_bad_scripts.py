@@ -211,6 +211,7 @@ def over(live: RunningService, name: str) -> dict[str, Any]:
     return story(live, name)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "reason", "last"),
     [
@@ -293,6 +294,7 @@ def test_half_a_checkpoint_falls_back_to_the_one_before(live: RunningService) ->
     assert "begins at 3" in said
 
 
+@pytest.mark.extended
 def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
     live: RunningService,
 ) -> None:

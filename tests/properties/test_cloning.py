@@ -169,6 +169,7 @@ log_normals = st.builds(LogNormal.of_mean, st.floats(0.6, 1.5), means)
 few = st.lists(st.builds(TaskGroup, st.integers(1, 3), log_normals), min_size=1, max_size=2)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ways", [2, integer.MAX_COMBINATIONS])
 @settings(parent=FAST, max_examples=example_count(40))
 @given(few, st.integers(1, 8), deadlines, st.floats(0.02, 0.4))

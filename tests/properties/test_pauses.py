@@ -120,6 +120,7 @@ def test_pauses_that_are_forgotten_are_come_to_again(monkeypatch: pytest.MonkeyP
     assert len(set(digests.values())) > 6
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", sample(range(6)))
 def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is cancelled and servers are lost: at any arrival, wanting more or less."""
