@@ -20,12 +20,13 @@ def table() -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
+@pytest.mark.extended
 def test_a_thousand_hostile_inputs_get_what_the_table_says() -> None:
     records = table()
     assert len({json.dumps(Case.of(record).record()) for record in records}) >= 1000
     wrong = []
     with good_runs() as runs, Worker(runs) as worker:
-        for record in records[:: 1 if RUN_ALL else 16]:
+        for record in records[:: 1 if RUN_ALL else 4]:
             answer = worker.ask(Case.of(record))
             # Times are not asserted: a hang ends the worker, and is told by that.
             faults = judge(answer, seconds=float("inf"))

@@ -393,6 +393,7 @@ def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
 # ---------------------------------------------------------------- SIGTERM
 
 
+@pytest.mark.extended
 def test_sigterm_keeps_what_was_done(folder: Path) -> None:
     with Path("many.jsonl").open("w") as file:
         for at in range(20_000):

@@ -128,6 +128,7 @@ def address(live: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     return live.address
 
 
+@pytest.mark.extended
 def test_the_command_asks_the_service(
     address: str, live: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ epsilons = st.floats(0.005, 0.4)
 rooms = st.integers(0, 60)
 
 
+@pytest.mark.extended
 @FAST
 @given(groups(laws), rooms, deadlines, epsilons, st.sampled_from(DeadlineConstraint))
 def test_solutions_are_feasible_proved_and_above_their_bounds(

@@ -82,6 +82,7 @@ def from_beginning(simulation: Simulation) -> tuple[Engine, EventRecorder]:
     return simulation.run([seen]), seen
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", unforeseeing())
 @pytest.mark.parametrize("seed", [1, 4])
 def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, seed: int) -> None:
