@@ -398,8 +398,8 @@ async def measure_all(
 ) -> tuple[list[Point], dict[tuple[int, int], str]]:
     """Measure a command with several numbers of workers and servers.
 
-    Each element of ``counts`` is a pair (workers, servers), measured in this order. ``on_progress`` is
-    a `ProgressCallback` with the index in ``counts`` as first argument.
+    Each element of ``counts`` is a pair (workers, servers), measured in this order. ``on_progress``
+    is a `ProgressCallback` with the index in ``counts`` as first argument.
 
     Returns
     -------
