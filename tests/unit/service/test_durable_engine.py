@@ -530,7 +530,7 @@ def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_hea
     bench.clock.advance(5 * SLOT)
     since = bench.truth.clock.now()
     bench.report("files", 60.0)
-    bench.do(AdvanceSlots(since=since, record_report={"files": since}))
+    bench.do(AdvanceSlots(since=since, last_reports={"files": since}))
     views = bench.truth.views
     assert views["files"].progress == 60.0
     assert views["posts"].progress == 20.0 + 5 * 10.0
