@@ -219,7 +219,11 @@ def over(live: RunningService, name: str) -> dict[str, Any]:
         ("backwards", "worker-0 exited 1", "the loss went up"),
         ("forks", "worker-0 exited 5", "forked away"),
         ("full", "worker-0 exited 1", "File too large"),
-        ("unasked", "exited 143, or was ended by SIGTERM, though nothing here told", "I was told?"),
+        (
+            "unasked",
+            "exited 143, or was ended by a SIGTERM that the scheduler did not send",
+            "I was told?",
+        ),
         ("elsewhere", "worker-0 exited 127: cannot begin in /no/such/place", "see run.workdir"),
     ],
 )

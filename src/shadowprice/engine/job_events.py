@@ -68,7 +68,7 @@ def refusal_without_policy(state: EngineState, job: Job) -> Refusal | None:
         return Refusal(
             RefusalReason.POLICY,
             "a bag of tasks needs a policy that plans copies, and this one runs training jobs "
-            "only; `shadowprice policies` tells which do",
+            "only; `shadowprice policies` lists which do",
         )
     return state.never_fits(job)
 
