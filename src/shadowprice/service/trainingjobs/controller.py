@@ -30,8 +30,8 @@ from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
 from shadowprice.service.execution.modes import user_diagnostic
+from shadowprice.service.host import ServiceHost
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.service import Service
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.job_views import JobView
@@ -111,7 +111,7 @@ class Controller:
 
     def __init__(
         self,
-        service: Service,
+        service: ServiceHost,
         connection: ApiClient,
         *,
         identity: str,
