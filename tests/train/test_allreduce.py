@@ -186,7 +186,7 @@ def test_more_workers_than_parts_change_nothing(job: Make) -> None:
     few.run(1)
     many.run(8)  # of 6 parts
     assert losses(many) == pytest.approx(losses(few), rel=1e-9)
-    assert "8 workers share 6 parts" in many.began[0].log()
+    assert "8 workers for 6 parts" in many.began[0].log()
 
 
 def test_processes_that_load_data_outlive_the_signal_and_load_the_same(job: Make) -> None:
@@ -274,4 +274,4 @@ def test_a_checkpoint_that_cannot_be_written_is_told(job: Make) -> None:
     said = generation.log()
     assert "failed to save a checkpoint after step" in said
     assert "stopping, but step" in said.splitlines()[-1]
-    assert "could not be saved: [Errno 27] File too large" in said.splitlines()[-1]
+    assert "couldn't be saved: [Errno 27] File too large" in said.splitlines()[-1]

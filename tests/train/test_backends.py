@@ -47,7 +47,7 @@ def test_without_a_gpu_it_is_gloo(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
     assert told.device.type == "cpu"
-    assert generation._fitting(0, 1, dist.HashStore()) == "gloo"
+    assert generation._choose_backend(0, 1, dist.HashStore()) == "gloo"
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_without_a_gpu_it_is_gloo(
     [
         ({"0": "here 0", "1": "here 1"}, "nccl", ""),
         ({"0": "here 0", "1": "there 0"}, "nccl", ""),
-        ({"0": "here 0", "1": "here 0"}, "gloo", "(some share one): they meet by gloo"),
-        ({"0": "here 0", "1": ""}, "gloo", "(1 have none): they meet by gloo"),
-        ({"0": "", "1": "here 0"}, "gloo", "(1 have none): they meet by gloo"),
+        ({"0": "here 0", "1": "here 0"}, "gloo", "(some share one)"),
+        ({"0": "here 0", "1": ""}, "gloo", "(1 have none)"),
+        ({"0": "", "1": "here 0"}, "gloo", "(1 have none)"),
         ({"0": "", "1": ""}, "gloo", ""),
     ],
 )
@@ -74,13 +74,13 @@ def test_it_is_nccl_where_every_process_has_a_gpu_of_its_own(
     for rank in (0, 1):  # the first would wait for the other
         dist.PrefixStore("gpus", store).set(str(1 - rank), gpus[str(1 - rank)])
         monkeypatch.setattr(generation, "_own_gpu", lambda own=gpus[str(rank)]: own)
-        found.append(generation._fitting(rank, 2, store))
+        found.append(generation._choose_backend(rank, 2, store))
     assert found == [backend, backend]
     said = capfd.readouterr().err  # by one of them
-    assert said.count("not every process has a GPU of its own") == bool(why)
+    assert said.count("not every process has its own GPU") == bool(why)
     assert why in said
     asked: list[Any] = []
-    monkeypatch.setattr(generation, "_met", lambda *_: store)
+    monkeypatch.setattr(generation, "_rendezvous_store", lambda *_: store)
     monkeypatch.setattr(
         dist, "init_process_group", lambda name, **more: asked.append((name, more["rank"]))
     )
@@ -155,7 +155,7 @@ def test_nccl_without_a_gpu_is_refused_before_anybody_is_waited_for(
     told: generation.Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    says = "torch has no backend 'nccl' here; gloo works everywhere"
+    says = "backend 'nccl' isn't available here; use gloo"
     with pytest.raises(TrainingError, match=says):
         generation.join_group(told, backend="nccl")
     with pytest.raises(TrainingError, match=says):

@@ -80,7 +80,7 @@ class Faulty:
             return content
 
         monkeypatch.setattr(chunks, "_read", read)
-        monkeypatch.setattr(chunks, "_DELAYS", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(chunks, "_BACKOFF_SECONDS", (0.0, 0.0, 0.0))
 
 
 def test_a_storage_that_fails_is_asked_again(
@@ -97,12 +97,14 @@ def test_what_stays_torn_or_away_is_refused_by_name(
 ) -> None:
     data = chunks.write(str(tmp_path / "set"), ARRAYS, 3)
     Faulty(monkeypatch, ["torn"] * 4 + ["gone"] * 4)
-    with pytest.raises(TrainingError, match=r"set/chunk-000002.npz cannot be read: it is not what"):
+    with pytest.raises(
+        TrainingError, match=r"set/chunk-000002.npz can't be read: its size or digest"
+    ):
         data.fetch(2)
     with pytest.raises(TrainingError, match="gone"):
         data.fetch(2)
     (tmp_path / "set" / "chunk-000000.npz").unlink()
-    with pytest.raises(TrainingError, match=r"chunk-000000\.npz cannot be read"):
+    with pytest.raises(TrainingError, match=r"chunk-000000\.npz can't be read"):
         data.fetch(0)
 
 
@@ -126,26 +128,29 @@ def test_what_others_put_into_an_object_store_is_not_trained_on(
 ) -> None:
     import s3fs
 
-    monkeypatch.setattr(chunks, "_DELAYS", (0.0,))
+    monkeypatch.setattr(chunks, "_BACKOFF_SECONDS", (0.0,))
     data = chunks.write(store.folder(), ARRAYS, 3)
     there = s3fs.S3FileSystem()
     whole = there.cat_file(f"{data.url}/chunk-000001.npz")
     there.pipe_file(f"{data.url}/chunk-000001.npz", whole[:-1] + bytes([whole[-1] ^ 1]))
     there.rm_file(f"{data.url}/chunk-000002.npz")
     assert np.array_equal(data.fetch(0)["y"], [0, 1, 2])
-    with pytest.raises(TrainingError, match=r"chunk-000001\.npz cannot be read: it is not what"):
+    with pytest.raises(TrainingError, match=r"chunk-000001\.npz can't be read: its size or digest"):
         data.fetch(1)
-    with pytest.raises(TrainingError, match=r"chunk-000002\.npz cannot be read"):
+    with pytest.raises(TrainingError, match=r"chunk-000002\.npz can't be read"):
         data.fetch(2)
-    with pytest.raises(TrainingError, match=r"nobucket/set: its index\.json cannot be read"):
+    with pytest.raises(TrainingError, match=r"nobucket/set: its index\.json can't be read"):
         chunks.read("s3://nobucket/set")
 
 
 # hdfs-native takes the place of pyarrow wherever it is installed.
 NO_HDFS = (
-    ("pyarrow", "nothing here reads it: pyarrow and local java")
+    ("pyarrow", "no installed package supports it: pyarrow and local java")
     if importlib.util.find_spec("hdfs_native") is None
-    else ("hdfs_native", "nothing here reads it: Unable to load filesystem .*name='hdfs'")
+    else (
+        "hdfs_native",
+        "no installed package supports it: Unable to load filesystem .*name='hdfs'",
+    )
 )
 
 
@@ -155,10 +160,10 @@ NO_HDFS = (
         (
             "s3://bucket/set",
             "s3fs",
-            "s3://bucket/set: nothing here reads it: Install s3fs",
+            "s3://bucket/set: no installed package supports it: Install s3fs",
         ),
         ("hdfs://name:8020/set", *NO_HDFS),
-        ("nonsense://set", "", "no such storage: Protocol not known: nonsense"),
+        ("nonsense://set", "", "unknown storage: Protocol not known: nonsense"),
     ],
 )
 def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_takes(
@@ -177,20 +182,20 @@ def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_tak
 
 
 def test_objects_are_never_read(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="array x is of object: write numbers"):
+    with pytest.raises(TrainingError, match="array x has type object; encode it"):
         chunks.write(str(tmp_path), {"x": np.array([{}], dtype=object)}, 1)
 
 
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ("{", "cannot be read"),
-        ("[]", "cannot be read"),
-        ({"chunks": []}, "it names 0 chunks"),
-        ({"chunks": [["../x", 1, 1, ""]]}, "'../x' is no name of a file in its folder"),
-        ({"chunks": [["x", 0, 1, ""]]}, "0 of x is no count from 1"),
-        ({"chunks": [["x", 1, 2**40, ""]]}, "is no count from 1 to 4,294,967,296"),
-        ({"chunks": [["x", 1]]}, "cannot be read"),
+        ("{", "is invalid"),
+        ("[]", "is invalid"),
+        ({"chunks": []}, "expected 1 to 1,000,000 chunks, got 0"),
+        ({"chunks": [["../x", 1, 1, ""]]}, "the name of a file in its folder, got '../x'"),
+        ({"chunks": [["x", 0, 1, ""]]}, "x: expected an integer from 1"),
+        ({"chunks": [["x", 1, 2**40, ""]]}, "an integer from 1 to 4,294,967,296, got"),
+        ({"chunks": [["x", 1]]}, "is invalid"),
     ],
 )
 def test_an_index_that_says_what_cannot_be_is_refused(
@@ -204,14 +209,14 @@ def test_an_index_that_says_what_cannot_be_is_refused(
 
 def test_arrays_need_one_row_a_sample(tmp_path: Path) -> None:
     for arrays in ({}, {"x": np.ones(2), "y": np.ones(3)}, {"x": np.ones(0)}):
-        with pytest.raises(TrainingError, match="one row a sample"):
+        with pytest.raises(TrainingError, match="arrays of equal length"):
             chunks.write(str(tmp_path), arrays, 2)
 
 
 def test_what_torch_does_not_take_is_refused_when_it_is_written(tmp_path: Path) -> None:
     for arrays, message in (
-        ({"name": np.array(["a", "b"])}, "array name is of <U1: write numbers"),
-        ({"file": np.ones(2)}, "no array can be called file"),
+        ({"name": np.array(["a", "b"])}, "array name has type <U1; encode it"),
+        ({"file": np.ones(2)}, "array name file is reserved"),
         ({"x": 3.0}, "array x has no rows"),
     ):
         with pytest.raises(TrainingError, match=message):
@@ -235,8 +240,8 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     fetcher = Fetcher(fetch, keep=2)
     fetcher.want(5)
     assert begun.wait(10)
-    concurrent.futures.wait([fetcher._known[5]], timeout=10)
-    assert fetcher._known[5].done()
+    concurrent.futures.wait([fetcher._futures[5]], timeout=10)
+    assert fetcher._futures[5].done()
     assert fetcher.take(5)["x"] == 5
     assert fetcher.waited == 0
     fetcher.take(6)
@@ -257,7 +262,7 @@ def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
 
     fetcher = Fetcher(fetch)
     fetcher.prefetch_if_room(1)
-    concurrent.futures.wait([fetcher._known[1]], timeout=10)
+    concurrent.futures.wait([fetcher._futures[1]], timeout=10)
     assert fetcher.take(1)["x"] == 1
 
 

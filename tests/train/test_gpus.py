@@ -24,7 +24,7 @@ MEMORY = 4 << 30
 
 @pytest.mark.parametrize(
     ("workers", "share", "says"),
-    [(1, 1000, ""), (2, 500, "some share one): they meet by gloo, not by NCCL")],
+    [(1, 1000, ""), (2, 500, "has its own GPU (some share one)")],
 )
 def test_workers_learn_on_what_they_are_dealt(
     tmp_path: Path, workers: int, share: int, says: str

@@ -82,18 +82,18 @@ def test_chunks_come_back_as_they_were(folder: str) -> None:
 def test_what_others_put_there_is_not_trained_on(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "_DELAYS", (0.0,))
+    monkeypatch.setattr(chunks, "_BACKOFF_SECONDS", (0.0,))
     data = chunks.write(folder, ARRAYS, 3)
     there, path = importlib.import_module("fsspec.core").url_to_fs(folder)
     whole = there.cat_file(f"{path}/chunk-000001.npz")
     there.pipe_file(f"{path}/chunk-000001.npz", whole[:-1] + bytes([whole[-1] ^ 1]))
     there.rm(f"{path}/chunk-000002.npz")
     assert np.array_equal(data.fetch(0)["y"], [0, 1, 2])
-    with pytest.raises(TrainingError, match=r"chunk-000001\.npz cannot be read: it is not what"):
+    with pytest.raises(TrainingError, match=r"chunk-000001\.npz can't be read: its size or digest"):
         data.fetch(1)
-    with pytest.raises(TrainingError, match=r"chunk-000002\.npz cannot be read"):
+    with pytest.raises(TrainingError, match=r"chunk-000002\.npz can't be read"):
         data.fetch(2)
-    with pytest.raises(TrainingError, match=r"none: its index\.json cannot be read"):
+    with pytest.raises(TrainingError, match=r"none: its index\.json can't be read"):
         chunks.read(f"{folder}/none")
 
 

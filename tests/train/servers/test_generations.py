@@ -78,7 +78,7 @@ def test_a_backend_that_is_not_there_ends_every_process_at_once(tmp_path: Path) 
     }
     generation = Generation(tmp_path, scripts.count, 2, 1, **given)
     assert set(generation.ended().values()) == {1}
-    says = "torch has no backend 'pigeons' here; gloo works everywhere"
+    says = "backend 'pigeons' isn't available here; use gloo"
     assert generation.said().count(says) == 3
 
 

@@ -106,7 +106,7 @@ def test_a_storage_that_does_not_say_where_chunks_are_is_trained_on_all_the_same
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("requests")
-    monkeypatch.setattr(chunks, "_DELAYS", (0.0,))
+    monkeypatch.setattr(chunks, "_BACKOFF_SECONDS", (0.0,))
     recipe = scripts.counted(scripts.written(tmp_path), 2)
     with socket.create_server(("127.0.0.1", 0)) as nobody:  # closed again: nothing listens there
         port = nobody.getsockname()[1]
@@ -114,7 +114,7 @@ def test_a_storage_that_does_not_say_where_chunks_are_is_trained_on_all_the_same
     threads = Threads(recipe, Settings(), 2, 1)
     said = ""
     until = time.monotonic() + WAIT_LIMIT_SECONDS
-    while "chunks are assigned without regard to their location" not in said:
+    while "failed to read the locations of chunks" not in said:
         assert time.monotonic() < until, said
         time.sleep(0.01)
         said += capsys.readouterr().err
@@ -250,7 +250,7 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
             return compute(*given)
 
         slow._computed = slowly  # type: ignore[method-assign]
-        count = leader._count
+        count = leader._apply_everywhere
         most = [0]
 
         def watched(keys: Any) -> None:
@@ -259,7 +259,7 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
             most[0] = max(most[0], max(clocks, default=0) - min(clocks, default=0))
             count(keys)
 
-        leader._count = watched  # type: ignore[method-assign]
+        leader._apply_everywhere = watched  # type: ignore[method-assign]
         assert threads.run() == "done"
         apart.append(most[0])
         return threads.leader.measured.stalest
@@ -311,7 +311,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_nothing_but_a_stop(
         in said
     )
     assert said.count("failed to save a checkpoint after mini-batch") > 1
-    with pytest.raises(TrainingError, match=r"stopping, but mini-batch \d could not be saved"):
+    with pytest.raises(TrainingError, match=r"stopping, but mini-batch \d couldn't be saved"):
         stopped.run()
 
 
@@ -432,7 +432,7 @@ def test_workers_all_slower_than_the_patience_get_to_the_end(
     steps = recipe.steps(2).steps if synchronous else 6
     assert threads.leader.version == steps
     assert len(computed) <= 2 * 6 + 4
-    assert "was slow, not gone" in capfd.readouterr().err
+    assert "for a mini-batch that was reassigned" in capfd.readouterr().err
 
 
 def test_a_checkpoint_of_another_recipe_or_mode_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Atomic checkpoints of torch objects, written by one process or in pieces by all of them.
 
 They are `shadowprice.jobs` checkpoints: atomic, with a checksum, and the previous one is kept.
-Their content is a state written by `torch.save`. Loading it never runs code (`weights_only`).
+`torch.save` writes the content. Loading it never runs code (`weights_only`).
 
 If the state is sharded, each process first writes its piece, as a separate checkpoint in
 ``piece-N``. The leader writes its checkpoint last, with the digests of all pieces.
@@ -36,11 +36,11 @@ class Restored:
     Parameters
     ----------
     step : int
-        The step after which it was saved.
+        Number of steps done when it was saved.
     state : mapping
         The saved state.
     size : int
-        Its size in bytes.
+        Size of the state in bytes.
     """
 
     step: int
@@ -51,7 +51,7 @@ class Restored:
 
     @property
     def pieces(self) -> int:
-        """Number of pieces that belong to the checkpoint."""
+        """Number of pieces of the checkpoint."""
         return len(self._digests)
 
     def piece(self, number: int) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Restored:
 
 
 def packed(state: State, what: str = "a state") -> memoryview:
-    """Return a state (tensors, numbers, strings, and mappings and sequences of them) as bytes.
+    """Serialize a state of tensors, numbers, strings, and mappings and sequences of them.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def packed(state: State, what: str = "a state") -> memoryview:
     Raises
     ------
     TrainingError
-        If it contains anything else, such as numpy scalars, which can't be loaded again.
+        If the state contains anything else, such as numpy scalars, which couldn't be loaded.
     """
     stream = io.BytesIO()
     try:
@@ -92,23 +92,23 @@ def packed(state: State, what: str = "a state") -> memoryview:
         # torch first advises to load without `weights_only`; a later line names the type.
         reason = next((line for line in str(error).splitlines() if "GLOBAL" in line), str(error))
         raise TrainingError(
-            f"{what} is more than tensors, Python's own numbers, strings and mappings and "
-            f"sequences of them, and could not be read again: {reason.strip()}"
+            f"{what} can't be saved; use only tensors, Python numbers, strings, and mappings and "
+            f"sequences of them: {reason.strip()}"
         ) from error
     return stream.getbuffer()
 
 
 def unpacked(data: bytes) -> dict[str, Any]:
-    """Return the state from the bytes of `packed`, with tensors on the CPU; run no code.
+    """Deserialize the bytes from `packed`, with tensors on the CPU, without running code.
 
     Raises
     ------
     pickle.UnpicklingError
-        If it contains anything but data.
+        If the bytes contain anything but a mapping of plain data.
     """
     state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
-        raise pickle.UnpicklingError(f"a checkpoint of {type(state).__name__}, not of a mapping")
+        raise pickle.UnpicklingError(f"expected a mapping, got {type(state).__name__}")
     return state
 
 
@@ -124,14 +124,14 @@ def save(
     state : mapping
         State that `load` returns.
     directory : Path, optional
-        Target directory; by default the job's own.
+        Target directory; by default the job's checkpoint directory.
     digests : sequence of str, optional
-        Results of `save_shard` by number; the pieces must already be on disk.
+        Results of `save_shard` in order of their numbers; the pieces must be on disk.
 
     Raises
     ------
     OSError
-        If it cannot be written; earlier checkpoints are untouched.
+        If the checkpoint can't be written; earlier checkpoints remain.
     """
     data = packed({**state, _PIECES: list(digests)})
     jobs.save(step, data, directory)
@@ -150,7 +150,7 @@ def save_shard(step: int, number: int, state: State, directory: Path | None = No
     state : mapping
         State that `Restored.piece` returns.
     directory : Path, optional
-        Directory of the whole checkpoint; by default the job's own.
+        Directory of the whole checkpoint; by default the job's checkpoint directory.
     """
     data = packed(state)
     jobs.save(step, data, _folder(directory or jobs.current().checkpoint_dir, number))
@@ -163,7 +163,7 @@ def load(directory: Path | None = None) -> Restored | None:
     Parameters
     ----------
     directory : Path, optional
-        Directory to read; by default the job's own.
+        Directory to read; by default the job's checkpoint directory.
     """
     directory = directory or jobs.current().checkpoint_dir
     for checkpoint in jobs.saved(directory):
@@ -174,14 +174,14 @@ def load(directory: Path | None = None) -> Restored | None:
 
 
 def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Restored | None:
-    """Load on the leader and broadcast the result, so that all processes start from it.
+    """Load the newest checkpoint on the leader, and broadcast it to all processes.
 
-    Only the leader reads the directory here; other processes read it only for pieces.
+    Other processes read the directory only for pieces.
 
     Parameters
     ----------
     directory : Path, optional
-        Directory to read; by default the job's own.
+        Directory to read; by default the job's checkpoint directory.
     group : process group, optional
         Group of the broadcast; it must support CPU tensors.
     """
@@ -205,19 +205,19 @@ def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Rest
     return Restored(step, state, size, digests, directory)
 
 
-def _restored(found: jobs.Checkpoint, directory: Path) -> Restored | None:
+def _restored(checkpoint: jobs.Checkpoint, directory: Path) -> Restored | None:
     try:
-        state = unpacked(found.data)
+        state = unpacked(checkpoint.data)
         digests = tuple(str(value) for value in state.pop(_PIECES))
-    except Exception as error:  # valid, but saved by other code: reading it may raise anything
+    except Exception as error:  # saved by other code: reading it may raise anything
         reason = (str(error).splitlines() or [""])[0]
-        say(f"the checkpoint of step {found.step} was not made here, and is left out: {reason}")
+        say(f"ignoring the checkpoint of step {checkpoint.step}, saved by other code: {reason}")
         return None
     for number, digest in enumerate(digests):
-        if _piece(directory, number, found.step, digest) is None:
-            say(f"the checkpoint of step {found.step} is left out: piece {number} is damaged")
+        if _piece(directory, number, checkpoint.step, digest) is None:
+            say(f"ignoring the checkpoint of step {checkpoint.step}: piece {number} is damaged")
             return None
-    return Restored(found.step, state, len(found.data), digests, directory)
+    return Restored(checkpoint.step, state, len(checkpoint.data), digests, directory)
 
 
 def _piece(directory: Path, number: int, step: int, digest: str) -> bytes | None:

@@ -20,10 +20,10 @@ from shadowprice import jobs
 from shadowprice.training.errors import TrainingError
 
 PATIENCE: Final = timedelta(minutes=5)
-"""Timeout of processes for each other: for joining, and for every collective operation."""
+"""Timeout for joining, and of every collective operation."""
 
-_MORE: Final = timedelta(seconds=30)
-"""Extra time for NCCL, which ends a process at its timeout without an error message."""
+_NCCL_GRACE: Final = timedelta(seconds=30)
+"""Added to NCCL's timeout, at which it ends the process without an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Generation:
     Parameters
     ----------
     job : jobs.Job
-        Identity of the process within its job.
+        Identity of the process in its job.
     rank, world : int
-        Rank among all processes, and their number; workers come first, then parameter servers.
+        Rank of this process, and number of processes; workers come first, then parameter servers.
     address : str
-        Address of the rendezvous; empty for a process that is alone.
+        Address of the rendezvous; empty if this is the only process.
     """
 
     job: jobs.Job
@@ -52,28 +52,28 @@ class Generation:
 
 
 def current() -> Generation:
-    """Return the identity of this process from the environment; by default it is alone.
+    """Return the identity of this process from the environment; by default the only process.
 
     Raises
     ------
     TrainingError
-        If the environment is invalid, or names other processes without an address.
+        If the environment is invalid, or has other processes but no address.
     """
     job = jobs.current()
     try:
         rank = int(os.environ.get("RANK", "0"))
         world = int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError as error:
-        raise TrainingError(f"RANK and WORLD_SIZE are no numbers: {error}") from None
+        raise TrainingError(f"RANK and WORLD_SIZE must be integers: {error}") from None
     if not 0 <= rank < world:
-        raise TrainingError(f"RANK is {rank} and WORLD_SIZE {world}: no such process")
+        raise TrainingError(f"RANK: expected 0 to WORLD_SIZE - 1 = {world - 1}, got {rank}")
     if world == 1:
         return Generation(job, 0, 1, "")
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     if not address or not port:
         raise TrainingError(
             f"WORLD_SIZE is {world}, but MASTER_ADDR and MASTER_PORT are not set: start all "
-            "processes by a scheduler or by torchrun"
+            "processes with a scheduler or torchrun"
         )
     return Generation(job, rank, world, f"{address}:{port}")
 
@@ -88,45 +88,47 @@ def join_group(
     generation : Generation
         The generation to join.
     backend : str, optional
-        Backend of the group. By default it is NCCL if every process has a GPU of its own,
-        otherwise gloo.
+        Backend of the group; by default NCCL if every process has its own GPU, otherwise gloo.
     patience : timedelta, optional
         Timeout for joining and for all later collective operations.
 
     Raises
     ------
     TrainingError
-        If the other processes don't join in time, or torch lacks the backend here.
+        If the other processes don't join in time, or torch can't use the backend here.
     """
     if dist.is_initialized():
-        raise TrainingError("the process group already exists: join before anything else does")
+        raise TrainingError(
+            "the process group already exists; call join before other code creates one"
+        )
     if backend == "nccl" and not nccl_here():
         raise no_backend(backend)
     if generation.device.type == "cuda":
         torch.cuda.set_device(generation.device)
     if generation.address and _loopback(generation.address.rpartition(":")[0]):
-        # gloo resolves this machine's host name, which fails on some machines.
+        # Otherwise gloo resolves this machine's host name, which fails on some machines.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     rank, world = generation.rank, generation.world
     try:
-        store = _met(rank, world, patience)
-        backend = backend or _fitting(rank, world, store)
+        store = _rendezvous_store(rank, world, patience)
+        backend = backend or _choose_backend(rank, world, store)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("default_pg", store),
             rank=rank,
             world_size=world,
-            timeout=patience + _MORE if backend == "nccl" else patience,
+            timeout=patience + _NCCL_GRACE if backend == "nccl" else patience,
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise TrainingError(
-            f"process {rank} of {world} did not find the others at {generation.address}: {lines[0]}"
+            f"process {rank} of {world} failed to join the others at {generation.address}: "
+            f"{lines[0]}"
         ) from error
     hold(dist.group.WORLD)
 
 
-def _met(rank: int, world: int, patience: timedelta) -> Any:
+def _rendezvous_store(rank: int, world: int, patience: timedelta) -> Any:
     """Return the store for the rendezvous of all processes of a generation."""
     if world == 1:
         return dist.HashStore()
@@ -135,8 +137,8 @@ def _met(rank: int, world: int, patience: timedelta) -> Any:
     return store
 
 
-def _fitting(rank: int, world: int, store: Any) -> str:
-    """Return the backend that all processes can use; every process gets the same one."""
+def _choose_backend(rank: int, world: int, store: Any) -> str:
+    """Return the backend for all processes: NCCL if each has its own GPU, otherwise gloo."""
     own = _own_gpu()
     if world == 1:
         return "nccl" if own else "gloo"
@@ -147,14 +149,14 @@ def _fitting(rank: int, world: int, store: Any) -> str:
         return "nccl"
     if gpus and rank == 0:
         reason = f"{world - len(gpus)} have none" if len(gpus) < world else "some share one"
-        say(f"not every process has a GPU of its own ({reason}): they meet by gloo, not by NCCL")
+        say(f"using gloo, not NCCL, because not every process has its own GPU ({reason})")
     return "gloo"
 
 
 def _own_gpu() -> str:
-    """Return an identifier of this process's GPU, empty without one.
+    """Return an identifier of this process's GPU; empty if it has none.
 
-    NCCL refuses two processes on one GPU, and tells GPUs apart by these values.
+    It consists of the values by which NCCL detects, and refuses, two processes on one GPU.
     """
     if not nccl_here():
         return ""
@@ -165,7 +167,7 @@ def _own_gpu() -> str:
 
 
 def _machine() -> str:
-    """Return a name that is unique to this machine, because host names may repeat."""
+    """Return a unique name of this machine; host names may repeat."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -192,33 +194,32 @@ def nccl_here() -> bool:
 
 
 def no_backend(name: str) -> TrainingError:
-    """Return the error for a backend that torch lacks here."""
-    return TrainingError(f"torch has no backend {name!r} here; gloo works everywhere")
+    """Return the error for a backend that torch can't use here."""
+    return TrainingError(f"backend {name!r} isn't available here; use gloo")
 
 
 def hold(group: Any) -> None:
     """Keep a process group, or a tensor sent in one, alive until the process ends.
 
-    The destructor of a group waits for the group's threads. A thread may need Python's lock to
-    release the last tensor that it sent, while the caller of the destructor has that lock. This
-    deadlock would make some processes hang at exit, so held objects are never released.
+    The destructor of a group waits for the group's threads. A thread may need the GIL to release
+    the last tensor that it sent, while the caller of the destructor has the GIL. Some processes
+    would hang at exit in this deadlock, so held objects are never released.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-_newest: Final[deque[Any]] = deque(maxlen=16)
-"""The latest collective operations; see `wait_for`."""
+_latest_operations: Final[deque[Any]] = deque(maxlen=16)
+"""Latest collective operations; see `wait_for`."""
 
-hold(_newest)
+hold(_latest_operations)
 
 
 def wait_for(work: Any) -> None:
-    """Wait for a collective operation (``async_op=True``), and keep its object for a while.
+    """Wait for a collective operation (``async_op=True``), and keep a reference to it.
 
-    A gloo thread drops its reference a moment after the operation is done. The thread that drops
-    the last reference frees the tensors, which needs Python's lock. In an interpreter that is
-    shutting down no thread gets this lock, and the process aborts (SIGABRT). The reference kept
-    here makes sure that no gloo thread drops the last one.
+    A gloo thread drops its reference shortly after the operation is done. If that is the last one,
+    the thread frees the tensors, for which it needs the GIL. While the interpreter shuts down, no
+    thread gets the GIL, and the process aborts (SIGABRT). The reference kept here prevents that.
 
     Parameters
     ----------
@@ -226,7 +227,7 @@ def wait_for(work: Any) -> None:
         Result of `dist.all_reduce` and other collective operations.
     """
     work.wait()
-    _newest.append(work)
+    _latest_operations.append(work)
 
 
 def leave_group() -> None:

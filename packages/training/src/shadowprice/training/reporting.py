@@ -10,7 +10,7 @@ from shadowprice import jobs
 
 
 class Reporter:
-    """Send the newest report from a thread of its own; drop older reports that still wait.
+    """Sends the newest report in a thread of its own, and drops older unsent reports.
 
     ``every`` is the minimum number of seconds between two reports.
     """
@@ -25,11 +25,11 @@ class Reporter:
 
     @property
     def due(self) -> bool:
-        """Whether the last report is long enough ago."""
+        """Whether the next report is due."""
         return time.monotonic() >= self._next
 
     def report(self, minibatches: float, metrics: Mapping[str, float]) -> None:
-        """Send a report once the report in progress is sent."""
+        """Queue a report, which replaces any report that isn't being sent yet."""
         self._next = time.monotonic() + self._every
         with self._change:
             self._waiting = (minibatches, dict(metrics))
@@ -39,7 +39,7 @@ class Reporter:
             self._change.notify_all()
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Wait until every report is sent, at most some seconds; return whether it was."""
+        """Wait until every report is sent or the timeout ends; return whether all are sent."""
         with self._change:
             return self._change.wait_for(lambda: not (self._waiting or self._busy), seconds)
 

@@ -1,1 +1,1 @@
-"""Training in which all workers hold the model and add up their gradients."""
+"""Data-parallel training with all-reduce: every worker has the model."""

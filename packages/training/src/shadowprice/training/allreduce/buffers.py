@@ -1,4 +1,4 @@
-"""Model buffers: persistent state beside the parameters, as of batch normalisation."""
+"""Model buffers: persistent state besides the parameters, such as running means."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from shadowprice.training.generation import wait_for
 
 
 class Buffers:
-    """The persistent buffers of models, independent of which worker computed which part.
+    """The persistent buffers of models, whose values don't depend on the number of workers.
 
-    Every part begins with the buffers from before the step. After the step, the floating-point
+    Every part starts with the buffers from before the step. After the step, the floating-point
     buffers of all parts are averaged, weighted by share of the mini-batch. With batch
     normalisation, r becomes (1 - m) r + m s, where s is the mean of the parts' statistics. Integer
-    buffers (counts of batches) advance as in one part.
+    buffers, which count batches, advance as if the step had one part.
     """
 
     def __init__(self, models: Sequence[Any]) -> None:
         buffers = {id(buffer): buffer for model in models for buffer in _persistent(model)}
-        self._whole = [buffer for buffer in buffers.values() if not buffer.is_floating_point()]
+        self._integers = [buffer for buffer in buffers.values() if not buffer.is_floating_point()]
         self._floating = [buffer for buffer in buffers.values() if buffer.is_floating_point()]
-        self._whole_before: list[Any] = []
-        self._before: list[Any] = []
+        self._integers_before: list[Any] = []
+        self._floating_before: list[Any] = []
         self._changes: list[Any] = []
 
     def begin(self) -> None:
-        """Save the buffers at the beginning of a step."""
-        self._whole_before = [buffer.clone() for buffer in self._whole]
-        self._before = [buffer.clone() for buffer in self._floating]
+        """Copy the buffers at the start of a step."""
+        self._integers_before = [buffer.clone() for buffer in self._integers]
+        self._floating_before = [buffer.clone() for buffer in self._floating]
         self._changes = [torch.zeros_like(buffer) for buffer in self._floating]
 
     def reset(self) -> None:
-        """Restore the buffers from before the step, at the beginning of a part."""
+        """Restore the buffers from before the step, at the start of a part."""
         with torch.no_grad():
-            for buffer, before in zip(self._whole, self._whole_before, strict=True):
+            for buffer, before in zip(self._integers, self._integers_before, strict=True):
                 buffer.copy_(before)
-            for buffer, before in zip(self._floating, self._before, strict=True):
+            for buffer, before in zip(self._floating, self._floating_before, strict=True):
                 buffer.copy_(before)
 
     def add(self, weight: float) -> None:
-        """Add a part's change of the buffers. An unchanged value stays the same to the bit."""
+        """Add a part's changes of the buffers. Unchanged values stay bit-identical."""
         with torch.no_grad():
-            columns = zip(self._changes, self._floating, self._before, strict=True)
+            columns = zip(self._changes, self._floating, self._floating_before, strict=True)
             for change, buffer, before in columns:
                 change.add_(difference(buffer, before), alpha=weight)
 
@@ -56,17 +56,17 @@ class Buffers:
             for kind in dict.fromkeys(
                 (floating.dtype, floating.device) for floating in self._floating
             ):
-                alike = [
-                    number
-                    for number, floating in enumerate(self._floating)
+                indices = [
+                    index
+                    for index, floating in enumerate(self._floating)
                     if (floating.dtype, floating.device) == kind
                 ]
-                flat = torch.cat([self._changes[number].reshape(-1) for number in alike])
+                flat = torch.cat([self._changes[index].reshape(-1) for index in indices])
                 wait_for(dist.all_reduce(flat, async_op=True))
-                sizes = [self._floating[number].numel() for number in alike]
-                for number, change in zip(alike, flat.split(sizes), strict=True):
-                    buffer = self._floating[number]
-                    buffer.copy_(self._before[number] + change.view_as(buffer))
+                sizes = [self._floating[index].numel() for index in indices]
+                for index, change in zip(indices, flat.split(sizes), strict=True):
+                    buffer = self._floating[index]
+                    buffer.copy_(self._floating_before[index] + change.view_as(buffer))
 
 
 def _persistent(model: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Data-parallel training that resumes where the job was, and saves and exits on SIGTERM.
+"""Data-parallel training that resumes from the job's checkpoint, and saves on SIGTERM.
 
 .. code-block:: python
 
@@ -48,14 +48,14 @@ from shadowprice.training.reporting import Reporter
 from shadowprice.training.sampling import Order
 
 SAVE_EVERY: Final = 600.0
-"""Seconds between two checkpoints of a job that isn't interrupted."""
+"""Seconds between two checkpoints, in addition to those on SIGTERM."""
 
 REPORT_EVERY: Final = 2.0
 """Seconds between two reports."""
 
 
 class Run:
-    """A job's training within this generation; `join` creates it.
+    """Training of a job within this generation; `join` creates it.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class Run:
     total : int
         Steps of the whole training.
     done : int
-        Steps done since the job's beginning.
+        Steps done since the start of the job.
     loss : float or None
-        Loss of the newest step over its whole mini-batch; on GPUs, the loss that was reported last.
+        Loss of the latest step over its whole mini-batch; on GPUs, the latest reported loss.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Run:
         self._notes: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
         self._step: Step | None = None  # the current step
-        self._unfinished_step: Step | None = None  # the loop over its batches was left early
+        self._unfinished_step: Step | None = None  # its loop over batches was left early
         self._save_requested = False
         self._saved_at, self._saved_step = time.monotonic(), -1
 
@@ -112,7 +112,7 @@ class Run:
         """Device of this process."""
         return self.generation.device
 
-    # ---------------------------------------------------------------- setting up
+    # ---------------------------------------------------------------- setup
 
     def wrap(self, model: Any, **options: Any) -> Any:
         """Return a model whose gradients are averaged over the workers.
@@ -135,7 +135,7 @@ class Run:
         return wrapped
 
     def keep(self, **objects: Any) -> bool:
-        """Restore objects from the newest valid checkpoint, and include them in later ones.
+        """Restore objects from the newest valid checkpoint, and save them in later checkpoints.
 
         Parameters
         ----------
@@ -146,24 +146,24 @@ class Run:
         Returns
         -------
         bool
-            Whether there was a checkpoint.
+            Whether a checkpoint was restored.
 
         Raises
         ------
         TrainingError
-            If the checkpoint has another order of the data or other objects, or a checkpoint can't
-            hold the state of an object.
+            If the checkpoint has another order of the data or other objects, or if the state of an
+            object can't be saved.
         """
         if self._kept is not None:
             raise TrainingError("keep() was called twice; pass all objects in one call")
         if not objects:
             raise TrainingError("keep() needs at least the model and its optimizer")
-        self._kept = {name: _bare(value) for name, value in objects.items()}
+        self._kept = {name: _unwrapped(value) for name, value in objects.items()}
         _check_states(self._kept)
         restored = checkpoints.load_and_broadcast(group=self._group)
         if restored is not None:
             self._restore(restored)
-        # SIGTERM is handled only from here on; before, there is nothing to save.
+        # SIGTERM isn't handled earlier, because there was nothing to save.
         self._stop = jobs.StopSignal()
         self._run_collective(lambda: dist.barrier(group=self._group), "the beginning")
         if self.leads:
@@ -172,46 +172,47 @@ class Run:
         self._saved_at, self._saved_step = time.monotonic(), self.done
         return restored is not None
 
-    def _restore(self, found: checkpoints.Restored) -> None:
+    def _restore(self, checkpoint: checkpoints.Restored) -> None:
         assert self._kept is not None
-        self.order.check(found.state["order"])
-        states = found.state["kept"]
+        self.order.check(checkpoint.state["order"])
+        states = checkpoint.state["kept"]
         if states.keys() != self._kept.keys():
             raise TrainingError(
-                f"the checkpoint of step {found.step} holds {', '.join(sorted(states))}, this "
-                f"script keeps {', '.join(sorted(self._kept))}; keep the same, or begin a new job"
+                f"the checkpoint of step {checkpoint.step} holds {', '.join(sorted(states))}, this "
+                f"script keeps {', '.join(sorted(self._kept))}; keep the same objects, or "
+                "submit a new job"
             )
         for name, target in self._kept.items():
             try:
                 target.load_state_dict(states[name])
             except (RuntimeError, ValueError, KeyError) as error:
                 raise TrainingError(
-                    f"cannot restore {name} from the checkpoint of step {found.step}: {error}"
+                    f"can't restore {name} from the checkpoint of step {checkpoint.step}: {error}"
                 ) from error
-        # Set when the first step begins, because scripts clear gradients before.
-        self._gradients = found.state.get("gradients", {})
-        self.done, self.loss = found.step, found.state["loss"]
+        # Applied when the first step starts, because scripts clear gradients before it.
+        self._gradients = checkpoint.state.get("gradients", {})
+        self.done, self.loss = checkpoint.step, checkpoint.state["loss"]
 
     def note(self, **metrics: float) -> None:
         """Add metrics, such as an accuracy or a learning rate, to all later reports."""
         self._notes |= {name: float(value) for name, value in metrics.items()}
 
-    # ---------------------------------------------------------------- going on
+    # ---------------------------------------------------------------- steps
 
     def steps(
         self, data: Any, *, collate: Callable[[Any], Any] | None = None, **options: Any
     ) -> Iterator[Step]:
         """Yield the remaining steps.
 
-        After each step, all workers agree whether SIGTERM came; if so, they save and exit. The code
-        after the loop runs when all steps are done and saved.
+        After each step, all workers agree on whether SIGTERM came. If it did, they save and exit.
+        The code after the loop runs once all steps are done and saved.
 
         Parameters
         ----------
         data : Dataset
             A map-style data set: ``__len__`` and ``__getitem__``.
         collate : callable, optional
-            Function that makes a batch of several samples; by default torch's own.
+            Function that combines samples into a batch; by default torch's.
         **options
             For `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
         """
@@ -220,7 +221,7 @@ class Run:
         rank, world = self.generation.rank, self.generation.world
         remaining = range(self.done, self.total)
         loaded = batches(data, self.order, remaining, rank, world, collate=collate, **options)
-        buffers = Buffers([_bare(model) for model in self._models])
+        buffers = Buffers([_unwrapped(model) for model in self._models])
         _set_gradients(self._kept, self._gradients)
         self._gradients = {}
         for number in remaining:
@@ -240,7 +241,7 @@ class Run:
             self._run_collective(buffers.end, end)
             seed_all(self.order.key(number, 0, 2))  # for random numbers drawn between steps
             self.done, self._step = number + 1, None
-            self._after(step, end)
+            self._finish_step(step, end)
         self._finish()
 
     def _on_early_exit(self, step: Step) -> None:
@@ -254,8 +255,8 @@ class Run:
                 f"{step.number} unfinished"
             )
 
-    def _after(self, step: Step, end: str) -> None:
-        """Agree on whether to go on, then report and save if it is time."""
+    def _finish_step(self, step: Step, end: str) -> None:
+        """Agree on whether to continue, then report and save if due."""
         flags, on_cpu = self._agreement, self.device.type == "cpu"
         flags[0] = float(bool(self._stop))
         flags[1] = step.loss_sum if on_cpu else 0.0
@@ -273,14 +274,14 @@ class Run:
         if self.leads:
             jobs.note_step(self.done)
             if stopping or (reads_loss and (self._reporter.due or self.done == self.total)):
-                self._reporter.report(self.done, {**self._losses(), **self._notes})
+                self._reporter.report(self.done, {**self._loss_metrics(), **self._notes})
             waited = time.monotonic() - self._saved_at
             if not stopping and (self._save_requested or waited >= self._save_every):
                 self._save_if_possible()
         if stopping and self.done < self.total:
             self._save_and_exit()
 
-    def _losses(self) -> dict[str, float]:
+    def _loss_metrics(self) -> dict[str, float]:
         return {} if self.loss is None else {"loss": self.loss}
 
     def _all_reduce(self, numbers: Any) -> None:
@@ -306,21 +307,21 @@ class Run:
             )
             jobs.leave()
 
-    # ---------------------------------------------------------------- saving
+    # ---------------------------------------------------------------- checkpoints
 
     def save(self) -> None:
         """Save a checkpoint now, on the leader only.
 
-        During a step the kept objects are inconsistent. The checkpoint is then saved at the end of
-        the step, and a failure to write it is only logged.
+        If it is called during a step, when the kept objects are inconsistent, the checkpoint is
+        saved at the end of the step, and a write failure is only logged.
 
         Raises
         ------
         TrainingError
-            If nothing is kept yet, or the loop over the batches of a step was left early, so that
+            If `keep` wasn't called, or the loop over the batches of a step was left early, so that
             the kept objects may be ahead of the finished steps.
         OSError
-            If it cannot be written; earlier checkpoints are untouched.
+            If the checkpoint can't be written; earlier checkpoints remain.
         """
         if self._kept is None:
             message = "save() needs kept objects; call run.keep(model=..., optimizer=...) first"
@@ -366,9 +367,9 @@ class Run:
             try:
                 self._save()
             except OSError as error:
-                message = f"stopping, but step {self.done} could not be saved: {error}"
+                message = f"stopping, but step {self.done} couldn't be saved: {error}"
                 raise TrainingError(message) from error
-            jobs.note_saved(self.done)  # `_save` does nothing if the step was already on disk
+            jobs.note_saved(self.done)  # `_save` does nothing if this step is on disk
             say(f"stopping: saved after step {self.done} of {self.total}")
             self._reporter.flush()
         leave_group()
@@ -398,39 +399,39 @@ def join(
     backend: str | None = None,
     patience: float = PATIENCE.total_seconds(),
 ) -> Run:
-    """Join the other workers of this generation, and return their common training.
+    """Join the other workers of this generation, and return the training run.
 
     All random numbers are seeded, so that all workers create the same model.
 
     Parameters
     ----------
     samples : int
-        Samples of the data set.
+        Number of samples in the data set.
     batch : int
-        Samples of a mini-batch, over all workers together.
+        Samples per mini-batch, summed over all workers.
     epochs, steps : int
         Length of the training; exactly one of the two.
     parts : int, optional
-        Parts of a mini-batch that are computed one at a time: 8, or the mini-batch's number of
-        samples if that is smaller. More workers than parts are of no use.
+        Number of parts of a mini-batch; a worker computes its parts one by one. By default 8, or
+        the number of samples in a mini-batch if that is smaller. Workers beyond it are idle.
     seed : int, optional
-        Seed of the order of the data and of all random numbers.
+        Random seed of the data order and of all other random numbers.
     shuffle : bool, optional
-        Whether every epoch has an order of its own.
+        Whether to shuffle the samples in every epoch.
     whole : bool, optional
         Whether to drop an incomplete last mini-batch of an epoch.
     save_every, report_every : float, optional
         Seconds between two checkpoints, and between two reports.
     backend : str, optional
-        Backend of the process group; by default NCCL if every process has a GPU of its own,
-        otherwise gloo.
+        Backend of the process group; by default NCCL if every process has its own GPU, otherwise
+        gloo.
     patience : float, optional
         Timeout of workers for each other, in seconds.
 
     Raises
     ------
     TrainingError
-        If a number is out of range, the job has parameter servers, or the others don't join.
+        If a number is out of range, the job has parameter servers, or another worker doesn't join.
     """
     if (epochs is None) == (steps is None):
         raise TrainingError("expected exactly one of epochs and steps")
@@ -446,11 +447,11 @@ def join(
             f"{generation.job.ps}; remove `ps` from the job file"
         )
     if generation.rank == 0 and generation.world > order.parts:
-        say(f"{generation.world} workers share {order.parts} parts: raise parts, or lower workers")
+        say(f"{generation.world} workers for {order.parts} parts: raise parts, or lower workers")
     timeout = timedelta(seconds=patience)
     join_group(generation, backend=backend, patience=timeout)
     group = None
-    if dist.get_backend() != "gloo":  # agreement between workers never waits for a GPU
+    if dist.get_backend() != "gloo":  # so that agreement between workers never waits for a GPU
         group = dist.new_group(backend="gloo", timeout=timeout)
         hold(group)
     seed_all(order.key(0, 0, 3))
@@ -459,12 +460,12 @@ def join(
     )
 
 
-def _bare(model: Any) -> Any:
+def _unwrapped(model: Any) -> Any:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def _gradients(kept: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return gradients that a later step is to add to; empty if they are cleared.
+    """Return the gradients that later steps accumulate into; empty if they are cleared.
 
     They are equal on all workers at the end of a step, so one worker saves them for all.
     """
@@ -492,6 +493,6 @@ def _check_states(kept: dict[str, Any]) -> None:
     for name, target in kept.items():
         if not (hasattr(target, "state_dict") and hasattr(target, "load_state_dict")):
             kind = type(target).__name__
-            raise TrainingError(f"{name} is a {kind}, which has no state_dict: it cannot be kept")
+            raise TrainingError(f"can't keep {name}: {kind} has no state_dict")
         if not isinstance(target, torch.nn.Module):
             checkpoints.packed({name: target.state_dict()}, f"the state of {name}")

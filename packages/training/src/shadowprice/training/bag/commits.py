@@ -1,9 +1,9 @@
-"""Directory of a bag: results and files of its tasks, each committed atomically and once.
+"""Directory of a bag: results and files of its tasks, each committed once, atomically.
 
 ::
 
     bag.json                identity of the bag
-    token                   the largest token that was ever granted
+    token                   the largest token granted so far
     task-000012/            a finished task: the files of its copy, and result.pickle
     .copies/                files of copies that have not won
 """
@@ -32,9 +32,9 @@ class Commits:
     Raises
     ------
     TrainingError
-        If it contains another bag or other files, or another process uses it.
+        If the directory contains another bag or other files, or another process uses it.
     OSError
-        If it can't be written.
+        If the directory can't be written.
     """
 
     def __init__(self, path: Path, function: Callable[..., Any], payloads: Sequence[bytes]) -> None:
@@ -43,7 +43,7 @@ class Commits:
         content = hashlib.sha256()
         for payload in payloads:
             content.update(hashlib.sha256(payload).digest())
-        own = {
+        identity = {
             "format": _FORMAT,
             "function": f"{function.__module__}.{getattr(function, '__qualname__', function)}",
             "tasks": len(payloads),
@@ -53,11 +53,11 @@ class Commits:
         self._lock = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._know(own)
+            self._check_identity(identity)
         except BlockingIOError as error:
             os.close(self._lock)
             raise TrainingError(
-                f"{path}: another process runs a bag in it; wait for it, or give another directory"
+                f"{path}: in use by another process; wait for its end, or give another directory"
             ) from error
         except BaseException:
             os.close(self._lock)
@@ -66,22 +66,22 @@ class Commits:
         self._copies.mkdir()
         self._token = self._last_token()
 
-    def _know(self, own: dict[str, object]) -> None:
+    def _check_identity(self, identity: dict[str, object]) -> None:
         file = self._path / "bag.json"
         try:
             stored = json.loads(file.read_text())
         except FileNotFoundError:
             if any(self._path.iterdir()):
                 raise TrainingError(
-                    f"{self._path}: contains files of no bag; give a new or empty directory"
+                    f"{self._path}: contains files, but no bag; give a new or empty directory"
                 ) from None
-            _write(file, json.dumps(own).encode())
+            _write(file, json.dumps(identity).encode())
             return
         except ValueError:
             stored = None
-        if stored != own:
+        if stored != identity:
             raise TrainingError(
-                f"{self._path}: contains results of another function or other tasks; "
+                f"{self._path}: contains a bag with another function or other tasks; "
                 "give another directory, or remove this one"
             )
 
@@ -100,21 +100,21 @@ class Commits:
             If a result can't be read.
         """
         results = {}
-        for entry in sorted(self._path.glob("task-*")):
-            file = entry / RESULT
+        for folder in sorted(self._path.glob("task-*")):
+            file = folder / RESULT
             try:
-                results[int(entry.name[5:])] = pickle.loads(file.read_bytes())
-            except FileNotFoundError:  # removed by the user, so that the task runs again
+                results[int(folder.name[5:])] = pickle.loads(file.read_bytes())
+            except FileNotFoundError:  # the user removed it to run the task again
                 continue
             except Exception as error:  # damaged, or of a missing class: it may raise anything
                 raise TrainingError(
                     f"{file}: can't be read ({type(error).__name__}: {error}); "
-                    f"remove {entry.name} to have that task run again"
+                    f"remove {folder.name} to run that task again"
                 ) from error
         return results
 
     def scratch(self, task: int, copy: int) -> Path:
-        """Create a copy's own directory."""
+        """Create the directory of a copy."""
         path = self._copies / f"{task}-{copy}"
         path.mkdir()
         return path
@@ -125,23 +125,23 @@ class Commits:
         _write(self._path / "token", str(self._token).encode())
         return self._token
 
-    def refused(self, scratch: Path) -> str:
-        """Return the reason why a copy's files can't be committed, empty if they can."""
+    def refusal_reason(self, scratch: Path) -> str:
+        """Return why a copy's files can't be committed; empty if they can."""
         if not scratch.is_dir() or scratch.is_symlink():
-            return "it removed its own attempt.directory, which is kept with the result"
+            return "it removed its attempt.directory, which is stored with the result"
         if os.path.lexists(scratch / RESULT):
-            return f"it wrote {RESULT} in attempt.directory, where its result belongs: rename it"
+            return f"it wrote {RESULT} in attempt.directory; that name is reserved: rename the file"
         return ""
 
     def commit(self, task: int, scratch: Path, result: bytes) -> None:
-        """Make a copy's directory the task's atomically, after its content is on disk."""
+        """Sync a copy's directory to disk, then rename it atomically to the task's directory."""
         (scratch / RESULT).write_bytes(result)
-        for folder, _, files in os.walk(scratch):
+        for parent, _, files in os.walk(scratch):
             for name in files:
-                _sync(Path(folder, name))
-            _sync(Path(folder))
+                _sync(Path(parent, name))
+            _sync(Path(parent))
         target = self._path / f"task-{task:06d}"
-        shutil.rmtree(target, ignore_errors=True)  # left if the user removed only the result
+        shutil.rmtree(target, ignore_errors=True)  # exists if the user removed only the result
         scratch.rename(target)
         _sync(self._path)
 
@@ -151,7 +151,7 @@ class Commits:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def close(self) -> None:
-        """Release the directory for other processes."""
+        """Remove the copies' files, and unlock the directory."""
         if self._lock >= 0:
             shutil.rmtree(self._copies, ignore_errors=True)
             os.close(self._lock)

@@ -1,4 +1,4 @@
-"""Processes that run copies, and bags that run on these processes."""
+"""The pool of worker processes that runs bags of tasks."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from shadowprice.training.errors import TrainingError
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-MOST: Final = 4096
-"""Limit of the processes at once, because each takes four descriptors."""
+MAX_PROCESSES: Final = 4096
+"""Maximum number of processes at once; each takes four file descriptors."""
 
-_PATIENCE: Final = 60.0
-"""Timeout of a process for importing the function, in seconds."""
+_READY_TIMEOUT_SECONDS: Final = 60.0
+"""Timeout of a new process, which first imports the function."""
 
 
 class Worker:
-    """One process that runs copies of a pickled function, one after the other."""
+    """A process that runs copies of tasks one after the other, with one pickled function."""
 
     def __init__(self, function: bytes) -> None:
         context = multiprocessing.get_context("forkserver")
         self.connection, child_connection = context.Pipe()
-        # Nothing is written to it: end of file shows the child that this process is gone.
+        # This pipe carries no data: the child reads end of file when this process ends.
         child_lifeline, self._lifeline = context.Pipe(duplex=False)
         self.ready = False
         self.process: ForkServerProcess = context.Process(
@@ -61,18 +61,20 @@ class Worker:
         Raises
         ------
         TrainingError
-            If it can't import the function, or dies before.
+            If it can't import the function, dies or times out.
         """
         if self.ready:
             return
         try:
-            if not self.connection.poll(_PATIENCE):
-                raise TrainingError(f"a process was not ready after {_PATIENCE:g} seconds")
+            if not self.connection.poll(_READY_TIMEOUT_SECONDS):
+                raise TrainingError(
+                    f"a process was not ready after {_READY_TIMEOUT_SECONDS:g} seconds"
+                )
             kind, _, text = self.connection.recv()
         except EOFError:
-            raise TrainingError(f"a process could not begin: it {self.death()}") from None
+            raise TrainingError(f"a process failed to start: it {self.death()}") from None
         if kind != READY:
-            raise TrainingError(f"a process could not import the function: {text}")
+            raise TrainingError(f"a process failed to import the function: {text}")
         self.ready = True
 
     def death(self) -> str:
@@ -104,20 +106,20 @@ class Workers:
     """A pool of processes for the tasks of a function; bags run on it one after the other.
 
     The processes come from a fork server that starts before any thread. So the function, its tasks
-    and its results have to be picklable: use a module's function, not a lambda. A script has to
-    guard its own code with ``if __name__ == "__main__":``. ``processes`` is the maximum at once.
+    and its results must be picklable: use a module's function, not a lambda. A script must guard
+    its own code with ``if __name__ == "__main__":``. ``processes`` is the maximum at once.
 
     Raises
     ------
     TrainingError
-        If the function can't be pickled, or the number is out of range.
+        If the function can't be pickled, or ``processes`` is out of range.
     """
 
     def __init__(self, function: Callable[[Any], Any], processes: int) -> None:
-        if not 1 <= processes <= MOST:
-            raise TrainingError(f"processes: {processes}; write a number from 1 to {MOST}")
+        if not 1 <= processes <= MAX_PROCESSES:
+            raise TrainingError(f"processes: expected 1 to {MAX_PROCESSES}, got {processes}")
         self._function = function
-        self._pickled = _pickled(function, "function")
+        self._pickled_function = _pickle(function, "function")
         self._processes = processes
         self._idle: list[Worker] = []
         nursery.begin(getattr(function, "__module__", None) or "__main__")
@@ -152,20 +154,20 @@ class Workers:
     ) -> Outcome:
         """Run the function over tasks, in copies.
 
-        No copy runs on after the call, even after an exception or Ctrl-C. Results committed to the
-        directory stay, and another run there goes on from them.
+        No copy outlives the call, even after an exception or Ctrl-C. Results committed to the
+        directory remain, and the next run in the directory resumes from them.
 
         Parameters
         ----------
         copies : int, sequence of int, or Planner
-            Copies with which each task starts, or their planner.
+            Number of copies of each task at its start, or a planner that chooses it.
         deadline : float, optional
-            Seconds until every task is to be done. Time begins when all processes are ready.
+            Seconds until every task must be done, from the moment when all processes are ready.
         retries : int
-            Failures allowed for each task. A copy fails if it raises or its process dies. While
-            another copy of the task runs, one more failure does not end the task.
+            Maximum failures of a task before it fails itself. A copy fails if it raises or its
+            process dies. A task doesn't fail while another copy of it runs.
         keep_going : bool
-            Whether the other tasks go on after one has failed; see `Outcome.failed`.
+            Whether to continue with the other tasks after one failed; see `Outcome.failed`.
         directory : path, optional
             Directory for results and files of finished tasks.
         progress : callable, optional
@@ -179,18 +181,18 @@ class Workers:
         TaskFailedError
             If a task failed more often than allowed, unless ``keep_going``.
         """
-        listed = list(tasks)
+        task_list = list(tasks)
         if retries < 0:
-            raise TrainingError(f"retries: {retries}; write 0 or more")
-        payloads = [_pickled(task, f"tasks[{index}]") for index, task in enumerate(listed)]
+            raise TrainingError(f"retries: expected 0 or more, got {retries}")
+        payloads = [_pickle(task, f"tasks[{index}]") for index, task in enumerate(task_list)]
         store = None
         if directory is not None:
             store = Commits(Path(directory), self._function, payloads)
         try:
             finished = store.done() if store is not None else {}
-            remaining = [task for task in range(len(listed)) if task not in finished]
+            remaining = [task for task in range(len(task_list)) if task not in finished]
             planner = copies if isinstance(copies, Planner) else StatedCopies(copies)
-            plan = planner.plan(len(listed), remaining, self._processes, deadline)
+            plan = planner.plan(len(task_list), remaining, self._processes, deadline)
             run = Run(
                 self, plan, payloads, remaining, finished,
                 retries=retries, keep_going=keep_going, store=store, progress=progress,
@@ -208,8 +210,8 @@ class Workers:
         return self._processes
 
     def prepare(self, count: int) -> None:
-        """Make a number of processes ready, so that their tasks can begin at the same time."""
-        fresh = [Worker(self._pickled) for _ in range(count - len(self._idle))]
+        """Make a number of idle processes ready, so that their tasks can start together."""
+        fresh = [Worker(self._pickled_function) for _ in range(count - len(self._idle))]
         self._idle.extend(fresh)
         try:
             for worker in self._idle:
@@ -218,13 +220,13 @@ class Workers:
             self.close()
             raise
 
-    def take(self) -> Worker:
-        """Return a process that can take a task."""
+    def acquire(self) -> Worker:
+        """Take an idle process from the pool; start one if there is none."""
         if not self._idle:
             self.prepare(1)
         return self._idle.pop()
 
-    def give(self, worker: Worker) -> None:
+    def release(self, worker: Worker) -> None:
         """Return a process to the pool after its task."""
         self._idle.append(worker)
 
@@ -234,10 +236,10 @@ def _kill_all(workers: list[Worker]) -> None:
         workers.pop().kill()
 
 
-def _pickled(value: object, place: str) -> bytes:
+def _pickle(value: object, location: str) -> bytes:
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise TrainingError(
-            f"{place}: can't be pickled ({error}); use values, and functions of a module"
+            f"{location}: can't be pickled ({error}); use plain values and a module's functions"
         ) from error

@@ -1,9 +1,9 @@
-"""The data set, in chunks on any storage that fsspec reaches: a directory, S3, HDFS.
+"""The data set, in chunks on any storage that fsspec supports: a directory, S3, HDFS.
 
 A data set is a folder with chunks and ``index.json``. The index has the names, samples, sizes and
 digests of the chunks. A chunk has named arrays with one row per sample, as `numpy.savez` writes
-them. Every read chunk is compared with the index, so a torn or changed one never enters training.
-Reads from storage that fails or is slow are retried.
+them. Every chunk is compared with the index when it is read, so a torn or changed chunk never
+enters training. Failed reads are retried.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ MAX_INDEX_BYTES: Final = 64 << 20
 MAX_CHUNK_BYTES: Final = 4 << 30
 """Limit of a chunk, in bytes."""
 
-CHUNKS: Final = 1_000_000
+MAX_CHUNKS: Final = 1_000_000
 """Limit of the chunks of a data set."""
 
-_BY_JAVA: Final = ("hdfs", "viewfs")
-"""Protocols that pyarrow reads by Hadoop's library, with a JVM in this process."""
+_JVM_PROTOCOLS: Final = ("hdfs", "viewfs")
+"""Protocols for which pyarrow starts a JVM in this process, with Hadoop's library."""
 
-_NAMENODE: Final = "webhdfs://"
-"""Start of the addresses that report locations: those of HDFS over HTTP."""
+_WEBHDFS: Final = "webhdfs://"
+"""Scheme of HDFS over HTTP, which reports the locations of chunks."""
 
 _NO_RACK: Final = "/default-rack"
 """Rack that HDFS reports for every host if it doesn't know the racks."""
 
-_DELAYS: Final = (0.1, 0.5, 2.0, 5.0)
-"""Backoff before each retry of a read, in seconds."""
+_BACKOFF_SECONDS: Final = (0.1, 0.5, 2.0, 5.0)
+"""Backoff before each retry of a read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +113,21 @@ class DataSet:
         def attempt() -> Arrays:
             content = _read(self.url, chunk.file, chunk.size, self.options)
             if len(content) != chunk.size or hashlib.sha256(content).hexdigest() != chunk.digest:
-                raise OSError(f"it is not what {INDEX} says: torn, or changed since")
+                raise OSError(
+                    f"its size or digest differs from {INDEX}: the file is torn, or was changed"
+                )
             try:
-                return _unpacked(content, chunk.samples)
+                return _load_arrays(content, chunk.samples)
             except (ValueError, BadZipFile, KeyError) as error:
                 raise TrainingError(f"chunk {what}: {error}") from error
 
-        arrays: Arrays = _insistently(attempt, f"chunk {what}")
+        arrays: Arrays = _with_retries(attempt, f"chunk {what}")
         return arrays
 
     @property
     def has_locations(self) -> bool:
-        """Whether the storage reports where chunks are."""
-        return self.namenode != "" or self.url.startswith(_NAMENODE)
+        """Whether the storage reports the locations of chunks."""
+        return self.namenode != "" or self.url.startswith(_WEBHDFS)
 
     def locations(self, number: int) -> list[list[Replica]]:
         """Return the replicas of each block of a chunk; none if the storage doesn't report them.
@@ -143,28 +145,28 @@ class DataSet:
             system, folder = _storage(self.url, self.options)
             if self.namenode:
                 system, _ = _storage(self.namenode, {})
-            # fsspec has no public method for this, but its session has the credentials.
+            # fsspec has no public method for this; its session has the credentials.
             response = system._call("GET_BLOCK_LOCATIONS", path=f"{folder}/{file}")
             blocks = response.json()["LocatedBlocks"]["locatedBlocks"]
             return [[_replica(entry) for entry in block["locations"]] for block in blocks]
 
-        locations: list[list[Replica]] = _insistently(
+        locations: list[list[Replica]] = _with_retries(
             attempt, f"data set {self.url}: the location of {file}"
         )
         return locations
 
 
 def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options: Any) -> DataSet:
-    """Write a data set in chunks; the index comes last, so no partial data set is visible.
+    """Write a data set in chunks. The index is written last, so no partial data set is visible.
 
     Parameters
     ----------
     url : str
         Folder of the data set.
     arrays : mapping of str to array
-        Arrays that make up a sample, all with one row per sample.
+        Arrays by name, all with one row per sample.
     samples : int
-        Samples of a chunk; the last may have fewer.
+        Samples per chunk; the last chunk may have fewer.
     **options
         Options of fsspec.
 
@@ -172,7 +174,7 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
     ------
     TrainingError
         If there are no samples, the arrays differ in length or contain anything but numbers, or no
-        installed package reaches the storage.
+        installed package supports the storage.
     """
     try:
         arrays = {name: _numbers(name, array) for name, array in arrays.items()}
@@ -180,7 +182,9 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
         raise TrainingError(f"data set {url}: {error}") from error
     counts = {len(array) for array in arrays.values()}
     if len(counts) != 1 or 0 in counts or samples < 1:
-        raise TrainingError("a data set is arrays with one row a sample, and one sample at least")
+        raise TrainingError(
+            "expected arrays of equal length with at least one row, and samples >= 1"
+        )
     (count,) = counts
     system, folder = _storage(url, options)
     system.makedirs(folder, exist_ok=True)
@@ -208,41 +212,41 @@ def read(url: str, *, namenode: str = "", **options: Any) -> DataSet:
         Folder of the data set.
     namenode : str, optional
         Address of HDFS over HTTP, such as ``webhdfs://name:9870``, for a folder in ``hdfs://``. It
-        reports which hosts have a chunk, and their workers then get it. A folder in ``webhdfs://``
-        needs no other address.
+        reports the hosts that have a chunk, and workers on these hosts get it first. A folder in
+        ``webhdfs://`` needs no other address.
     **options
         Options of fsspec.
 
     Raises
     ------
     TrainingError
-        If the index is missing or invalid, no installed package reaches the storage, or
+        If the index is missing or invalid, no installed package supports the storage, or
         ``namenode`` isn't an address of HDFS over HTTP.
     """
-    if namenode and not namenode.startswith(_NAMENODE):
+    if namenode and not namenode.startswith(_WEBHDFS):
         raise TrainingError(
-            f"data set {url}: expected namenode {_NAMENODE}HOST:PORT, got {namenode!r}"
+            f"data set {url}: expected namenode {_WEBHDFS}HOST:PORT, got {namenode!r}"
         )
-    content = _insistently(
+    content = _with_retries(
         lambda: _read(url, INDEX, MAX_INDEX_BYTES, options), f"data set {url}: its {INDEX}"
     )
     if len(content) > MAX_INDEX_BYTES:
         raise TrainingError(f"data set {url}: its {INDEX} is larger than {MAX_INDEX_BYTES:,} bytes")
     try:
         chunks = tuple(_chunk(*entry) for entry in json.loads(content)["chunks"])
-        if not 1 <= len(chunks) <= CHUNKS:
-            raise ValueError(f"it names {len(chunks):,} chunks; 1 to {CHUNKS:,} are possible")
+        if not 1 <= len(chunks) <= MAX_CHUNKS:
+            raise ValueError(f"expected 1 to {MAX_CHUNKS:,} chunks, got {len(chunks):,}")
     except (ValueError, TypeError, KeyError) as error:
-        raise TrainingError(f"data set {url}: its {INDEX} cannot be read: {error}") from error
+        raise TrainingError(f"data set {url}: its {INDEX} is invalid: {error}") from error
     return DataSet(url, chunks, options, namenode)
 
 
 def _chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
     if not isinstance(file, str) or "/" in file or file in {"", ".", ".."}:
-        raise ValueError(f"{file!r} is no name of a file in its folder")
+        raise ValueError(f"expected the name of a file in its folder, got {file!r}")
     for value, maximum in ((samples, 2**40), (size, MAX_CHUNK_BYTES)):
         if not isinstance(value, int) or not 1 <= value <= maximum:
-            raise ValueError(f"{value!r} of {file} is no count from 1 to {maximum:,}")
+            raise ValueError(f"{file}: expected an integer from 1 to {maximum:,}, got {value!r}")
     return Chunk(file, samples, size, str(digest))
 
 
@@ -251,11 +255,11 @@ def _replica(entry: Mapping[str, Any]) -> Replica:
     return Replica(str(entry["hostName"]), str(entry["ipAddr"]), "" if rack == _NO_RACK else rack)
 
 
-def _read(url: str, name: str, most: int, options: Mapping[str, Any]) -> bytes:
-    """Return a file's content, truncated to one byte more than the limit ``most``."""
+def _read(url: str, name: str, max_bytes: int, options: Mapping[str, Any]) -> bytes:
+    """Return a file's content, truncated to one byte more than ``max_bytes``."""
     system, folder = _storage(url, options)
     with system.open(f"{folder}/{name}", "rb") as stream:
-        content: bytes = stream.read(most + 1)
+        content: bytes = stream.read(max_bytes + 1)
     return content
 
 
@@ -265,11 +269,10 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     Raises
     ------
     TrainingError
-        If no installed package reaches it. A retry can't help then, unlike with a storage that is
-        unreachable for a while.
+        If no installed package supports it. `_with_retries` doesn't retry this error.
     """
-    if any(f"{scheme}://" in url for scheme in _BY_JAVA):
-        _keep_signals()
+    if any(f"{scheme}://" in url for scheme in _JVM_PROTOCOLS):
+        _disable_jvm_signals()
     try:
         result: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
@@ -277,27 +280,29 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         protocol = fsspec.utils.get_protocol(url)
         implementation = known_implementations.get(protocol, {})
         reason = implementation.get("err", str(error))
-        raise TrainingError(f"data set {url}: nothing here reads it: {reason}") from error
+        raise TrainingError(
+            f"data set {url}: no installed package supports it: {reason}"
+        ) from error
     except ValueError as error:
-        raise TrainingError(f"data set {url}: no such storage: {error}") from error
+        raise TrainingError(f"data set {url}: unknown storage: {error}") from error
     return result
 
 
-def _keep_signals() -> None:
-    """Make the JVM of Hadoop's library leave signals alone.
+def _disable_jvm_signals() -> None:
+    """Disable the signal handlers of the JVM that Hadoop's library starts.
 
-    On SIGTERM it would end the process at once, with the exit status of a job that has saved.
+    On SIGTERM they would end the process at once, with the exit status of a job that has saved.
     """
     arguments = os.environ.get("LIBHDFS_OPTS", "").split()
     if "-Xrs" not in arguments:
         os.environ["LIBHDFS_OPTS"] = " ".join([*arguments, "-Xrs"])
 
 
-def _unpacked(content: bytes, samples: int) -> Arrays:
+def _load_arrays(content: bytes, samples: int) -> Arrays:
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         arrays = {name: _numbers(name, stored[name]) for name in stored.files}
     if not arrays or any(len(array) != samples for array in arrays.values()):
-        raise ValueError(f"its arrays do not have {samples} rows, as {INDEX} says")
+        raise ValueError(f"expected arrays with {samples} rows, as in {INDEX}")
     return arrays
 
 
@@ -311,17 +316,17 @@ def _numbers(name: str, array: Any) -> NDArray[Any]:
     """
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "biufc":
-        raise ValueError(f"its array {name} is of {numbers.dtype}: write numbers, also for texts")
+        raise ValueError(f"array {name} has type {numbers.dtype}; encode it as numbers")
     if not numbers.ndim:
-        raise ValueError(f"its array {name} has no rows")
+        raise ValueError(f"array {name} has no rows")
     if name in {"file", "allow_pickle"}:
-        raise ValueError(f"no array can be called {name}: give it another name")
+        raise ValueError(f"array name {name} is reserved by numpy.savez; rename the array")
     return numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
 
 
-def _insistently(attempt: Any, what: str) -> Any:
-    """Return the result of an attempt, with retries after failures of the storage."""
-    for delay in (*_DELAYS, None):
+def _with_retries(attempt: Any, what: str) -> Any:
+    """Return the result of an attempt; retry failures of the storage with backoff."""
+    for delay in (*_BACKOFF_SECONDS, None):
         try:
             return attempt()
         except TrainingError:
@@ -329,6 +334,6 @@ def _insistently(attempt: Any, what: str) -> Any:
         except Exception as error:  # each storage raises errors of its own type
             if delay is None:
                 reason = str(error) or type(error).__name__
-                raise TrainingError(f"{what} cannot be read: {reason}") from error
+                raise TrainingError(f"{what} can't be read: {reason}") from error
             time.sleep(delay)
     raise AssertionError("unreachable")  # pragma: no cover

@@ -1,4 +1,4 @@
-"""The leading server: assigns work, decides what counts, saves, reports."""
+"""The leader: the parameter server that assigns work, accepts gradients, saves and reports."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.server import Server
 from shadowprice.training.servers.shard import Shard, State, gathered
 
-_LOOK: float = 0.2
+_POLL_SECONDS: float = 0.2
 """Seconds between two checks of deadlines and of the stop signal."""
 
-_LINGER: float = 10.0
-"""Timeout of a finished leader for workers that never came, in seconds."""
+_LEAVE_TIMEOUT_SECONDS: float = 10.0
+"""Timeout for workers that never connect, or are silent, after training has finished."""
 
 
 class Leader(Server):
-    """The first server.
+    """The first parameter server, which supervises the job.
 
-    A gradient counts when its commit is accepted under one lock, which fixes one order for all
-    servers. Each server applies the same gradients in the same order. So the servers' states at one
-    version fit together: they include the same mini-batches.
+    A gradient counts once its commit is accepted. Commits are accepted under one lock, so all
+    servers apply the same gradients in the same order. The states of all servers at one version
+    therefore include the same mini-batches.
 
-    ``servers`` includes this one, ``workers`` is the expected number, ``state`` is that of a
-    checkpoint, and ``device`` is as in `Shard`.
+    ``servers`` is the number of servers including this one, ``workers`` the expected number of
+    workers, and ``state`` the state of a checkpoint. ``device`` is as in `Shard`.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class Leader(Server):
         self._localities = localities
         self._workers = workers
         self._live: set[int] = set()
-        self._came: set[int] = set()
+        self._joined: set[int] = set()
         self._last_requests: dict[int, float] = {}
         self._waiting: set[int] = set()
-        """Workers that wait here, for an assignment or for slower workers."""
-        self._patience = settings.patience
+        """Workers whose request waits for an assignment or for slower workers."""
+        self._timeout = settings.patience
         self._clocks: dict[int, int] = {}
         self._buffers: dict[Key, Any] = {}
         self._losses: dict[Key, float] = {}
-        self._began = False
+        self._has_assigned = False
         """Whether any work was assigned in this generation."""
-        self._shown: int | None = None
-        """The worker that shows the result, once it is chosen."""
+        self._showing: int | None = None
+        """The worker that shows the result; None until it is chosen."""
         if recipe.data.has_locations and not settings.synchronous and not dealer.finished:
-            # Locations must not delay training: a chunk may be assigned before its own is known.
+            # In a thread, because locations must not delay training.
             threading.Thread(target=self._locate, args=(dealer.epoch,), daemon=True).start()
 
     def _locate(self, epoch: int) -> None:
@@ -95,54 +95,54 @@ class Leader(Server):
             try:
                 self._localities.add_chunk(chunk, data.locations(chunk))
             except TrainingError as error:
-                say(f"chunks are assigned without regard to their location: {error}")
+                say(f"failed to read the locations of chunks; assigning without them: {error}")
                 return
 
     # ------------------------------------------------------------------ for workers
 
     def serve(self, worker: int, link: Link) -> None:
-        """Respond to a worker until it leaves; see `Server.serve`."""
+        """Respond to a worker's messages until it leaves; see `Server.serve`."""
         with self.changed:
             self._live.add(worker)
-            self._came.add(worker)
+            self._joined.add(worker)
         super().serve(worker, link)
 
-    def left(self, worker: int) -> None:
+    def on_worker_left(self, worker: int) -> None:
         """Release the assignments of a worker, so that another can process them."""
         with self.changed:
             self._live.discard(worker)
             self._dealer.lost(worker)
             self.changed.notify_all()
 
-    def answer(self, worker: int, message: Message) -> Message:
-        """Return the response to a worker's message; see `Server.answer`."""
+    def respond(self, worker: int, message: Message) -> Message:
+        """Return the response to a worker's message; see `Server.respond`."""
         if message.kind is Kind.NEXT:
             return self._next(worker, message.payload)
         if message.kind is Kind.COMMIT:
             return self._committed(worker, message)
-        return super().answer(worker, message)
+        return super().respond(worker, message)
 
-    def kept(self) -> list[Message]:
+    def pull_response(self) -> list[Message]:
         """Return the parameters, and the buffers if the model has any."""
-        messages = super().kept()
+        messages = super().pull_response()
         if len(self.shard.buffers):
             messages.append(Message(Kind.BUFFERS, version=self.version, payload=self.shard.buffers))
         return messages
 
     def _next(self, worker: int, host_and_rack: Any) -> Message:
-        """Assign work as soon as there is some; ``host_and_rack`` is the request's payload."""
-        with self.changed, self._waits(worker):
+        """Wait for work, and assign it; ``host_and_rack`` is the payload of the request."""
+        with self.changed, self._counted_as_waiting(worker):
             if host_and_rack is not None:
                 host, rack = json.loads(host_and_rack.numpy().tobytes())
                 self._localities.add_worker(worker, host, rack)
             while not self.ended:
                 if self._dealer.finished:
-                    return Message(Kind.DONE, 0, int(self._shows(worker)), self.version)
-                self._lapse(time.monotonic())
+                    return Message(Kind.DONE, 0, int(self._shows_result(worker)), self.version)
+                self._reassign_silent(time.monotonic())
                 work = self._dealer.deal(worker, max(1, len(self._live)))
                 if work is not None:
-                    if not self._began:
-                        self._began = True
+                    if not self._has_assigned:
+                        self._has_assigned = True
                         jobs.note_restored(self.version)
                     if self._localities.is_known(work.chunk):
                         distance = self._localities.distance(worker, work.chunk)
@@ -150,7 +150,7 @@ class Leader(Server):
                     self._last_requests[worker] = time.monotonic()
                     others = self._dealer.holders() - {worker}
                     slowest = min((self._clocks.get(other, 0) for other in others), default=0)
-                    # A worker that was idle must not slow down those that worked.
+                    # Otherwise a worker that was idle would block the others as the slowest one.
                     self._clocks[worker] = max(self._clocks.get(worker, 0), slowest)
                     numbers = (work.epoch, work.chunk, work.first, work.last, work.ahead)
                     return Message(
@@ -163,46 +163,46 @@ class Leader(Server):
                 self.changed.wait()
             return Message(Kind.STOP)
 
-    def _shows(self, worker: int) -> bool:
+    def _shows_result(self, worker: int) -> bool:
         """Return whether a worker shows the result: the first of the remaining workers.
 
-        A worker that lives but is silent is waited for only `_LINGER` seconds. The caller holds
-        `changed`.
+        If that worker is silent for `_LEAVE_TIMEOUT_SECONDS`, another worker shows it. The caller
+        holds `changed`.
         """
 
-        def known() -> bool:
-            return self._shown is not None or worker == min(self._live, default=worker)
+        def is_chosen() -> bool:
+            return self._showing is not None or worker == min(self._live, default=worker)
 
-        self.changed.wait_for(known, _LINGER)
-        if self._shown is None:
-            self._shown = worker
+        self.changed.wait_for(is_chosen, _LEAVE_TIMEOUT_SECONDS)
+        if self._showing is None:
+            self._showing = worker
             self.changed.notify_all()
-        return self._shown == worker
+        return self._showing == worker
 
     def _committed(self, worker: int, message: Message) -> Message:
-        """Count a worker's gradient if its token is current; return the response."""
+        """Accept a worker's gradient if its token is current; return the response."""
         key = (message.token, message.index)
         with self.changed:
             if self.ended:
                 return Message(Kind.STOP)
             now = time.monotonic()
-            silent, self._last_requests[worker] = now - self._last_requests.get(worker, now), now
+            silence, self._last_requests[worker] = now - self._last_requests.get(worker, now), now
             keys = self._dealer.commit(worker, *key)
             if keys is None:
-                self._was_slow(worker, silent)
+                self._raise_timeout(worker, silence)
                 return Message(Kind.REFUSED, version=self.version)
-            self._measure(message)
+            self._record_measurements(message)
             self._losses[key] = message.numbers[0]
             if message.payload is not None:
                 self._buffers[key] = message.payload.clone()
             if keys:
-                self._count(keys)
+                self._apply_everywhere(keys)
             self._clocks[worker] = self._clocks.get(worker, 0) + 1
-            self._hold(worker)
+            self._wait_if_ahead(worker)
             return Message(Kind.STOP if self.ended else Kind.TAKEN, version=self.version)
 
-    def _count(self, keys: Sequence[Key]) -> None:
-        """Apply gradients here and on the other servers."""
+    def _apply_everywhere(self, keys: Sequence[Key]) -> None:
+        """Apply gradients on all servers."""
         flat = torch.tensor(keys, dtype=torch.int64).view(-1)
         for follower in self.followers:
             follower.send(Message(Kind.APPLY, payload=flat))
@@ -219,32 +219,32 @@ class Leader(Server):
         jobs.note_step(self.version)
         self._settings.observe(number, loss)
 
-    def _hold(self, worker: int) -> None:
+    def _wait_if_ahead(self, worker: int) -> None:
         """Block a worker while it is too far ahead of the slowest one."""
         limit = self._settings.staleness
         if limit is None or self._settings.synchronous:
             return
 
-        def may_go() -> bool:
+        def may_continue() -> bool:
             others = self._dealer.holders() - {worker}
             slowest = min((self._clocks.get(other, 0) for other in others), default=None)
             return bool(self.ended) or slowest is None or self._clocks[worker] - slowest <= limit
 
         self.changed.notify_all()  # this worker is no longer the slowest
-        with self._waits(worker):
-            self.changed.wait_for(may_go)
+        with self._counted_as_waiting(worker):
+            self.changed.wait_for(may_continue)
         self._last_requests[worker] = time.monotonic()
 
-    def _measure(self, message: Message) -> None:
+    def _record_measurements(self, message: Message) -> None:
         _, computing, exchanging, moved, pulled = message.numbers
         measured = self.measured
         measured.minibatch_time.add(computing)
         if exchanging > 0 and moved > 0:
             measured.exchange_time.add(exchanging)
             measured.worker_bandwidth.add(8.0 * moved / exchanging)
-        stale = self.version - int(pulled)
-        measured.staleness.add(stale)
-        measured.stalest = max(measured.stalest, stale)
+        staleness = self.version - int(pulled)
+        measured.staleness.add(staleness)
+        measured.stalest = max(measured.stalest, staleness)
         if self.traffic.seconds > 0:
             measured.ps_bandwidth = 8.0 * self.traffic.bytes / self.traffic.seconds
 
@@ -256,13 +256,13 @@ class Leader(Server):
         Raises
         ------
         GoneError
-            If another server is gone, or all workers are.
+            If another server or all workers are gone.
         """
         saved = reported = occupied = time.monotonic()
         finished = float("inf")
         while True:
             with self.changed:
-                self.changed.wait(_LOOK)
+                self.changed.wait(_POLL_SECONDS)
                 done = self._dealer.finished
             now = time.monotonic()
             if self.failure is not None:
@@ -274,7 +274,7 @@ class Leader(Server):
             elif not done and bool(stop):
                 return self._end("stop")
             with self.changed:
-                self._lapse(now)
+                self._reassign_silent(now)
             if now - saved >= self._settings.save_every and not done:
                 saved = now
                 self._save_if_possible()
@@ -282,14 +282,15 @@ class Leader(Server):
                 reported = now
                 self.report()
             with self.changed:
-                all_came = len(self._came) == self._workers
-                if self._live or not all_came:
+                all_joined = len(self._joined) == self._workers
+                if self._live or not all_joined:
                     occupied = now
-                if done and not self._live and (all_came or stop or now - finished > _LINGER):
+                timed_out = now - finished > _LEAVE_TIMEOUT_SECONDS
+                if done and not self._live and (all_joined or stop or timed_out):
                     return self._end("done")
-            if now - occupied > _LINGER:  # an executor ends a generation of which no worker lives
+            if now - occupied > _LEAVE_TIMEOUT_SECONDS:  # the executor ended all workers
                 self._end("stop")
-                raise GoneError("all workers are")
+                raise GoneError("all workers are gone")
 
     def _end(self, how: str) -> str:
         with self.changed:
@@ -299,7 +300,7 @@ class Leader(Server):
             try:
                 self.save()
             except OSError as error:
-                message = f"stopping, but mini-batch {self.version} could not be saved: {error}"
+                message = f"stopping, but mini-batch {self.version} couldn't be saved: {error}"
                 raise TrainingError(message) from error
             self.report()
         for follower in self.followers:
@@ -307,41 +308,40 @@ class Leader(Server):
         return how
 
     @contextlib.contextmanager
-    def _waits(self, worker: int) -> Iterator[None]:
-        """Count a worker among the waiting ones; the caller holds `changed`."""
+    def _counted_as_waiting(self, worker: int) -> Iterator[None]:
+        """Count a worker as waiting in this block; the caller holds `changed`."""
         self._waiting.add(worker)
         try:
             yield
         finally:
             self._waiting.discard(worker)
 
-    def _lapse(self, now: float) -> None:
-        """Reassign the work of workers that are silent for too long; the caller holds `changed`.
+    def _reassign_silent(self, now: float) -> None:
+        """Reassign the work of silent workers after the timeout; the caller holds `changed`.
 
-        This happens only if a worker waits, because otherwise no other worker could do the work.
+        Do nothing unless a worker waits, because no other worker could do the work.
         """
         for worker in self._dealer.holders() - self._waiting if self._waiting else ():
-            silent = now - self._last_requests.get(worker, now)
-            if silent > self._patience:
-                say(f"worker {worker} has been silent for {silent:.3g} s: another goes on for it")
+            silence = now - self._last_requests.get(worker, now)
+            if silence > self._timeout:
+                say(f"worker {worker} has been silent for {silence:.3g} s; reassigning its work")
                 self._dealer.lost(worker)
                 self.changed.notify_all()
 
-    def _was_slow(self, worker: int, silent: float) -> None:
-        """Raise the timeout, because a worker whose work was reassigned has come back with it.
+    def _raise_timeout(self, worker: int, silence: float) -> None:
+        """Raise the timeout, because a worker has finished work after it was reassigned.
 
-        Otherwise workers that are all slower than the timeout would take the same work from each
-        other forever.
+        If all workers are slower than the timeout, their work would be reassigned forever.
         """
-        self._patience = max(self._patience, 2.0 * silent)
+        self._timeout = max(self._timeout, 2.0 * silence)
         say(
-            f"worker {worker} was slow, not gone: what it did in {silent:.3g} s, another does "
-            f"again. Work is taken away after {self._patience:.3g} s from now on; set patience to "
-            "more than a mini-batch takes"
+            f"worker {worker} took {silence:.3g} s for a mini-batch that was reassigned meanwhile; "
+            f"the timeout is now {self._timeout:.3g} s. Set patience to more than the time of a "
+            "mini-batch"
         )
 
     def report(self) -> None:
-        """Report progress and measurements; this server outlives any worker."""
+        """Report progress and measurements. The leader does this because workers may leave."""
         jobs.announce(self.version, self.measured.metrics())
 
     def _save_if_possible(self) -> None:
@@ -354,7 +354,7 @@ class Leader(Server):
             )
 
     def save(self) -> int:
-        """Save the state of all servers at one version; return its size in bytes."""
+        """Save a checkpoint of all servers at one version; return its size in bytes."""
         with self.changed:
             for follower in self.followers:
                 follower.send(Message(Kind.STATE))
@@ -362,7 +362,7 @@ class Leader(Server):
             for follower in self.followers:
                 response = follower.receive()
                 if response.version != self.version:
-                    raise GoneError("a server has not applied what counts")
+                    raise GoneError("a server lacks gradients that the leader accepted")
                 states.append(checkpoints.unpacked(response.payload.numpy().tobytes()))
             model = {**gathered(states), "buffers": self.shard.buffers.clone()}
             record, version = self._dealer.record(), self.version
@@ -372,7 +372,7 @@ class Leader(Server):
             "dealer": record,
             "model": model,
         }
-        # The leader may be a parameter server; by default only worker 0 saves.
+        # The directory is explicit, because by default only worker 0 saves.
         size = checkpoints.save(version, state, jobs.current().checkpoint_dir)
         jobs.note_saved(version)
         return size

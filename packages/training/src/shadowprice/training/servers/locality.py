@@ -1,8 +1,7 @@
 """Locality of chunks: how far a worker is from the replicas of a chunk.
 
-The data set of a job may be on the disks of the machines on which its workers run. A worker then
-gets chunks that are on its own host, or its rack, as far as possible (OASiS, footnote 2). Other
-storages report no locations.
+A data set may be on the disks of the machines that run the workers. A worker then gets chunks of
+its own host, or of its rack, if there are any (OASiS, footnote 2). Only HDFS reports locations.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Distance(IntEnum):
     RACK = 1
     """Hosts of the worker's rack have all of the chunk."""
     REMOTE = 2
-    """Anything else, also if the location isn't known."""
+    """Neither, or the location is unknown."""
 
 
 class Replica(NamedTuple):
@@ -33,7 +32,7 @@ class Replica(NamedTuple):
     address: str
     """IP address of the host."""
     rack: str
-    """Empty if the storage doesn't know it."""
+    """Rack of the host; empty if the storage doesn't report it."""
 
 
 class _Location(NamedTuple):
@@ -64,7 +63,7 @@ class Localities:
         ]
         for racks in rack_by_host:
             self._racks.update(racks)
-        # A host without one of the blocks reads that block from elsewhere.
+        # A chunk is local only if all its blocks are.
         self._chunks[chunk] = _Location(
             _in_all([racks.keys() for racks in rack_by_host]),
             _in_all([racks.values() for racks in rack_by_host]),
@@ -73,7 +72,7 @@ class Localities:
     def add_worker(self, worker: int, host: str, rack: str) -> None:
         """Record the host and the rack of a worker.
 
-        With an empty ``rack`` it is the rack that the storage reports for the host.
+        If ``rack`` is empty, the storage's rack of the host is used.
         """
         self._workers[worker] = (_short(host), rack)
 
@@ -96,8 +95,8 @@ class Localities:
 def own_host_and_rack() -> tuple[str, str]:
     """Return the host and the rack of this process; the rack is empty if it isn't known.
 
-    ``SHADOWPRICE_HOST`` takes the place of the host name, which in a container isn't that of the
-    machine. ``SHADOWPRICE_RACK`` is the rack.
+    ``SHADOWPRICE_HOST`` overrides the host name, because a container's isn't the machine's.
+    ``SHADOWPRICE_RACK`` is the rack.
     """
     host = os.environ.get("SHADOWPRICE_HOST") or socket.gethostname()
     return host, os.environ.get("SHADOWPRICE_RACK", "")

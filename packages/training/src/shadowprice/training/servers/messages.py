@@ -1,4 +1,4 @@
-"""Messages between workers and servers."""
+"""Messages and links between workers and parameter servers."""
 
 from __future__ import annotations
 
@@ -22,40 +22,39 @@ class Kind(IntEnum):
     rack as its payload, in JSON.
     """
     PUSH = 2
-    """Worker to server: its slice of a gradient, which counts only once it is committed."""
+    """Worker to server: the server's slice of a gradient, which counts once it is committed."""
     COMMIT = 3
-    """Worker to leader: all servers have the gradient, so count it."""
+    """Worker to leader: all servers have received the gradient; accept it."""
     PULL = 4
-    """Worker to server: request for its parameters, of this version or a later one."""
+    """Worker to server: request for the server's parameters at this version or later."""
     BYE = 5
-    """Worker to server: the last message."""
+    """Worker to server: the worker's last message."""
 
     WORK = 11
     """Response to NEXT: an assignment."""
     DONE = 12
     """Response to NEXT: training is done; index 1 marks the worker that shows the result."""
     STOP = 13
-    """Response to NEXT and COMMIT: end without saving, because the leader has all committed state.
-    """
+    """Response to NEXT and COMMIT: exit; the leader has all committed state."""
     STAGED = 14
     """Response to PUSH: received."""
     TAKEN = 15
-    """Response to COMMIT: it counts."""
+    """Response to COMMIT: the gradient is accepted."""
     REFUSED = 16
-    """Response to COMMIT: it doesn't count, because another worker got the work."""
+    """Response to COMMIT: the gradient is dropped, because its work was reassigned."""
     VALUES = 17
     """Response to PULL: parameters."""
     BUFFERS = 18
     """Second response of the leader to PULL if the model has buffers: running means, counts."""
 
     APPLY = 21
-    """Leader to server: apply these gradients together now, because they count."""
+    """Leader to server: apply these accepted gradients as one mini-batch or step."""
     STATE = 22
-    """Leader to server: request for its whole state; also the response."""
+    """Leader to server: request for the server's whole state; also the response."""
     END = 23
     """Leader to server: training has ended."""
     OFFER = 24
-    """Server to worker: shared memory, which works on one machine only; also the response."""
+    """Server to worker on the same machine: offer of shared memory; also the response."""
 
 
 @dataclass(slots=True)
@@ -65,16 +64,15 @@ class Message:
     Parameters
     ----------
     kind : Kind
-        What the message means.
+        Kind of the message.
     token, index : int
-        Subject of the message: a `dealing.Key`.
+        `dealing.Key` of the work that the message is about.
     version : int
-        Mini-batches, or steps, that the parameters include.
+        Number of mini-batches, or steps, in the parameters.
     numbers : tuple of float
         Other content, at most `NUMBERS` values.
     payload : tensor or None
-        Tensor in one dimension. The payload from `Link.receive` is valid until the next message of
-        its kind.
+        One-dimensional tensor. A received payload is valid until the next message of its kind.
     """
 
     kind: Kind
@@ -108,7 +106,7 @@ class Link(Protocol):
     def receive(self, into: Any = None) -> Message:
         """Wait for the next message, and return it.
 
-        ``into`` receives the payload. It has to have the payload's size in bytes.
+        The payload is written to ``into``, a tensor of its size in bytes.
 
         Raises
         ------
@@ -117,11 +115,11 @@ class Link(Protocol):
         """
 
     def close(self) -> None:
-        """Close this end; no message follows."""
+        """Close this end; send no message afterwards."""
 
 
 class LocalLink:
-    """A connection between two threads, by a queue for each direction."""
+    """A link between two threads, with a queue for each direction."""
 
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
@@ -158,7 +156,7 @@ class LocalLink:
         message = self._incoming.get()
         if message is None:
             self._incoming.put(None)
-            raise GoneError("it was closed")
+            raise GoneError("the link was closed")
         assert isinstance(message, Message)
         if into is not None and message.payload is not None:
             into.copy_(message.payload)

@@ -1,4 +1,4 @@
-"""Order of the samples, chunk by chunk, whichever worker processes a chunk."""
+"""Order of chunks and samples in an epoch; the same for any assignment of chunks to workers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Indices = NDArray[np.int64]
 class ChunkOrder:
     """Order of the chunks in an epoch, and of the samples in each chunk.
 
-    Chunks are shuffled, and samples are shuffled only within their chunk, so that a worker needs
-    few chunks at a time. ``samples`` is the number of samples in each chunk.
+    Chunks are shuffled, and samples within each chunk, so that a worker needs few chunks at once.
+    ``samples`` is the number of samples in each chunk.
     """
 
     def __init__(self, samples: Sequence[int], seed: int) -> None:
         self._samples = tuple(samples)
         self._seed = seed
         self.chunks = lru_cache(maxsize=4)(self._chunks)
-        """Return the chunks of an epoch in their order."""
+        """Return the chunks of an epoch in order."""
         self.within = lru_cache(maxsize=16)(self._within)
         """Return the samples of a chunk in an epoch's order, by index in the chunk."""
 
@@ -35,16 +35,16 @@ class ChunkOrder:
         return self.within(epoch, chunk)[index * minibatch : (index + 1) * minibatch]
 
     def located(self, epoch: int, positions: Indices) -> Iterator[tuple[int, Indices]]:
-        """Yield chunks, and sample indices in them, for positions in the order of an epoch.
+        """Yield each chunk with its sample indices, for positions in the order of an epoch.
 
-        ``positions`` are in ascending order, and less than the number of samples.
+        ``positions`` are ascending and below the number of samples.
         """
         order = self.chunks(epoch)
         starts = np.concatenate([[0], np.cumsum([self._samples[chunk] for chunk in order])])
-        chunk_numbers = np.searchsorted(starts, positions, side="right") - 1
-        for number in np.unique(chunk_numbers):
-            chunk = order[number]
-            indices = positions[chunk_numbers == number] - starts[number]
+        chunk_indices = np.searchsorted(starts, positions, side="right") - 1
+        for index in np.unique(chunk_indices):
+            chunk = order[index]
+            indices = positions[chunk_indices == index] - starts[index]
             yield chunk, self.within(epoch, chunk)[indices]
 
     def _chunks(self, epoch: int) -> tuple[int, ...]:

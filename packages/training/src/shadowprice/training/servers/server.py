@@ -1,4 +1,4 @@
-"""A parameter server: receives gradients, applies those that count, sends parameters."""
+"""A parameter server: stages gradients, applies accepted ones, sends parameters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shadowprice.training.servers.shard import Shard
 
 
 class Server:
-    """The work of every server for its workers; the leader decides which gradients count.
+    """A parameter server; the leader decides which gradients count.
 
-    ``version`` is the number of mini-batches in ``shard``. ``keeps`` allows several waiting
-    gradients of one worker, as in synchronous training.
+    ``version`` is the number of mini-batches in ``shard``. With ``keeps``, as in synchronous
+    training, a worker may have several gradients that are not committed yet.
     """
 
     def __init__(self, shard: Shard, version: int, *, keeps: bool) -> None:
@@ -28,12 +28,12 @@ class Server:
         self.changed = threading.Condition()
         self.traffic = Traffic()
         self.ended: str = ""
-        """How it ended: ``done``, ``stop``, ``gone`` or ``failed``; empty while it runs."""
+        """``done``, ``stop``, ``gone`` or ``failed`` once it has ended; empty while it runs."""
         self.failure: BaseException | None = None
         """The error of a failed server."""
         self._keeps = keeps
         self._staged: dict[Key, Any] = {}
-        self._newest: dict[int, Key] = {}
+        self._last_pushed: dict[int, Key] = {}
 
     # ------------------------------------------------------------------ for workers
 
@@ -45,70 +45,74 @@ class Server:
                 if message.kind is Kind.BYE:
                     break
                 if message.kind is Kind.PULL:
-                    self._pulled(message.version, link)
+                    self._send_parameters(message.version, link)
                 else:
-                    link.send(self.answer(worker, message))
+                    link.send(self.respond(worker, message))
         except GoneError:
             pass
-        except Exception as error:  # of the script or of this package: the job can't go on
+        except (
+            Exception
+        ) as error:  # the job can't continue after an error of the script or this package
             self.fail(error)
         finally:
-            self.left(worker)
+            self.on_worker_left(worker)
 
-    def left(self, worker: int) -> None:
-        """Handle the end of a worker; its pushed gradients may still count."""
+    def on_worker_left(self, worker: int) -> None:
+        """Handle the end of a worker; its pushed gradients may still be accepted."""
 
-    def answer(self, worker: int, message: Message) -> Message:
-        """Return the response to a worker's message; it may wait for other workers.
+    def respond(self, worker: int, message: Message) -> Message:
+        """Return the response to a worker's message; may block until other workers respond.
 
         Raises
         ------
         GoneError
-            If the message isn't one of a worker.
+            If workers can't send the message.
         """
         if message.kind is Kind.PUSH:
             self._stage(worker, (message.token, message.index), message.payload)
             return Message(Kind.STAGED)
-        raise GoneError(f"worker {worker} said {message.kind.name}, which it cannot")
+        raise GoneError(
+            f"worker {worker} sent {message.kind.name}, which isn't a message of workers"
+        )
 
     def _stage(self, worker: int, key: Key, gradient: Any) -> None:
         with self.changed:
-            if not self._keeps:  # a worker pushes only after its last gradient was settled
-                self._staged.pop(self._newest.get(worker, (0, 0)), None)
-                self._newest[worker] = key
+            if not self._keeps:  # the worker's previous gradient is accepted or refused by now
+                self._staged.pop(self._last_pushed.get(worker, (0, 0)), None)
+                self._last_pushed[worker] = key
             self._staged[key] = gradient.clone() if self._keeps else gradient
 
-    def _pulled(self, version: int, link: Link) -> None:
-        """Send a worker the parameters of one version once they are available."""
+    def _send_parameters(self, version: int, link: Link) -> None:
+        """Send a worker the parameters once they include ``version`` mini-batches."""
         with self.changed:
             self.changed.wait_for(lambda: self.version >= version or self.ended)
             if self.version < version:
-                raise GoneError("it ended before that version was there")
-            messages = self.kept()
-            for message in messages:  # the next gradient may be applied while it is sent
+                raise GoneError(f"training ended before version {version}")
+            messages = self.pull_response()
+            for message in messages:  # the next gradient may be applied during the send
                 message.payload = message.payload.clone()
-        # Without the lock: a gloo send waits for the receiver, which may wait for another server.
+        # Send without the lock: gloo waits for the receiver, which may wait for another server.
         for message in messages:
             link.send(message)
 
-    def kept(self) -> list[Message]:
-        """Return the messages that answer a pull; the caller holds `changed`."""
+    def pull_response(self) -> list[Message]:
+        """Return the messages that respond to a pull; the caller holds `changed`."""
         return [Message(Kind.VALUES, version=self.version, payload=self.shard.values)]
 
     # ------------------------------------------------------------------ for the leader
 
     def apply(self, keys: Sequence[Key]) -> None:
-        """Apply gradients that count together; the caller holds `changed`."""
+        """Apply accepted gradients as one mini-batch or step; the caller holds `changed`."""
         self.shard.apply([self._staged.pop(key) for key in keys], self.version)
         self.version += 1
-        # Lost workers may have pushed gradients for this step that they never committed.
+        # Lost workers may have pushed gradients for this step without committing them.
         newest_token = max(token for token, _ in keys)
         for key in [key for key in self._staged if self._keeps and key[0] <= newest_token]:
             del self._staged[key]
         self.changed.notify_all()
 
     def follow(self, link: Link) -> None:
-        """Execute the leader's messages until the end; runs in a thread of its own."""
+        """Execute the leader's messages until training ends; runs in a thread of its own."""
         ended = "stop"
         try:
             while True:

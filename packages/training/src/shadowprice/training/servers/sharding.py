@@ -1,8 +1,8 @@
 """Even division of a model over parameter servers, by elements.
 
 The parameters are concatenated in the model's order, and every server has one slice of the result.
-So the sizes of servers differ by at most one element, and a parameter may lie on several servers.
-The slice depends only on the server's rank and on the number of servers.
+The slices of two servers differ by at most one element, and a parameter may be split over several
+servers. A slice depends only on the server's rank and on the number of servers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Layout:
         return sum(size for _, size in self.sizes)
 
     def span(self, server: int, servers: int) -> tuple[int, int]:
-        """Return the range of a server's elements, without its end.
+        """Return the half-open range of a server's elements.
 
         Raises
         ------
@@ -62,17 +62,17 @@ class Layout:
         elements = self.elements
         if not 1 <= servers <= elements:
             raise TrainingError(
-                f"a model of {elements} elements cannot be divided over {servers} servers"
+                f"a model of {elements} elements can't be divided over {servers} servers"
             )
         return elements * server // servers, elements * (server + 1) // servers
 
     def pieces(self, server: int, servers: int) -> tuple[ParameterSlice, ...]:
         """Return a server's slices of parameters, in the model's order."""
-        first, last = self.span(server, servers)
+        begin, end = self.span(server, servers)
         pieces = []
         offset = 0
         for name, size in self.sizes:
-            start, stop = max(first - offset, 0), min(last - offset, size)
+            start, stop = max(begin - offset, 0), min(end - offset, size)
             if start < stop:
                 pieces.append(ParameterSlice(name, start, stop))
             offset += size
