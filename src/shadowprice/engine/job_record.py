@@ -17,7 +17,7 @@ from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 TRANSITIONS: Final[Mapping[tuple[Status, Status], str]] = {
     (Status.ARRIVED, Status.QUEUED): "`Queue`, `Displace`",
     (Status.ARRIVED, Status.ADMITTED): "`Commit`, `Place`, `Promise`",
-    (Status.ARRIVED, Status.REFUSED): "`Reject`, or it can never run",
+    (Status.ARRIVED, Status.REFUSED): "`Reject`, or the job can never run",
     (Status.ARRIVED, Status.DROPPED): "`Drop`",
     (Status.QUEUED, Status.ADMITTED): "`Commit`, `Place`, `Promise`",
     (Status.QUEUED, Status.REFUSED): "`Reject`",
