@@ -64,7 +64,7 @@ def _answer(
 
 def smaller_in_vain(variants: JobVariants, ways: Sequence[JobChange], ask: QuoteFn) -> bool:
     """Return whether the job is refused even with the smallest request of every resource."""
-    smallest_job = variants.least([way for way in ways if is_size(way)])
+    smallest_job = variants.with_last_values([way for way in ways if is_size(way)])
     return smallest_job is None or ask(smallest_job) is None
 
 

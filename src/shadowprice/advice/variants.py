@@ -1,4 +1,4 @@
-"""Variants of a job with one key of its record changed, resolved as from its file."""
+"""Variants of a job, resolved from its record with one key changed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
 
 
 class JobVariants:
-    """Variants of a job with one key of its record changed, resolved as from its file.
+    """Cache of a job's variants, each resolved from its record with one key changed.
 
-    ``entry`` is the record in the file, ``job`` the same resolved, and ``resolve`` the function
-    that resolved it; it raises InputError for an invalid job. By default it is `JobSpec.resolve`.
+    ``entry`` is the record in the file, ``job`` the job resolved from it, and ``resolve`` the
+    function that resolves it, by default `JobSpec.resolve`. It raises InputError for an invalid
+    job.
     """
 
     def __init__(
@@ -42,35 +43,35 @@ class JobVariants:
         self._before = Fraction(job.before_arrival)
         if resolve is None:
             self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
-        # Utilities are resolved alone if that gives the same result.
-        self._alone = self._utility(entry) == job.utility
-        self._made: dict[tuple[Key, Any], Job | None] = {}
+        # A utility is resolved without the rest of the record if the result is the same.
+        self._resolves_utility_alone = self._utility(entry) == job.utility
+        self._cached: dict[tuple[Key, Any], Job | None] = {}
 
-    def job(self, way: JobChange, step: int) -> Job | None:
-        """Return the job of a step of a change, None if a file with it would be refused."""
-        # Many steps are queried at the decision point, and again in a full run.
-        key = way.key, way.values[step - 1]
-        if key not in self._made:
-            self._made[key] = self.with_value(*key)
-        return self._made[key]
+    def job(self, change: JobChange, step: int) -> Job | None:
+        """Return the job with the ``step``-th value of a change, from 1; None if it is invalid."""
+        # Many values are tried at the decision point first, then in a full run.
+        key = change.key, change.values[step - 1]
+        if key not in self._cached:
+            self._cached[key] = self.with_value(*key)
+        return self._cached[key]
 
-    def least(self, ways: Iterable[JobChange]) -> Job | None:
-        """Return the job with the last steps of several changes combined; None without any."""
+    def with_last_values(self, changes: Iterable[JobChange]) -> Job | None:
+        """Return the job with the last values of several changes; None without changes."""
         entry: JobFileRecord | None = None
-        for way in ways:
-            entry = with_value(entry or self.entry, way.key, way.values[-1])
+        for change in changes:
+            entry = with_value(entry or self.entry, change.key, change.values[-1])
         return None if entry is None else self._resolved(validate(JobSpec, entry, "job")[0])
 
     def with_value(self, key: Key, value: Any) -> Job | None:
         """Return the job with a value of its record replaced; None if the value is invalid."""
-        # Most queries change one number, so the whole record need not be resolved again.
+        # Most changes affect one number, so the whole record needn't be resolved again.
         is_demand = len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH
-        if is_demand and not self._job.has_default_utility:  # which depends on the worker's GPUs
+        if is_demand and not self._job.has_default_utility:  # that depends on the worker's GPUs
             demand = getattr(self._job, str(key[0])).copy()
             demand[self._cluster.column[str(key[1])]] = parse_amount(value).value
             demand.setflags(write=False)
             return replace(self._job, **{str(key[0]): demand})
-        if key[0] == "utility" and self._alone:
+        if key[0] == "utility" and self._resolves_utility_alone:
             utility = self._utility(with_value(self.entry, key, value))
             return None if utility is None else replace(self._job, utility=utility)
         spec: JobSpec | None

@@ -1,8 +1,8 @@
-"""Changes that the owner of a job can make, each as steps from small to large.
+"""Changes that the owner of a job can make, each with its possible values from small to large.
 
-A change replaces one key of the job's record in its file. Its steps are values as a file writes
-them, about 1 % apart, or whole units if the key counts units. The smallest admitted step is
-therefore the smallest change to 1 %.
+A change replaces one key of the job's record in its file. Successive values are about 1 % apart, or
+1 apart for small integers. So the first value with which the job is admitted is the smallest change
+that suffices, with a precision of 1 %.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from shadowprice.core.specs.utilities import PRIORITY_LEVELS
 
 Key = tuple[str | int, ...]
 JobFileRecord = Mapping[str, Any]
-"""Record of a job in its file."""
+"""Record of a job, as in its file."""
 
 STEP_RATIO: Final = 1.009
-"""Ratio of successive steps: below 1 %, so that digits may be rounded."""
+"""Ratio of successive values; less than 1 % apart after rounding to four digits."""
 MAX_UTILITY_FACTOR: Final = 1000.0
-"""Largest factor on a job's utility."""
-MIN_DEMAND_FRACTION: Final = 100
-"""A request is reduced to this fraction (1 / MIN_DEMAND_FRACTION) at most."""
+"""Maximum factor on a job's utility."""
+_MAX_DEMAND_DIVISOR: Final = 100
+"""Maximum factor by which a demand is reduced."""
 
-_BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
-_DECIMAL: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
-_RATES: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))
-_FINE: Final = 1000
-"""A size is written in a unit of which it has at least this many."""
+_BINARY_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_DECIMAL_UNITS: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
+_RATE_UNITS: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))
+_MIN_UNITS: Final = 1000
+"""Minimum number of units in a written amount; it selects the unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class JobChange:
     key: Key
     """Path of the value in the record."""
     before: str
-    """Present value."""
+    """Current value, as text."""
     values: Sequence[Any]
     """Possible values, from the smallest change to the largest."""
     change: Callable[[Any], str]
-    """Function that describes the amount of a change for people."""
+    """Return a description of the change to a value, for people."""
 
     @property
     def label(self) -> str:
-        """Key as text: ``utility.value``, ``tasks[0].count``."""
+        """Text of the key: ``utility.value``, ``tasks[0].count``."""
         return "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.key
         ).removeprefix(".")
@@ -73,19 +73,19 @@ def with_value(entry: JobFileRecord, key: Key, value: Any) -> dict[str, Any]:
 
 
 class DeadlineTexts(Protocol):
-    """Texts of later deadlines."""
+    """Formatter of later deadlines."""
 
     def write(self, key: Key, slots: float) -> str:
-        """Return a deadline as a record writes it; ``slots`` is the papers' ``d``."""
+        """Return a deadline as text for a job file; ``slots`` is the papers' ``d``."""
         ...
 
     def describe_delay(self, slots: float) -> str:
-        """Describe for people by how much a deadline is later."""
+        """Return a description of a deadline's delay, for people."""
         ...
 
 
 class _SlotDeadlines:
-    """Deadlines in slots, for simulations: they have no calendar."""
+    """Deadlines in slots, for simulations, which have no calendar."""
 
     def write(self, key: Key, slots: float) -> str:
         """Return a number of slots."""
@@ -107,31 +107,31 @@ def candidate_changes(
     end: int,
     texts: DeadlineTexts = SLOT_DEADLINES,
 ) -> Iterator[JobChange]:
-    """Yield the possible changes of a job, except its arrival.
+    """Yield the possible changes of a job, except a later arrival.
 
-    ``entry`` is the record in the file, ``job`` the same resolved, and ``end`` the first slot that
-    no plan may use. ``texts`` writes later deadlines.
+    ``entry`` is the record in the file, ``job`` the job resolved from it, and ``end`` the first
+    slot after all plans. ``texts`` formats later deadlines.
     """
-    yield from _worth(entry)
-    yield from _priority(entry, job)
-    yield from _patience(entry, job, cluster, end, texts)
+    yield from _utility_changes(entry)
+    yield from _priority_changes(entry, job)
+    yield from _deadline_changes(entry, job, cluster, end, texts)
     if job.bag is None:
         for name in ("epochs", "minibatches") if entry.get("steps") is None else ("steps",):
-            yield from _fewer("work", (name,), int(entry.get(name, 1)))
-        yield from _shorter(entry)
-        yield from _workers(entry, job, cluster)
+            yield from _count_changes("work", (name,), int(entry.get(name, 1)))
+        yield from _time_changes(entry)
+        yield from _worker_changes(entry, job, cluster)
     else:
         for index, group in enumerate(entry["tasks"]):
-            yield from _fewer("work", ("tasks", index, "count"), int(group.get("count", 1)))
-        yield from _chances(entry)
+            yield from _count_changes("work", ("tasks", index, "count"), int(group.get("count", 1)))
+        yield from _miss_probability_changes(entry)
     for part in ("worker", "ps"):
         for resource, amount in (entry.get(part) or {}).items():
-            yield from _smaller((part, resource), amount)
+            yield from _demand_changes((part, resource), amount)
 
 
 def arrival_change(job: Job, last: int) -> JobChange:
-    """Return the change to a later arrival, up to a slot."""
-    delays = _up(0, last - job.arrival)
+    """Return the change to a later arrival, at most in slot ``last``."""
+    delays = _increasing_integers(0, last - job.arrival)
 
     def describe(text: str) -> str:
         return f"{_count(int(text.split(maxsplit=1)[0]) - job.arrival, 'slot')} later"
@@ -143,14 +143,18 @@ def arrival_change(job: Job, last: int) -> JobChange:
 # ---------------------------------------------------------------- changes
 
 
-def _worth(entry: JobFileRecord) -> Iterator[JobChange]:
+def _utility_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     utility = entry.get("utility") or {}
     name = next((name for name in ("value", "scale") if name in utility), None)
     if name is None:
         return
     now = float(utility[name])
-    # A utility of 0 has no scale, so the values start at a thousandth.
-    steps = _grid(now, now * MAX_UTILITY_FACTOR) if now > 0 else _grid(1e-3, MAX_UTILITY_FACTOR)
+    # Multiples of 0 are 0, so the values start at a thousandth.
+    steps = (
+        _increasing_numbers(now, now * MAX_UTILITY_FACTOR)
+        if now > 0
+        else _increasing_numbers(1e-3, MAX_UTILITY_FACTOR)
+    )
 
     def describe(value: float) -> str:
         return f"{_digits(value / now)} times as much" if now > 0 else "more than nothing"
@@ -158,8 +162,8 @@ def _worth(entry: JobFileRecord) -> Iterator[JobChange]:
     yield JobChange("value", ("utility", name), format_value(utility[name]), steps, describe)
 
 
-def _priority(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
-    """Yield higher priorities, which are multiples of the default utility."""
+def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
+    """Yield a change to higher priorities, which are multiples of the default utility."""
     if not job.has_default_utility:
         return
     stated = entry.get("priority")
@@ -175,29 +179,29 @@ def _priority(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
     yield JobChange("value", ("priority",), before, values, describe)
 
 
-def _patience(
+def _deadline_changes(
     entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: DeadlineTexts
 ) -> Iterator[JobChange]:
-    """Yield later deadlines and targets, and a smaller slope."""
+    """Yield changes to later deadlines and targets, and to a smaller slope."""
     utility = entry.get("utility") or {}
-    # Beyond the last slot of any plan, a later value has no effect.
+    # A deadline after the last slot of every plan has no effect.
     max_slots = max(end - job.arrival, cluster.horizon) + 1
     keys: tuple[Key, ...] = (("by",), ("utility", "by"), ("utility", "target"), ("deadline",))
     for key in keys:
         text = entry.get(str(key[0])) if len(key) == 1 else utility.get(key[1])
         if text is None:
             continue
-        # Deadlines and targets are compared in slots, whatever the unit of the file.
+        # Deadlines and targets are compared in slots, even if the file uses another unit.
         is_bag = job.bag is not None and key == ("deadline",)
         now = job.bag.deadline if is_bag and job.bag else getattr(job.utility, str(key[-1]))
         slots: Sequence[float]
         if key[-1] == "target":
-            # The utility falls within some slots around the target, so a later one has no effect.
+            # Only targets within some slots of a plan's end change the utility.
             spread = 40.0 / max(float(getattr(job.utility, "decay", 1.0)), 40.0 / max_slots)
-            slots = _grid(max(float(now), 0.1), max_slots + spread)
+            slots = _increasing_numbers(max(float(now), 0.1), max_slots + spread)
         else:
             # A deadline is at the end of a slot.
-            slots = _up(math.floor(now), max_slots)
+            slots = _increasing_integers(math.floor(now), max_slots)
         values = [texts.write(key, value) for value in slots]
         delays = {value: after - float(now) for value, after in zip(values, slots, strict=True)}
 
@@ -214,17 +218,21 @@ def _patience(
             [f"{format_value(number)}/{rate.unit}" for number in numbers] if rate.unit else numbers
         )
 
-        def gentler(value: object) -> str:
+        def describe_slope(value: object) -> str:
             return f"{_digits(100 * (1 - float(parse_rate(value).number) / slope))} % less steep"
 
         yield JobChange(
-            "deadline", ("utility", "slope"), format_value(utility["slope"]), slope_values, gentler
+            "deadline",
+            ("utility", "slope"),
+            format_value(utility["slope"]),
+            slope_values,
+            describe_slope,
         )
 
 
-def _fewer(name: str, key: Key, now: int) -> Iterator[JobChange]:
-    """Yield smaller integers, down to 1."""
-    values = _down(now, 1)
+def _count_changes(name: str, key: Key, now: int) -> Iterator[JobChange]:
+    """Yield a change to smaller integers, down to 1."""
+    values = _decreasing_integers(now, 1)
     if values:
 
         def describe(value: int) -> str:
@@ -233,17 +241,19 @@ def _fewer(name: str, key: Key, now: int) -> Iterator[JobChange]:
         yield JobChange(name, key, str(now), values, describe)
 
 
-def _shorter(entry: JobFileRecord) -> Iterator[JobChange]:
-    """Yield shorter times of the only step of a job that is planned by its run time."""
+def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
+    """Yield a change to shorter times of a job with one step, which states its run time."""
     if entry.get("steps") != 1 or entry.get("minibatch_time") is None:
         return
     span = parse_duration(entry["minibatch_time"])
     if not span.on_clock:
         return
-    # At least a hundred units, so that a step is at most 1 %.
+    # Use at least a hundred units, so that successive values differ by at most 1 %.
     unit = next((unit for unit in (1, 1000) if span.seconds * unit >= 100), 1000)
     now = int(span.seconds * unit)
-    values = {f"{value / unit:g}s": value for value in _down(now, max(1, now // 100))}
+    values = {
+        f"{value / unit:g}s": value for value in _decreasing_integers(now, max(1, now // 100))
+    }
 
     def describe(text: str) -> str:
         return f"{_digits(100 * (1 - values[text] / now))} % less"
@@ -253,13 +263,17 @@ def _shorter(entry: JobFileRecord) -> Iterator[JobChange]:
         yield JobChange("time", ("minibatch_time",), before, list(values), describe)
 
 
-def _workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterator[JobChange]:
+def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterator[JobChange]:
     min_workers, max_workers = int(job.worker_counts[0]), job.most_workers
     declared = entry.get("workers") or {}
     for bound, now, values in (
-        ("min", min_workers, _down(min_workers, 1)),
-        ("max", max_workers, _up(max_workers, _max_possible_workers(entry, job, cluster))),
-        ("max", max_workers, _down(max_workers, min_workers)),
+        ("min", min_workers, _decreasing_integers(min_workers, 1)),
+        (
+            "max",
+            max_workers,
+            _increasing_integers(max_workers, _max_possible_workers(entry, job, cluster)),
+        ),
+        ("max", max_workers, _decreasing_integers(max_workers, min_workers)),
     ):
         if values:
             before = str(declared[bound]) if declared.get(bound) is not None else f"{now} (default)"
@@ -285,9 +299,9 @@ def _max_possible_workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> i
     return min(int(fit_counts.sum()), int(bounds.WORKER_COUNTS.most), int(entry["steps"]))
 
 
-def _chances(entry: JobFileRecord) -> Iterator[JobChange]:
+def _miss_probability_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     now = float(entry["miss_probability"])
-    steps = [value for value in _grid(now, 0.999) if value < 1.0]
+    steps = [value for value in _increasing_numbers(now, 0.999) if value < 1.0]
 
     def describe(value: float) -> str:
         return f"missed {_digits(value / now)} times as often"
@@ -297,27 +311,29 @@ def _chances(entry: JobFileRecord) -> Iterator[JobChange]:
     )
 
 
-def _smaller(key: Key, amount: object) -> Iterator[JobChange]:
-    """Yield smaller requests of one resource per worker or parameter server."""
+def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
+    """Yield a change to a smaller demand of one resource per worker or parameter server."""
     parsed = parse_amount(amount)
     if parsed.dimension is Dimension.COUNT:
         whole, rest = divmod(parsed.value, 1000)
-        # Only jobs that already use fractions of a GPU get other fractions.
-        values: list[Any] = [*_down(whole, 1)]
+        # Propose fractions only to jobs that use fractions already.
+        values: list[Any] = [*_decreasing_integers(whole, 1)]
         if rest:
-            values = [value / 1000 for value in _down(parsed.value, 1)]
+            values = [value / 1000 for value in _decreasing_integers(parsed.value, 1)]
         number = parsed.value / 1000
         sizes = {value: float(value) for value in values}
     else:
-        units = _RATES if parsed.dimension is Dimension.RATE else _DECIMAL
+        units = _RATE_UNITS if parsed.dimension is Dimension.RATE else _DECIMAL_UNITS
         if parsed.dimension is Dimension.BYTES and "i" in str(amount):
-            units = _BINARY
-        unit, size = next((pair for pair in units if parsed.value >= _FINE * pair[1]), units[-1])
-        counts = _down(parsed.value // size, 1)
+            units = _BINARY_UNITS
+        unit, size = next(
+            (pair for pair in units if parsed.value >= _MIN_UNITS * pair[1]), units[-1]
+        )
+        counts = _decreasing_integers(parsed.value // size, 1)
         number = parsed.value / size
         values = [f"{count}{unit}" for count in counts]
         sizes = {text: float(count) for text, count in zip(values, counts, strict=True)}
-    values = [value for value in values if sizes[value] * MIN_DEMAND_FRACTION >= number]
+    values = [value for value in values if sizes[value] * _MAX_DEMAND_DIVISOR >= number]
     if values:
 
         def describe(value: Any) -> str:
@@ -326,33 +342,33 @@ def _smaller(key: Key, amount: object) -> Iterator[JobChange]:
         yield JobChange("size", key, format_value(amount), values, describe)
 
 
-# ---------------------------------------------------------------- steps
+# ---------------------------------------------------------------- values
 
 
-def _grid(now: float, most: float) -> list[float]:
-    """Return numbers above another, each about 1 % above the previous one, with four digits."""
-    if most <= now:
+def _increasing_numbers(now: float, maximum: float) -> list[float]:
+    """Return increasing numbers above `now`, about 1 % apart, with four digits."""
+    if maximum <= now:
         return []
-    count = math.ceil(math.log(most / now) / math.log(STEP_RATIO))
+    count = math.ceil(math.log(maximum / now) / math.log(STEP_RATIO))
     steps = (float(f"{now * STEP_RATIO**power:.4g}") for power in range(1, count + 1))
     return [step for step in steps if step > now]
 
 
-def _up(now: int, most: int) -> list[int]:
-    """Return integers above another, at most 1 % apart if that is more than 1."""
+def _increasing_integers(now: int, maximum: int) -> list[int]:
+    """Return increasing integers above `now`, about 1 % apart, but at least 1."""
     values = []
-    while now < most:
+    while now < maximum:
         now += max(1, now // 100)
         values.append(now)
     return values
 
 
-def _down(now: int, least: int) -> list[int]:
-    """Return integers below another, at most 1 % apart if that is more than 1."""
+def _decreasing_integers(now: int, minimum: int) -> list[int]:
+    """Return decreasing integers below `now`, about 1 % apart, but at least 1."""
     values = []
-    while now > least:
+    while now > minimum:
         now -= max(1, now // 100)
-        values.append(max(now, least))
+        values.append(max(now, minimum))
     return values
 
 
@@ -368,7 +384,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def format_value(value: object) -> str:
-    """Format a value as it would be written in a file."""
+    """Return a value as text for a job file."""
     if isinstance(value, float):
         return np.format_float_positional(value, trim="-")
     return str(value)
