@@ -1,11 +1,11 @@
-"""Libraries of measured curves: the speed of jobs by family, for jobs not measured yet.
+"""Libraries of measured throughput by job family, for jobs that weren't measured themselves.
 
     families:
       resnet50: {throughput: {1: 12.4, 2: 23.9, 4: 44.0}, restart: 20s}
 
-`shadowprice profile --family` writes them. A job file names a library in its own folder at its
-head, ``families: FILE``, or contains one there; a live service is started with one (``serve
---families``). A job then takes its curve by ``family: resnet50``.
+`shadowprice profile --family` writes a library. A job file contains one under its key ``families``,
+or has the name of a file in its folder there. The service reads one with ``serve --families``. A
+job with ``family: resnet50`` gets the throughput of that family.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FamilySpec(Spec):
     throughput: Curve
     restart: DurationField | None = None
     measured: Annotated[str, max_length(bounds.TEXT)] | None = None
-    """Date and machine of the measurement, as text for people."""
+    """Date and machine of the measurement, for people."""
 
 
 class FamiliesSpec(Spec):
@@ -46,7 +46,7 @@ class FamiliesSpec(Spec):
 
 
 Families = Mapping[str, Mapping[str, Any]]
-"""Families by name, as the library writes them."""
+"""Records of families by name, as in a library."""
 
 
 def read_families(path: Path) -> Families:
@@ -60,15 +60,15 @@ def read_families(path: Path) -> Families:
     return parse_families(load_yaml(path), str(path))
 
 
-def parse_families(document: object, place: str) -> Families:
-    """Return the families of a library's content.
+def parse_families(document: object, location: str) -> Families:
+    """Return the families in the content of a library.
 
     Raises
     ------
     InputError
         With every problem of the library.
     """
-    spec, faults = validate(FamiliesSpec, document, place)
+    spec, faults = validate(FamiliesSpec, document, location)
     if spec is None:
         raise InputError(faults)
     assert isinstance(document, Mapping)
@@ -79,13 +79,13 @@ FAMILIES_HINT: Final = "name a library at the head of the file: families: famili
 
 
 def with_family(
-    record: Any, families: Families, place: str, *, without: str = FAMILIES_HINT
+    record: Any, families: Families, location: str, *, hint_without_library: str = FAMILIES_HINT
 ) -> Any:
-    """Return a job's record with the curve of its family, unless it states its own speed.
+    """Return a job's record with the throughput of its family, unless it has its own speed.
 
-    Worker counts above the job's ``chunks`` are left out, because the job can't run with them; a
-    job with ``steps`` takes the whole curve. A record that isn't a mapping is returned unchanged.
-    ``place`` is the location of the job in errors, and ``without`` the hint if there is no library.
+    Worker counts above the job's ``chunks`` are dropped, because the job can't run with them. A
+    job with ``steps`` gets all worker counts. A record that isn't a mapping is returned unchanged.
+    Errors have ``location``, and ``hint_without_library`` if there is no library.
 
     Raises
     ------
@@ -100,9 +100,13 @@ def with_family(
     family = families.get(name) if isinstance(name, str) else None
     if family is None:
         similar = closest_match(name, families) if isinstance(name, str) else None
-        hint = f"did you mean {similar!r}?" if similar else _known(families) or without
+        hint = (
+            f"did you mean {similar!r}?"
+            if similar
+            else _choices_hint(families) or hint_without_library
+        )
         raise InputError(
-            Fault(f"{place}.family", f"unknown family {quote_for_display(name)}", hint)
+            Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
         )
     chunks = record.get("chunks", 1)
     max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
@@ -113,7 +117,7 @@ def with_family(
         min_workers = min(family["throughput"])
         raise InputError(
             Fault(
-                f"{place}.family",
+                f"{location}.family",
                 f"was measured with {min_workers} workers or more",
                 "state the work as `steps`, or raise chunks",
             )
@@ -122,5 +126,5 @@ def with_family(
     return {**restart, **record, "throughput": curve}
 
 
-def _known(families: Families) -> str:
+def _choices_hint(families: Families) -> str:
     return f"the library has {', '.join(sorted(families)[:10])}" if families else ""

@@ -1,4 +1,4 @@
-"""Arrival times: uniform, Poisson, or as bursty as those of a real training cluster.
+"""Arrival times: uniform, Poisson, or bursty as in a real training cluster.
 
 A Poisson process has a coefficient of variation (CV) of 1 between arrivals, and a Fano factor
 (variance over mean) of 1 in hourly counts. The open Philly trace has 12.4 and 214. The bursty
@@ -72,8 +72,8 @@ def arrival_times(
     """Draw exactly ``count`` ascending arrival times in [0, span) seconds.
 
     Uniform times are evenly spaced, the first at 0. Poisson times are independent and uniform: a
-    Poisson process conditioned on its count. See the module for bursty ones, whose parameters are
-    ``burstiness``.
+    Poisson process conditioned on its count. The module's docstring describes bursty times;
+    ``burstiness`` has their parameters.
 
     Raises
     ------
@@ -81,14 +81,14 @@ def arrival_times(
         If the pattern is unknown, or count or span are out of range.
     """
     if count < 1 or not span > 0:
-        raise InputError("arrivals need at least one job and a span above 0")
+        raise InputError("arrivals: expected at least one job and a span above 0")
     if pattern == "uniform":
         return np.arange(count, dtype=np.float64) * (span / count)
     if pattern == "poisson":
         return np.sort(rng.random(count) * span)
     if pattern == "bursty":
         return _bursty(count, span, rng, burstiness or Burstiness())
-    raise InputError(f"no arrival pattern {pattern!r}: write uniform, poisson or bursty")
+    raise InputError(f"unknown arrival pattern {pattern!r}; choose uniform, poisson or bursty")
 
 
 def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness) -> Floats:
@@ -97,34 +97,36 @@ def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness
     level = _autoregressive(hours, shape.persistence, rng)
     cycle = 1 + shape.daily * np.cos(2 * np.pi * (np.arange(hours) - 7) / 24)
     # Silent hours keep a tiny intensity, so that a fully silent span still has arrivals.
-    awake = np.where(_silent(hours, shape, rng), 1e-9, 1.0)
-    intensity = np.exp(sigma * level) * cycle * awake
+    silence_factor = np.where(_silent(hours, shape, rng), 1e-9, 1.0)
+    intensity = np.exp(sigma * level) * cycle * silence_factor
     # The span may end within the last hour.
     length = np.full(hours, HOUR)
     length[-1] = span - HOUR * (hours - 1)
-    mass = np.cumsum(intensity * length)
+    cumulative_intensity = np.cumsum(intensity * length)
     sizes: list[int] = []
     remaining = count
     while remaining:
         size = min(remaining, int(rng.geometric(1 / shape.batch)))
         sizes.append(size)
         remaining -= size
-    starts = rng.random(len(sizes)) * mass[-1]
-    hour = np.searchsorted(mass, starts, side="right")
-    inside = (starts - np.where(hour > 0, mass[hour - 1], 0.0)) / intensity[hour]
-    firsts = hour * HOUR + inside
+    starts = rng.random(len(sizes)) * cumulative_intensity[-1]
+    hour = np.searchsorted(cumulative_intensity, starts, side="right")
+    seconds_in_hour = (
+        starts - np.where(hour > 0, cumulative_intensity[hour - 1], 0.0)
+    ) / intensity[hour]
+    firsts = hour * HOUR + seconds_in_hour
     batch = np.repeat(np.arange(len(sizes)), sizes)
     gaps = rng.exponential(shape.spacing, count) if shape.spacing else np.zeros(count)
     order = np.cumsum(gaps)
-    opening = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    times = firsts[batch] + (order - order[opening][batch])
-    # The part of a batch beyond the end is moved back into the span.
+    batch_starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    times = firsts[batch] + (order - order[batch_starts][batch])
+    # Reflect times after the end of the span back into it.
     folded = np.where(times >= span, 2 * span - times, times)
     return np.asarray(np.sort(folded.clip(0, np.nextafter(span, 0))), dtype=np.float64)
 
 
 def _autoregressive(count: int, persistence: float, rng: np.random.Generator) -> Floats:
-    """Return a stationary Gaussian series of unit variance with geometric autocorrelation."""
+    """Draw a stationary Gaussian AR(1) series of unit variance."""
     shocks = rng.standard_normal(count) * np.sqrt(1 - persistence**2)
     shocks[0] /= np.sqrt(1 - persistence**2)
     series = accumulate(shocks.tolist(), lambda previous, shock: shock + persistence * previous)
@@ -132,17 +134,17 @@ def _autoregressive(count: int, persistence: float, rng: np.random.Generator) ->
 
 
 def _silent(hours: int, shape: Burstiness, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return which hours are silent: a two-state Markov chain from its stationary state."""
+    """Draw the silent hours from a stationary two-state Markov chain."""
     if not shape.quiet:
         return np.zeros(hours, dtype=np.bool_)
-    wake = 1 / shape.silence
-    sleep = min(1.0, wake * shape.quiet / (1 - shape.quiet))
+    wake_probability = 1 / shape.silence
+    sleep_probability = min(1.0, wake_probability * shape.quiet / (1 - shape.quiet))
     draws = rng.random(hours)
     silent = np.empty(hours, dtype=np.bool_)
     state = bool(draws[0] < shape.quiet)
     for hour in range(hours):
         if hour:
-            state = draws[hour] >= wake if state else draws[hour] < sleep
+            state = draws[hour] >= wake_probability if state else draws[hour] < sleep_probability
         silent[hour] = state
     return silent
 
@@ -155,11 +157,11 @@ def interarrival_cv(times: Floats) -> float:
 
 
 def hourly_counts(times: Floats, offset: float = 0.0) -> NDArray[np.int64]:
-    """Return the arrivals in each whole clock hour between the first arrival and the last.
+    """Return the number of arrivals in each whole clock hour from the first arrival to the last.
 
-    ``times`` are seconds, and time 0 is ``offset`` seconds after a full hour. Hours that are
-    covered in part are left out, because their counts don't measure the rate. The result is empty
-    without a whole hour.
+    ``times`` are seconds, and time 0 is ``offset`` seconds after a full hour. Partial hours are
+    dropped, because their counts don't measure the rate. The result is empty if there is no whole
+    hour.
     """
     clock = (times + offset) / HOUR
     first, end = int(np.ceil(clock.min())), int(np.floor(clock.max()))

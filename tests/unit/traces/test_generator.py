@@ -178,7 +178,7 @@ def test_wrong_options_say_what_to_write(values, message):
 
 def test_wrong_arrivals_say_what_to_write():
     rng = np.random.default_rng(0)
-    with pytest.raises(InputError, match="write uniform, poisson or bursty"):
+    with pytest.raises(InputError, match="choose uniform, poisson or bursty"):
         arrival_times("google", 3, 1.0, rng)
     with pytest.raises(InputError, match="at least one job"):
         arrival_times("poisson", 0, 1.0, rng)

@@ -126,7 +126,7 @@ def read_submissions(
             record = {**record, "tenant": tenant}
         content = content_hash(record) if isinstance(record, Mapping) else ""
         try:
-            record = with_family(record, families, place, without=MISSING_FAMILY_HINT)
+            record = with_family(record, families, place, hint_without_library=MISSING_FAMILY_HINT)
         except InputError as error:
             faults += error.faults
             continue

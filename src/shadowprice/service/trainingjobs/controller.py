@@ -497,7 +497,7 @@ class Controller:
             admitted = {key: before[key] for key in ("throughput", "restart") if key in before}
             return {**admitted, **record}
         completed: Mapping[str, Any] = with_family(
-            record, self._service.families, "spec", without=MISSING_FAMILY_HINT
+            record, self._service.families, "spec", hint_without_library=MISSING_FAMILY_HINT
         )
         return completed
 

@@ -69,12 +69,12 @@ _GIB: Final = 2**30
     citation="Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale "
     "Heterogeneous GPU Clusters, USENIX NSDI 2022; github.com/alibaba/clusterdata",
     licence="CC-BY-4.0",
-    files="a directory with pai_job_table.csv and pai_task_table.csv, and, used where present, "
+    files="a directory with pai_job_table.csv and pai_task_table.csv, and, optionally, "
     "pai_instance_table.csv and pai_group_tag_table.csv (plain or .gz)",
     gotchas=(
-        "the tables have no header; a header line added by hand is refused by its line",
-        "they join on job_name and inst_id; a job without tasks is left out and counted",
-        "plan_cpu and plan_gpu are percent and hold for each of inst_num instances; blank is none",
+        "the tables have no header; a file with a header line is refused",
+        "they are joined on job_name and inst_id; jobs without tasks are dropped and counted",
+        "plan_cpu and plan_gpu are percentages per instance (inst_num); blank means 0",
         (
             "a job's start_time is its submission; it runs from its first instance's start (its "
             "first task's, without the instance table) to its end"
@@ -83,7 +83,7 @@ _GIB: Final = 2**30
             "a job without plan_gpu is a CPU job: read unchanged, and scheduled with "
             "cpu_jobs=keep only"
         ),
-        "a blank end_time is an unfinished job: left out; only Terminated is success",
+        "jobs with a blank end_time are unfinished and dropped; only Terminated is success",
         (
             "parameter servers (task ps), workers and evaluators are tasks of one job: ps and "
             "workers are counted apart, GPUs, cores and memory in all"
@@ -102,8 +102,8 @@ def read_pai(path: Path, reading: ImportContext) -> Trace:
         )
     table = _read_jobs(path, reading)
     tasks = _read_tasks(path, reading)
-    instances = _first_instances(path, reading)
-    workloads = _workloads(path, reading)
+    instances = _read_first_starts(path, reading)
+    workloads = _read_workloads(path, reading)
     joined = table.done().join(tasks, on="job_name", how="left")
     tally = reading.tally
     orphans = joined.filter(pl.col("tasks").is_null()).height
@@ -112,14 +112,14 @@ def read_pai(path: Path, reading: ImportContext) -> Trace:
     joined = joined.join(workloads, on="inst_id", how="left")
     if instances is not None:
         joined = joined.join(instances, on="job_name", how="left").with_columns(
-            began=pl.coalesce("instance_start", "began")
+            first_start=pl.coalesce("instance_start", "first_start")
         )
-    started = pl.coalesce("began", "start_time")
+    started = pl.coalesce("first_start", "start_time")
     late = joined.filter(started >= pl.col("end_time"))
     tally.add("dropped", "no run time between first start and end", late.height)
     joined = joined.filter(started < pl.col("end_time"))
-    early = joined.filter(started < pl.col("start_time")).height
-    tally.add("repaired", "a task starts before its job's submission; queueing is 0", early)
+    early_count = joined.filter(started < pl.col("start_time")).height
+    tally.add("repaired", "a task starts before its job's submission; queueing is 0", early_count)
     table.frame = joined
     frame = table.jobs(
         job="job_name",
@@ -182,7 +182,7 @@ def _read_tasks(path: Path, reading: ImportContext) -> pl.DataFrame:
 
     return frame.group_by("job_name", maintain_order=True).agg(
         tasks=pl.len(),
-        began=pl.col("start_time").min(),
+        first_start=pl.col("start_time").min(),
         gpus=planned("plan_gpu", 0.01),
         cpus=planned("plan_cpu", 0.01),
         memory=planned("plan_mem", _GIB),
@@ -192,14 +192,14 @@ def _read_tasks(path: Path, reading: ImportContext) -> pl.DataFrame:
     )
 
 
-def _first_instances(path: Path, reading: ImportContext) -> pl.DataFrame | None:
+def _read_first_starts(path: Path, reading: ImportContext) -> pl.DataFrame | None:
     if _find(path, "instance") is None:
         return None
     frame = _read(path, "instance", reading).done()
     return frame.group_by("job_name").agg(instance_start=pl.col("start_time").min())
 
 
-def _workloads(path: Path, reading: ImportContext) -> pl.DataFrame:
+def _read_workloads(path: Path, reading: ImportContext) -> pl.DataFrame:
     if _find(path, "group_tag") is None:
         return pl.DataFrame(schema={"inst_id": _S, "workload": _S})
     frame = _read(path, "group_tag", reading).done()
