@@ -144,7 +144,7 @@ def test_empty_results_show_a_heading() -> None:
     run = shadowprice.simulate(CLUSTER, _jobs(2), "fifo")
     same = run.diff(run)
     earned = format_number(run.summary["total_utility"])
-    title = f"fifo earned {earned}, fifo {earned}; 0 jobs with another result"
+    title = f"fifo earned {earned}, fifo {earned}; 0 jobs with different results"
     assert repr(same).splitlines() == [title]
     assert "<table>" not in same._repr_html_()
     assert repr(RecordTuple(())) == "0 entries"

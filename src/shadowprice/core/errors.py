@@ -1,4 +1,4 @@
-"""The errors of this package: each has a message, a location and a hint."""
+"""Errors of this package, and diagnostics with location, message and hint."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Fault:
 
 
 class InputError(ShadowpriceError):
-    """A file or an argument is invalid; nothing of it was used.
+    """A file or an argument is invalid; none of it was used.
 
     Parameters
     ----------
@@ -100,5 +100,5 @@ class MissingExtraError(ShadowpriceError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs {package}, which is not installed; "
-            f"pip install 'shadowprice[{extra}]' brings it"
+            f"run pip install 'shadowprice[{extra}]'"
         )

@@ -16,10 +16,9 @@ Floats = NDArray[np.float64]
 
 
 def job_costs(recorder: Recorder) -> Floats:
-    """Return the cost of each job: its dominant share of every server it ran on, by the hour.
+    """Return the cost of each job: its dominant share of every server that it ran on, by the hour.
 
     A job that uses half of a server's GPUs and a quarter of its memory pays for half of the server.
-    The other half is left for other jobs to pay.
 
     Parameters
     ----------
@@ -29,7 +28,7 @@ def job_costs(recorder: Recorder) -> Floats:
     Returns
     -------
     ndarray of float64, shape (jobs,)
-        In the currency of the cluster file.
+        Costs in the currency of the cluster file.
     """
     segments = recorder.segments()
     costs = np.zeros(len(recorder.jobs))
@@ -58,10 +57,10 @@ def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: 
     Returns
     -------
     dict
-        ``used``: cost of the jobs' shares of servers. ``occupied``: cost of servers, each in the
-        slots in which a job runs on it. ``whole``: cost of all servers that are present from the
-        first arrival to the end of the run, idle or not. ``utility_per_used``: None if nothing was
-        used.
+        ``used``: cost of the jobs' shares of servers. ``occupied``: cost of all servers during
+        the slots in which a job runs on them. ``whole``: cost of all servers from the first arrival
+        to the end of the run, also while idle, but not while lost. ``utility_per_used``: None if
+        nothing was used.
     """
     prices, hours = _prices(recorder), _slot_hours(recorder)
     servers = recorder.cluster.servers
@@ -72,7 +71,7 @@ def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: 
     last = max((int(slots.max()) if len(slots) else -1), int(arrived["arrival"].max() or 0))  # type: ignore[arg-type]  # integers
     present = np.zeros(servers)
     if first is not None:
-        present = _slots_there(recorder, int(first), last + 1)  # type: ignore[arg-type]  # an integer
+        present = _present_slots(recorder, int(first), last + 1)  # type: ignore[arg-type]  # an integer
     return {
         "used": used,
         "occupied": float(prices[occupied % servers].sum() * hours),
@@ -81,8 +80,8 @@ def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: 
     }
 
 
-def _slots_there(recorder: Recorder, first: int, end: int) -> Floats:
-    """Return the number of slots in a span in which each server was present."""
+def _present_slots(recorder: Recorder, first: int, end: int) -> Floats:
+    """Return the number of slots from `first` to `end` in which each server was present."""
     present = np.full(recorder.cluster.servers, float(max(end - first, 0)))
     lost_since: dict[str, int] = {}
     incidents = [

@@ -27,11 +27,11 @@ class RunDiff(ShownAsTable):
     jobs : polars.DataFrame
         One row for each job of both runs whose result differs, the largest change of utility first:
         ``job``, ``tenant``, ``outcome_a``, ``outcome_b``, ``completion_a``, ``completion_b``,
-        ``utility_a``, ``utility_b``, ``gain`` (b less a), ``why``.
+        ``utility_a``, ``utility_b``, ``gain`` (b minus a), ``why``.
     outcomes : polars.DataFrame
         One row for each pair of outcomes: ``outcome_a``, ``outcome_b``, ``jobs``, ``gain``.
     only_first, only_second : list of str
-        Jobs that only one run has.
+        Jobs in only one of the runs.
     """
 
     first: Fields
@@ -42,12 +42,12 @@ class RunDiff(ShownAsTable):
     only_second: list[str]
 
     def short_table(self) -> ShortTable:
-        """Return a table of the jobs with another result, the largest change first."""
+        """Return a table of the jobs with different results, the largest change first."""
         first, second = self._infos
         totals = [format_number(info["summary"]["total_utility"]) for info in self._infos]
         title = (
             f"{second['policy']} earned {totals[1]}, {first['policy']} {totals[0]}; "
-            f"{pluralize(len(self.jobs), 'job')} with another result"
+            f"{pluralize(len(self.jobs), 'job')} with different results"
         )
         rows = [row.items() for row in self.jobs.head(MAX_ROWS).iter_rows(named=True)]
         return replace(table_of_records(title, rows), total=len(self.jobs))
@@ -66,7 +66,7 @@ class RunDiff(ShownAsTable):
             if digests[0].get(kind) != digests[1].get(kind)
         ]
         if self.first["incidents"] != self.second["incidents"]:
-            notes.append("the runs differ in what happened to servers and jobs")
+            notes.append("the runs differ in their incidents")
         for name, missing in (("first", self.only_first), ("second", self.only_second)):
             if missing:
                 is_are = "is" if len(missing) == 1 else "are"
@@ -95,7 +95,7 @@ class RunDiff(ShownAsTable):
 
 def diff_runs(first: RunData, second: RunData) -> RunDiff:
     """Compare two runs job by job; jobs are matched by name."""
-    tables = [_with_width(run) for run in (first, second)]
+    tables = [_job_table(run) for run in (first, second)]
     both = tables[0].join(tables[1], on="job", how="inner", suffix="_b", maintain_order="left")
     both = both.with_columns((pl.col("utility_b") - pl.col("utility")).alias("gain"))
     changed = both.filter(
@@ -105,7 +105,11 @@ def diff_runs(first: RunData, second: RunData) -> RunDiff:
     )
     names = (first.policy, second.policy)
     reasons = [
-        _why({name: row[name] for name in tables[0].columns}, _other(row, tables[0].columns), names)
+        _describe_change(
+            {name: row[name] for name in tables[0].columns},
+            _second_row(row, tables[0].columns),
+            names,
+        )
         for row in changed.iter_rows(named=True)
     ]
     jobs = (
@@ -139,8 +143,8 @@ def diff_runs(first: RunData, second: RunData) -> RunDiff:
     )
 
 
-def _with_width(run: RunData) -> pl.DataFrame:
-    """Return the job table with the number of slots in which each job ran."""
+def _job_table(run: RunData) -> pl.DataFrame:
+    """Return the job table with ``active``, the number of slots in which each job ran."""
     active = (
         run.allocations.select("job", "slot")
         .unique()
@@ -165,15 +169,15 @@ def _with_width(run: RunData) -> pl.DataFrame:
     )
 
 
-def _other(row: Row, columns: list[str]) -> Row:
+def _second_row(row: Row, columns: list[str]) -> Row:
     return {name: row[f"{name}_b"] if f"{name}_b" in row else row[name] for name in columns}
 
 
-def _why(a: Row, b: Row, policies: tuple[str, str]) -> str:
-    """Describe the cause of a job's different results; ``b`` is the later run."""
+def _describe_change(a: Row, b: Row, policies: tuple[str, str]) -> str:
+    """Return why a job's results differ; ``a`` is its row in the first run, ``b`` in the second."""
     if a["outcome"] != b["outcome"]:
         endings = [
-            _ended(row, policy)
+            _describe_outcome(row, policy)
             for row, policy in zip((a, b), policies, strict=True)
             if row["outcome"] != "finished"
         ]
@@ -201,7 +205,7 @@ def _why(a: Row, b: Row, policies: tuple[str, str]) -> str:
     return ", ".join(parts)
 
 
-def _ended(row: Row, policy: str) -> str:
+def _describe_outcome(row: Row, policy: str) -> str:
     verbs = {"refused": "refused by", "dropped": "dropped by", "cancelled": "cancelled under"}
     if row["outcome"] in verbs:
         text = f"{verbs[row['outcome']]} {policy}"

@@ -1,4 +1,4 @@
-"""Page of one run: a single file, readable without network, script or colour."""
+"""HTML page of one run: a single file, readable without network, scripts or colours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_report(run: RunData, path: Path) -> None:
 
 
 def render_report(run: RunData) -> str:
-    """Return the page of a run."""
+    """Return the HTML page of a run."""
     bodies = []
     for item in sections():
         body = item.render(run)
@@ -65,15 +65,15 @@ def page(
     slot_seconds: float,
     begins: float | None,
 ) -> str:
-    """Return a whole page.
+    """Return an HTML page.
 
     Parameters
     ----------
     title, lead : str
         Heading, and the line below it.
     warning : str
-        Banner above everything; empty for none.
-    tiles : sequence of (label, format_number, remark)
+        Text of the banner above the page; empty for none.
+    tiles : sequence of (label, value, remark)
         Key numbers.
     bodies : sequence of (title, anchor, HTML)
         The sections.
@@ -101,8 +101,8 @@ def page(
         f"<title>{text(title)} · Shadowprice</title><style>{asset('page.css')}</style></head>"
         f'<body><header><p class="brand">Shadowprice</p><h1>{text(title)}</h1>'
         f'<p class="lead">{text(lead)}</p></header>{banner}'
-        '<noscript><p class="warning">The charts need JavaScript, which this page carries itself; '
-        "the tables below show their first rows without it.</p></noscript>"
+        '<noscript><p class="warning">The charts need JavaScript, which is part of this page. '
+        "Without it, the tables below show their first rows.</p></noscript>"
         f'<nav aria-label="Sections"><span class="links">{links}</span></nav>'
         f'<main><div class="tiles">{cards}</div>{parts}</main>'
         f"{data_script({'slot': slot_seconds, 'origin': begins}, 'page-data')}{scripts()}"
@@ -187,7 +187,7 @@ def partial_warning(runs: Sequence[RunData]) -> str:
         return ""
     return (
         f"Partial result: the run was interrupted ({', '.join(interruptions)}); "
-        "what follows is what was done until then."
+        "this page covers the slots before that."
     )
 
 

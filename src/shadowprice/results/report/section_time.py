@@ -27,7 +27,7 @@ def earned_over_time(run: RunData) -> tuple[Floats, Floats]:
 
 @section("Utility over time", 20)
 def utility(run: RunData) -> str | None:
-    """Return earned utility beside the value of the jobs that arrived."""
+    """Return the earned utility and the value of the jobs that arrived."""
     if not len(run.slots):
         return None
     slots, earned = earned_over_time(run)
@@ -43,8 +43,8 @@ def utility(run: RunData) -> str | None:
     ]
     chart = line_chart(xs, series, x_label=slot_label(run), y_label="utility", steps=True)
     remark = (
-        "A job's value is what it would earn if it ran at full width from its arrival; its utility "
-        "is earned in the slot in which it completes."
+        "A job's value is the utility that it would earn with its maximum number of workers from "
+        "its arrival on. Utility is earned in the slot in which the job completes."
     )
     return figure("Earned and on offer", chart, remark)
 
@@ -99,7 +99,9 @@ def queue(run: RunData) -> str | None:
         height=220,
         steps=True,
     )
-    remark = "Waiting: arrived, not refused, not running; a planned job waits for its first slot."
+    remark = (
+        "Waiting: arrived, but not refused and not running; includes jobs planned for later slots."
+    )
     return figure("Jobs in the cluster", chart, remark)
 
 
@@ -127,5 +129,7 @@ def prices(run: RunData) -> str | None:
         steps=True,
         prices=True,
     )
-    remark = "What all of a server's resource costs for a slot, the mean over servers that have it."
+    remark = (
+        "Cost of a server's whole capacity for one slot, averaged over servers with the resource."
+    )
     return figure("Mean price of each resource", chart, remark)
