@@ -1,9 +1,9 @@
-"""Limits on connections that apply before authentication: number, heads, and lines in the log.
+"""Limits before authentication: number of connections, size and time of headers, logged errors.
 
 Any client that reaches the port can open connections without a token. Neither httptools nor
-uvicorn limits the size or the duration of a request's head. Each connection also takes a file
-descriptor, which the store and the executor need too. Errors of a connection are logged once a
-minute for each address, because a client may cause them at any rate.
+uvicorn limits the size or the duration of a request's header. Each connection also takes one of the
+file descriptors that the store and the executor need. Errors are logged once a minute per address,
+because a client can cause them at any rate.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEADER_BYTES: Final = 64 << 10
-"""Maximum bytes of a request's head."""
+"""Maximum size of a request's header."""
 
 HEADER_TIMEOUT_SECONDS: Final = 30.0
-"""Timeout of a request's head, from the start of the connection or of the head."""
+"""Timeout of a request's header, from the start of the connection or of the header."""
 
 FILE_LIMIT: Final = 4_096
-"""Open files that the service requests if its soft limit is lower; limits the connections."""
+"""Soft limit of open files to set if it is lower; it bounds the number of connections."""
 
 RESERVED_FILES: Final = 256
 """Open files reserved for the store, the executor and records."""
@@ -54,7 +54,7 @@ def max_connections() -> int:
 
 
 class ErrorLimit:
-    """Limit of logged errors: one for each address in `LOG_INTERVAL_SECONDS`."""
+    """Rate limit of logged errors: one per address in `LOG_INTERVAL_SECONDS`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -62,7 +62,7 @@ class ErrorLimit:
         self._dropped: Counter[str] = Counter()
 
     def admit(self, address: str) -> int | None:
-        """Return how many errors of an address were dropped before this one; None to drop it."""
+        """Return the number of dropped errors of an address, or None if this one is dropped too."""
         now = self._clock()
         while self._logged:
             oldest = next(iter(self._logged))
@@ -81,9 +81,9 @@ _limit: Final = ErrorLimit()
 
 
 class ErrorLog:
-    """uvicorn's logger of one connection: errors only, and these limited by its address.
+    """uvicorn's logger of one connection, which only logs errors, limited by `ErrorLimit`.
 
-    Malformed requests are warnings of uvicorn, with which a client could fill the log.
+    uvicorn warns about malformed requests; a client could fill the log with them.
     """
 
     level: Final = logging.ERROR
@@ -92,7 +92,7 @@ class ErrorLog:
         self._address = address
 
     def error(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
-        """Log an error, unless the address had one a moment ago."""
+        """Log an error, subject to the limit of the address."""
         dropped = _limit.admit(self._address)
         if dropped is not None:
             text = f"{message.strip()} (request of %s; {dropped} earlier errors not logged)"
@@ -108,7 +108,7 @@ class ErrorLog:
 class OpenTransport:
     """Transport whose methods do nothing once it is closing.
 
-    A request may be answered after its connection was reset. uvloop raises then.
+    uvloop raises if a response is written after the connection was reset.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -135,87 +135,87 @@ class OpenTransport:
 
 
 class Connection(HttpToolsProtocol):
-    """HTTP connection that is closed if a request's head is too large or too slow.
+    """HTTP connection that is closed if a request's header is too large or too slow.
 
     Parameters
     ----------
-    most : int
-        Maximum number of connections; more are closed at once.
-    head_seconds : float
-        Timeout of a request's head.
+    max_connections : int
+        Maximum number of connections; further ones are aborted.
+    header_seconds : float
+        Timeout of a request's header.
     **named
-        uvicorn's arguments of a protocol.
+        Arguments of uvicorn's protocols.
     """
 
     def __init__(
-        self, *, most: int, head_seconds: float = HEADER_TIMEOUT_SECONDS, **named: Any
+        self, *, max_connections: int, header_seconds: float = HEADER_TIMEOUT_SECONDS, **named: Any
     ) -> None:
         super().__init__(**named)
-        self.logger = ErrorLog("unknown")  # type: ignore[assignment]  # the part that uvicorn uses
-        self._most, self._head_seconds = most, head_seconds
-        # Bytes received since the last body chunk, end of a head, or end of a request.
-        self._beside = 0
-        self._late: asyncio.TimerHandle | None = None
-        self._answering: RequestResponseCycle | None = None
+        self.logger = ErrorLog("unknown")  # type: ignore[assignment]  # has what uvicorn uses
+        self._max_connections, self._header_seconds = max_connections, header_seconds
+        # Bytes received since the end of a header, a body chunk or a request.
+        self._header_bytes = 0
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._current_cycle: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or abort it above the limit."""
         super().connection_made(OpenTransport(transport))  # type: ignore[arg-type]  # its methods
         if self.client is not None:
             self.logger = ErrorLog(self.client[0])  # type: ignore[assignment]  # see `__init__`
-        if len(self.connections) > self._most:
+        if len(self.connections) > self._max_connections:
             transport.abort()
         else:
-            self._wait_for_head()
+            self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the head's timeout, and drop pipelined requests."""
-        self._have_head()
+        """Cancel the header's timeout, and drop pipelined requests."""
+        self._cancel_header_timer()
         self.pipeline.clear()
-        if self._answering is not None:
-            self._answering.disconnected = True  # uvicorn only marks the last pipelined request
-            self._answering.message_event.set()
+        if self._current_cycle is not None:
+            self._current_cycle.disconnected = True  # uvicorn only marks the last pipelined request
+            self._current_cycle.message_event.set()
         super().connection_lost(exc)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
+        self._current_cycle = cycle
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        """Parse data; close the connection if the head is too large."""
-        self._beside += len(data)
+        """Parse data; close the connection if the header is too large."""
+        self._header_bytes += len(data)
         super().data_received(data)
-        if self._beside > MAX_HEADER_BYTES and not self.transport.is_closing():
+        if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             if self.cycle is None or self.cycle.response_complete:
                 self.transport.write(_TOO_LARGE)
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Start the timeout of a request's head."""
+        """Start the timeout of a request's header."""
         super().on_message_begin()
-        if self._late is None:
-            self._wait_for_head()
+        if self._header_timer is None:
+            self._start_header_timer()
 
     def on_headers_complete(self) -> None:
-        """Cancel the head's timeout, because the head is complete."""
-        self._beside = 0
-        self._have_head()
+        """Cancel the timeout, because the header is complete."""
+        self._header_bytes = 0
+        self._cancel_header_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Pass a body chunk on; the handler limits the body's size."""
-        self._beside = 0
+        self._header_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Reset the count of bytes at the end of a request."""
-        self._beside = 0
+        self._header_bytes = 0
         super().on_message_complete()
 
-    def _wait_for_head(self) -> None:
-        self._late = self.loop.call_later(self._head_seconds, self.transport.close)
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(self._header_seconds, self.transport.close)
 
-    def _have_head(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _cancel_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None

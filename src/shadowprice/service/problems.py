@@ -1,4 +1,4 @@
-"""Problem details (RFC 9457): codes, titles, and the problem of an error."""
+"""Problem details (RFC 9457): codes and titles, and conversion from errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
 
 
 class ProblemError(ShadowpriceError):
-    """A request that the service refuses, with the code and the headers of the response."""
+    """Error response to a request, with its code and headers."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ProblemError(ShadowpriceError):
         return TITLES[self.code][0]
 
     def to_resource(self) -> Problem:
-        """Return the problem details."""
+        """Return the problem details of the response."""
         status, title = TITLES[self.code]
         return Problem(
             type=f"urn:shadowprice:problem:{self.code}",
@@ -74,7 +74,7 @@ class ProblemError(ShadowpriceError):
 
 
 def problem_of(error: BaseException) -> ProblemError:
-    """Return the problem of an error; unexpected errors give no details."""
+    """Return the problem for an error; the problem of an unexpected error has no details."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, MemoryError):

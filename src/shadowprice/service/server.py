@@ -119,7 +119,7 @@ def serve(
         app.router.lifespan_context = _lifespan(service, writes, failures, on_ready)
         config = uvicorn.Config(
             app,
-            http=partial(Connection, most=max_connections()),  # type: ignore[arg-type]
+            http=partial(Connection, max_connections=max_connections()),  # type: ignore[arg-type]
             ws="none",
             log_config=None,
             access_log=False,

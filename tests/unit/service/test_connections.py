@@ -43,7 +43,7 @@ async def answering(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def listening(
-    most: int = 10, head_seconds: float = 10.0, answers: Any = answering
+    most: int = 10, header_seconds: float = 10.0, answers: Any = answering
 ) -> AsyncIterator[int]:
     """Listen as the service does; yield the port."""
     config = uvicorn.Config(answers, log_config=None, lifespan="off", ws="none")
@@ -52,7 +52,11 @@ async def listening(
 
     def made() -> Connection:
         return Connection(
-            most=most, head_seconds=head_seconds, config=config, server_state=state, app_state={}
+            max_connections=most,
+            header_seconds=header_seconds,
+            config=config,
+            server_state=state,
+            app_state={},
         )
 
     server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
@@ -131,7 +135,7 @@ def test_one_connection_more_than_there_may_be_is_closed() -> None:
 @pytest.mark.parametrize("sent", [b"", BEGUN, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" + BEGUN])
 def test_who_says_nothing_is_not_waited_for(sent: bytes) -> None:
     async def scenario() -> bytes:
-        async with listening(head_seconds=0.05) as port:
+        async with listening(header_seconds=0.05) as port:
             return await heard(port, sent)
 
     assert asyncio.run(scenario()).count(b" 200 ") == sent.count(b"GET")

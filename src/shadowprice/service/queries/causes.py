@@ -1,9 +1,9 @@
 """Causes of a broken promise, in seconds, from the records of the job's generations.
 
-All seconds come from measurements: the start of the slot, the run time of the process, the reported
-work, and the event that ended the generation. The stated speed gives the expected time of that
-work. A share is a cause's seconds over those of all causes. Slack in the promise may have absorbed
-some seconds, so the sum of all causes can exceed the delay.
+The seconds are derived from measurements: the start of the slot, the run time of the process, the
+reported work, and the event that ended the generation. The stated speed gives the expected time of
+the work. A share is the fraction of a cause in the seconds of all causes. Slack in the promise may
+have absorbed some seconds, so the sum over all causes can exceed the delay.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from shadowprice.service.state.start_ups import stated_seconds
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
 
-LEAST: Final = 0.001
-"""Minimum seconds of a cause that is reported."""
+MIN_CAUSE_SECONDS: Final = 0.001
+"""Causes with fewer seconds are ignored."""
 
 MAX_GENERATIONS: Final = 1_000
-"""Maximum number of generations that are considered, newest first."""
+"""Maximum number of generations to read, newest first."""
 
 _PLANNED: Final = frozenset({"move", "revision"})
-"""Causes after which a pause is a decision of the policy, and part of the plan."""
+"""Causes after which a pause is part of the policy's plan."""
 
 _ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "standby", "resized")
 """Kinds of events that explain the end of a generation."""
@@ -85,14 +85,14 @@ class Run:
         return max(0.0, self.started - self.begins)
 
     def loading(self, *, exact: bool) -> float:
-        """Return the seconds until the job worked, at the speed between two reports.
+        """Return the seconds before the job's first work, extrapolated from its reports.
 
-        Reports count whole mini-batches. Unless ``exact``, a time of less than one mini-batch
-        counts as unreported work.
+        Reports count whole mini-batches. Unless ``exact``, the result is 0 if it is less than the
+        time of one mini-batch, which may be unreported work.
         """
         if self.low is None or self.high is None or self.high <= self.low:
             return 0.0
-        step = max(self.last_at - self.first_at, LEAST) / (self.high - self.low)
+        step = max(self.last_at - self.first_at, MIN_CAUSE_SECONDS) / (self.high - self.low)
         # Assume the same speed for the work before the first report.
         seconds = self.first_at - self.started - self.first_steps * step
         return seconds if seconds > (0.0 if exact else step) else 0.0
@@ -100,7 +100,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause of a broken promise, and the seconds that it cost.
+    """A cause of a broken promise, and the seconds it cost.
 
     ``kind`` is ``overrun``, ``late-start``, ``lost-server``, ``lost-process``, ``failure``,
     ``move``, ``drain``, ``timespan``, ``revision`` or ``waiting``. ``detail`` adds names and
@@ -115,7 +115,7 @@ class Cause:
 def broken_promise(
     connection: Connection, view: JobView, cluster: Cluster, calendar: SlotCalendar, now: int
 ) -> BrokenPromise | None:
-    """Return the causes of a job's broken first promise; None if it was or may be kept.
+    """Return the causes of a job's broken first promise; None if the promise isn't broken.
 
     ``now`` is in nanoseconds since 1970.
     """
@@ -132,7 +132,7 @@ def broken_promise(
     if view.state.open and view.promise_at is not None:
         end = max(end, view.promise_at / SECOND)
     unexplained = end - due - sum(cause.seconds for cause in delays)
-    if finished and unexplained > LEAST:
+    if finished and unexplained > MIN_CAUSE_SECONDS:
         delays.append(Cause("waiting", unexplained, "for a place"))
     return record(view, due, end - due, delays)
 
@@ -195,7 +195,7 @@ def causes(
     finished: bool,
     waits_until: float | None = None,
 ) -> Iterable[Cause]:
-    """Yield the causes of a job's delay, each pair of kind and detail once.
+    """Yield the causes of a job's delay; each pair of kind and detail occurs once.
 
     Parameters
     ----------
@@ -206,20 +206,20 @@ def causes(
     job : Job or None
         The job with its stated speed; None if it can't be resolved any more.
     cluster : Cluster
-        Gives the length of a slot.
+        Cluster, for the length of a slot.
     finished : bool
         Whether the last generation completed all work.
     waits_until : float or None
         The current time if the job has waited since its last generation ended.
     """
-    account = _Account(runs, job, cluster)
+    account = _SecondsByCause(runs, job, cluster)
     ended_by: tuple[str, str] | None = None
     for index, run in enumerate(runs):
         last = index == len(runs) - 1
         account.count(index, ended_by, finished=finished and last)
         ended_by = _ended_by(run, None if last else runs[index + 1], events)
         if not last:
-            account.stopped(run, runs[index + 1], ended_by)
+            account.count_lost_work(run, runs[index + 1], ended_by)
     if ended_by is not None and waits_until is not None and ended_by[0] not in _PLANNED:
         account.add(ended_by, waits_until - runs[-1].ended)
     account.compare_with_statement(finished=finished)
@@ -228,7 +228,7 @@ def causes(
         yield Cause(kind, cost, detail)
 
 
-class _Account:
+class _SecondsByCause:
     """Accumulates seconds by cause and detail, generation by generation."""
 
     def __init__(self, runs: Sequence[Run], job: Job | None, cluster: Cluster) -> None:
@@ -239,12 +239,12 @@ class _Account:
         self._unreported: list[tuple[tuple[str, str], float]] = []
 
     def add(self, cause: tuple[str, str], seconds: float) -> None:
-        """Add seconds to a cause; ignore less than `LEAST`."""
-        if seconds >= LEAST:
+        """Add seconds to a cause; ignore less than `MIN_CAUSE_SECONDS`."""
+        if seconds >= MIN_CAUSE_SECONDS:
             self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
 
     def count(self, at: int, ended_by: tuple[str, str] | None, *, finished: bool) -> None:
-        """Count a generation; ``ended_by``, the end of the previous one, caused its start."""
+        """Count a generation; ``ended_by`` is the cause of the previous one's end."""
         run, job, done = self._runs[at], self._job, self._done
         cause = ended_by or ("late-start", "")
         self.add(cause, run.late)
@@ -266,20 +266,20 @@ class _Account:
         self._ran += run.seconds - repeated - loading
         self._done = max(done, high)
 
-    def stopped(self, run: Run, following: Run, cause: tuple[str, str]) -> None:
-        """Count the work of a stopped generation that was lost, or may have been lost."""
+    def count_lost_work(self, run: Run, next_run: Run, cause: tuple[str, str]) -> None:
+        """Count the work that a generation lost, or may have lost, at its end."""
         if self._is_silent:
             self._unreported.append((cause, run.seconds))
-        elif run.high is not None and following.low is not None and following.low <= run.high:
+        elif run.high is not None and next_run.low is not None and next_run.low <= run.high:
             unsaved = max(0.0, run.ended - max(run.started, run.last_at))
             self.add(cause, unsaved)
             self._ran -= unsaved
 
     def compare_with_statement(self, *, finished: bool) -> None:
-        """Count the time of the work beyond its stated time.
+        """Count run time above the stated time of the work as an overrun.
 
         Without reports, the work that earlier generations saved is unknown. Then only the excess of
-        the last generation is certainly an overrun. The rest is attributed to the ends of the
+        the last generation is an overrun. The rest is attributed to the causes that ended the
         others, in proportion to their run times.
         """
         if self._job is None or not self._runs or (self._is_silent and not finished):
@@ -288,7 +288,7 @@ class _Account:
         uncertain = max(0.0, self._ran - max(certain, self._stated))
         total = sum(spent for _, spent in self._unreported)
         for cause, spent in self._unreported:
-            self.add(cause, uncertain * spent / max(total, LEAST))
+            self.add(cause, uncertain * spent / max(total, MIN_CAUSE_SECONDS))
         detail = f"{_seconds(self._stated)} s stated, {_seconds(certain)} s measured"
         self.add(("overrun", detail), certain - self._stated)
 
@@ -316,10 +316,10 @@ def _seconds(seconds: float) -> str:
 
 
 def _ended_by(
-    run: Run, following: Run | None, events: Sequence[Mapping[str, Any]]
+    run: Run, next_run: Run | None, events: Sequence[Mapping[str, Any]]
 ) -> tuple[str, str]:
     """Return the cause of a generation's end: the newest event before the next one started."""
-    latest = float("inf") if following is None else following.started
+    latest = float("inf") if next_run is None else next_run.started
     for event in reversed(events):
         if not run.started <= event["at"] <= latest:
             continue
@@ -338,7 +338,7 @@ def _ended_by(
             case "retrying" if data["generation"] == run.generation:
                 return "failure", ""
             case "start-failed":
-                return "failure", "it could not be started"
+                return "failure", "it failed to start"
             case "revised":
                 return "revision", ""
             case _:
@@ -386,8 +386,8 @@ def _runs(
         run = Run(row.generation, *moments, placement)
         report = reported.get(row.generation)
         if report is not None:
-            # The first generation starts at 0. Later ones start where the previous ones ended, or
-            # with their first report if that is lower.
+            # The first generation starts at 0, a later one at the highest report so far, or at its
+            # own first report if that is lower.
             run = replace(
                 run,
                 low=report.low,
