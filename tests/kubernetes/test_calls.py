@@ -147,7 +147,7 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
         )
     assert len(counted) == len(jobs)
     # One look before the order to end, one after the end, and what grows between.
-    bound = 2 + Backoff.most(MIN_FETCH_INTERVAL_SECONDS, SELDOM, spent)
+    bound = 2 + Backoff.max_attempts(MIN_FETCH_INTERVAL_SECONDS, SELDOM, spent)
     assert max(counted.values()) <= bound, (counted, spent)
     assert (
         bound < spent / MIN_FETCH_INTERVAL_SECONDS / 3

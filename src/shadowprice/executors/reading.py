@@ -10,15 +10,15 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest_match, quote_for_display
 
 DEFAULT_LOG_BYTES: Final = 8 << 20
-"""Default of the bytes kept of each process's log."""
+"""Default maximum size of a process's log."""
 
-_LEAST_LOG_BYTES: Final = 1024
-_MOST_LOG_BYTES: Final = 1 << 40
-_MOST_SECONDS: Final = 86_400
+_MIN_LOG_BYTES: Final = 1024
+_MAX_LOG_BYTES: Final = 1 << 40
+_MAX_SECONDS: Final = 86_400
 
 
 class OptionsReader:
-    """Settings by name, from ``--executor-set NAME=VALUE``.
+    """Parser of ``--executor-set NAME=VALUE``, which collects errors until `end`.
 
     ``names`` are the valid names; any other name is an error.
     """
@@ -42,15 +42,15 @@ class OptionsReader:
         """Record an error."""
         self.faults.append(Fault(f"--executor-set {name}", message, hint))
 
-    def matching(self, name: str, pattern: str | re.Pattern[str], usual: str, hint: str) -> str:
-        """Return a setting that matches a pattern, or its default."""
-        value = self.values.get(name, usual)
-        if value != usual and not re.fullmatch(pattern, value):
+    def matching(self, name: str, pattern: str | re.Pattern[str], default: str, hint: str) -> str:
+        """Return a text setting, which must match a pattern unless it is the default."""
+        value = self.values.get(name, default)
+        if value != default and not re.fullmatch(pattern, value):
             self.fault(name, f"{quote_for_display(value)} is not valid", hint)
         return value
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """Return a setting that is one of the choices; the default is the first."""
+        """Return a setting that is one of the choices; the first is the default."""
         value = self.values.get(name, choices[0])
         if value not in choices:
             self.fault(
@@ -59,26 +59,26 @@ class OptionsReader:
         return value
 
     def path(self, name: str) -> str:
-        """Return an absolute path, empty if it isn't set."""
+        """Return a setting that is an absolute path; empty if it isn't set."""
         return self.matching(name, r"/[^\0]*", "", "write an absolute path")
 
-    def whole(self, name: str, usual: int, least: int, most: int, what: str) -> int:
-        """Return an integer between ``least`` and ``most``."""
-        written = self.values.get(name, str(usual))
-        number = int(written) if written.isdecimal() and len(written) < 16 else -1
-        if not least <= number <= most:
-            hint = f"write {what} from {least:,} to {most:,}"
-            self.fault(name, f"{quote_for_display(written)} is not valid", hint)
+    def whole(self, name: str, default: int, minimum: int, maximum: int, what: str) -> int:
+        """Return an integer setting from ``minimum`` to ``maximum``."""
+        text = self.values.get(name, str(default))
+        number = int(text) if text.isdecimal() and len(text) < 16 else -1
+        if not minimum <= number <= maximum:
+            hint = f"write {what} from {minimum:,} to {maximum:,}"
+            self.fault(name, f"{quote_for_display(text)} is not valid", hint)
         return number
 
-    def seconds(self, name: str, usual: int) -> float:
-        """Return a number of seconds from 1 to a day."""
-        return float(self.whole(name, usual, 1, _MOST_SECONDS, "seconds"))
+    def seconds(self, name: str, default: int) -> float:
+        """Return a setting in seconds, from 1 to a day."""
+        return float(self.whole(name, default, 1, _MAX_SECONDS, "seconds"))
 
     def log_bytes(self) -> int:
-        """Return the number of bytes kept of each process's log."""
+        """Return the maximum size of a process's log in bytes."""
         return self.whole(
-            "log_bytes", DEFAULT_LOG_BYTES, _LEAST_LOG_BYTES, _MOST_LOG_BYTES, "a number of bytes"
+            "log_bytes", DEFAULT_LOG_BYTES, _MIN_LOG_BYTES, _MAX_LOG_BYTES, "a number of bytes"
         )
 
     def end(self) -> None:

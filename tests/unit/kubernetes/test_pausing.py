@@ -38,7 +38,7 @@ def test_no_more_tries_fit_into_a_time_than_is_said(
         assert (1 - JITTER) * first <= pause <= longest
         at += pause
     if count < 10_000:
-        assert count <= Backoff.most(first, longest, span)
+        assert count <= Backoff.max_attempts(first, longest, span)
 
 
 def test_pauses_double_to_their_bound_and_begin_anew() -> None:
@@ -73,7 +73,7 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
         assert 3 <= refused == len(server.asked)
         assert (
             refused
-            <= Backoff.most(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            <= Backoff.max_attempts(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
             < spent / 0.3 / 2
         )
 
@@ -97,7 +97,7 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
         assert (
             3
             <= len(server.asked)
-            <= Backoff.most(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            <= Backoff.max_attempts(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
         )
 
     asyncio.run(whole())
@@ -122,7 +122,7 @@ def test_watches_that_end_as_they_begin_are_begun_ever_less(
             watches = informer.watches
             spent = time.monotonic() - began
             await informer.close()
-        assert watches <= 2 + Backoff.most(0.1, informers.MAX_BACKOFF_SECONDS, spent)
+        assert watches <= 2 + Backoff.max_attempts(0.1, informers.MAX_BACKOFF_SECONDS, spent)
 
     asyncio.run(whole())
 

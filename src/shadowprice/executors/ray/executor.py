@@ -213,7 +213,7 @@ class RayExecutor:
         if "ersion mismatch" in text or "version" in text.lower():
             return f"{self._address}: {text}; install what its nodes have"
         if error.kind == "Closed" and "No module named" in link.last_output_line():
-            return f"{link.last_output_line()}; pip install 'shadowprice[ray]' brings it"
+            return f"{link.last_output_line()}; run pip install 'shadowprice[ray]'"
         if error.kind == "Closed":
             return f"no Ray answers at {self._address}: {link.last_output_line() or text}"
         return f"no Ray answers at {self._address}: {text}"

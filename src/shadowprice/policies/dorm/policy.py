@@ -13,7 +13,11 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.policies.dorm.parameters import DormParameters
-from shadowprice.policies.dorm.recomputation import PlacementChanges, Recomputation, layout_of
+from shadowprice.policies.dorm.recomputation import (
+    PlacementChanges,
+    Recomputation,
+    mutable_placement,
+)
 from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
 from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
@@ -166,7 +170,7 @@ class Dorm(ReactivePolicy[DormParameters]):
         free = self._room.free.copy()
         outcome: PlacementChanges = {}
         for entry in self._queue.values():
-            layout = layout_of(self._room, entry, free)
+            layout = mutable_placement(self._room, entry, free)
             if not layout.reach(int(entry.counts[-1]), int(entry.ps_counts[-1])):
                 return None
             outcome[entry] = (len(entry.counts) - 1, layout)
@@ -175,7 +179,7 @@ class Dorm(ReactivePolicy[DormParameters]):
     def _first(self) -> PlacementChanges:
         """Start the first job that fits, so that the cluster never idles for fairness."""
         for entry in self._queue.values():
-            layout = layout_of(self._room, entry, self._room.free.copy())
+            layout = mutable_placement(self._room, entry, self._room.free.copy())
             for choice in range(len(entry.counts)):
                 if layout.reach(int(entry.counts[choice]), int(entry.ps_counts[choice])):
                     self._count["beyond_fairness"] += 1
@@ -194,7 +198,7 @@ class Dorm(ReactivePolicy[DormParameters]):
                 more.append(place)
                 self._running[name] = self._queue.pop(name)
             else:
-                before = layout_of(self._room, entry, self._room.free).given
+                before = mutable_placement(self._room, entry, self._room.free).given
                 changes = [new - old for new, old in zip(layout.given, before, strict=True)]
                 if not any(change.any() for change in changes):
                     continue

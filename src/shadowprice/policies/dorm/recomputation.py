@@ -1,4 +1,4 @@
-"""One recomputation of Dorm: fair shares, the integer program, and placements."""
+"""Recomputation of Dorm's worker counts: fair shares, integer program, placements."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from shadowprice.policies.reactive.room import FreeCapacity
 
 Integers = NDArray[np.int64]
 PlacementChanges = dict[OpenJob, tuple[int, MutablePlacement]]
-"""Jobs that change, with the index of their new worker count and their new placement."""
+"""Changed jobs, with the index of the new worker count and the new placement."""
 
 _ROUNDING = 1e-9
 
 
 @dataclass
 class Recomputation:
-    """One recomputation of the workers of running jobs and of a window of queued jobs.
+    """Recomputation of the worker counts of running jobs and of a window of queued jobs.
 
     Parameters
     ----------
     room : FreeCapacity
         Free capacity and placements; not changed.
     pools : ServerGroups
-        Groups of the servers that are up.
+        Groups of equal servers that are up.
     setting : DormParameters
-        Bounds and limits.
+        Parameters of the policy.
     running : sequence of OpenJob
         All running jobs, in order of arrival.
     queued : sequence of OpenJob
@@ -64,13 +64,13 @@ class Recomputation:
 
     def solve(self) -> PlacementChanges:
         """Return changes that satisfy the bounds on fairness loss and adjustments."""
-        farthest = sorted(
+        by_loss = sorted(
             self.running, key=lambda entry: (-self._loss(entry, entry.choice), entry.order)
         )
-        free_to_change = farthest[: self.setting.adjustable]
+        free_to_change = by_loss[: self.setting.adjustable]
         entries = [*sorted(free_to_change, key=lambda entry: entry.order), *self.queued]
         fixed = math.fsum(
-            self._loss(entry, entry.choice) for entry in farthest[self.setting.adjustable :]
+            self._loss(entry, entry.choice) for entry in by_loss[self.setting.adjustable :]
         )
         solution = solve(
             self._instance(entries, fixed),
@@ -79,10 +79,10 @@ class Recomputation:
         )
         self.statistics["programs"] = 1
         self.statistics["stopped_at_node_limit"] = int(not solution.optimal)
-        outcome = self._arrange(entries, solution)
+        outcome = self._place_solution(entries, solution)
         if outcome is None or self._total_loss(outcome) > self.bound + _ROUNDING:
             self.statistics["fell_back"] = 1
-            outcome = self._start()
+            outcome = self._start_queued()
         return outcome
 
     # ---------------------------------------------------------------- the program
@@ -125,19 +125,19 @@ class Recomputation:
             standing_loss=self._loss(entry, choice),
         )
 
-    # ---------------------------------------------------------------- places
+    # ---------------------------------------------------------------- placements
 
-    def _arrange(
+    def _place_solution(
         self, entries: Sequence[OpenJob], solution: DormSolution
     ) -> PlacementChanges | None:
-        """Place the program's solution; return None if a running job would get no placement."""
+        """Place the program's solution; return None if a running job can't be placed."""
         free = self.room.free.copy()
         changed = [
-            (entry, target, layout_of(self.room, entry, free))
+            (entry, target, mutable_placement(self.room, entry, free))
             for entry, target in zip(entries, solution.targets, strict=True)
             if target is not None
         ]
-        for _, target, layout in changed:  # shrink all jobs before any job grows
+        for _, target, layout in changed:  # shrink jobs first, so that others can grow
             for kind in (0, 1):
                 for group, member in enumerate(self.pools.members):
                     surplus = int(layout.given[kind][member].sum() - target[kind][group])
@@ -148,17 +148,17 @@ class Recomputation:
         )
         outcome: PlacementChanges = {}
         for entry, target, layout in changed:
-            choice = self._settle(entry, target, layout)
+            choice = self._place_job(entry, target, layout)
             if choice is not None:
                 outcome[entry] = (choice, layout)
             elif entry.choice >= 0:
                 return None
         return outcome
 
-    def _settle(
+    def _place_job(
         self, entry: OpenJob, target: tuple[Integers, Integers], layout: MutablePlacement
     ) -> int | None:
-        """Extend a trimmed layout to its target, or else to the largest choice that fits.
+        """Extend a trimmed layout to its target, or to the largest choice that fits.
 
         Returns the index of the choice, or None if no choice fits.
         """
@@ -172,7 +172,7 @@ class Recomputation:
         return None
 
     def _fill(self, target: tuple[Integers, Integers], layout: MutablePlacement) -> bool:
-        """Extend a trimmed layout group by group; if that fails, change nothing."""
+        """Extend a trimmed layout to its target; change nothing if it doesn't fit."""
         before = (layout.given[0].copy(), layout.given[1].copy())
         for order in ((0, 1), (1, 0)):  # one kind may occupy the only servers for the other
             if all(
@@ -186,12 +186,12 @@ class Recomputation:
             layout.restore(before)
         return False
 
-    def _start(self) -> PlacementChanges:
+    def _start_queued(self) -> PlacementChanges:
         """Start queued jobs if that doesn't raise their fairness loss; change no running job."""
         free = self.room.free.copy()
         outcome: PlacementChanges = {}
         for entry in self.queued:
-            layout = layout_of(self.room, entry, free)
+            layout = mutable_placement(self.room, entry, free)
             for choice in range(len(entry.counts) - 1, -1, -1):
                 if self._loss(entry, choice) <= self._loss(entry, -1) and layout.reach(
                     int(entry.counts[choice]), int(entry.ps_counts[choice])
@@ -216,7 +216,7 @@ class Recomputation:
         )
 
 
-def layout_of(room: FreeCapacity, entry: OpenJob, free: Integers) -> MutablePlacement:
+def mutable_placement(room: FreeCapacity, entry: OpenJob, free: Integers) -> MutablePlacement:
     """Return a job's current placement as a `MutablePlacement` that updates ``free``."""
     given = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
     if entry.choice >= 0:
