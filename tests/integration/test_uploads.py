@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -398,3 +399,18 @@ def test_many_uploads_at_once(live: RunningService) -> None:
     assert uploads._arriving.total() == 0
     sizes = sum(path.stat().st_size for path in stored_files(live))
     assert uploads._sizes.total() == sizes
+
+
+def test_a_body_that_stops_arriving_leaves_nothing(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.api.uploads.IDLE_TIMEOUT_SECONDS", 0.2)
+    before = stored_files(live)
+    with socket.create_connection((live.client.base_url.host, live.client.base_url.port)) as raw:
+        head = f"PUT /v1/uploads/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n"
+        head += f"Authorization: {live.client.headers['authorization']}\r\n"
+        raw.sendall(f"{head}Content-Type: application/x-tar\r\n\r\nbeginning".encode())
+        answer = raw.recv(65_536).decode()
+    assert answer.startswith("HTTP/1.1 400 ")
+    wait_until(lambda: stored_files(live) == before)
+    assert live.service.driver.uploads._arriving.total() == 0
