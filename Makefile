@@ -14,6 +14,7 @@ SUITE ?= default
 EXAMPLE ?= live
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
+TRAIN ?= train or ray
 PROPERTIES ?= $$(grep -rl support.examples tests --include 'test_*.py')
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
@@ -24,17 +25,22 @@ PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 VERBOSE := -rfEsR --tb=short
 # Tests that need nothing beyond the development environment
-PLAIN := --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes -m 'not browser and not postgres and not train and not ray and not kubernetes and not compiles'
+PLAIN_FILES := --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes
+PLAIN := not browser and not postgres and not train and not ray and not kubernetes and not compiles
 
 # The suites of `make test SUITE=NAME`: about.NAME is the help text, run.NAME the command, needs.NAME what make builds first.
 #
 # Six workers on two cores: the tests that drive processes mostly wait for them.
-about.default := everything that needs no other software
+about.default := what needs no other software, but for the tests that take longest
 needs.default := $(TESTS_STAMP)
-run.default = $(BIN)/shadowprice warm && $(PYTEST) -n 6 $(BY_FILE) $(PLAIN)
+run.default = $(BIN)/shadowprice warm && $(PYTEST) -n 6 $(BY_FILE) $(PLAIN_FILES) -m '$(PLAIN) and not extended'
+
+about.extended := the tests without other software that take longest
+needs.extended := $(TESTS_STAMP)
+run.extended = $(PYTEST) -n 2 $(BY_FILE) $(PLAIN_FILES) -m '$(PLAIN) and extended'
 
 about.properties := random tests with all their examples, and all hostile inputs (PROPERTIES: files); the default suite runs a quarter of them
-run.properties = SHADOWPRICE_TEST_EXAMPLES=all $(PYTEST) -n 2 $(BY_FILE) $(PLAIN) $(PROPERTIES)
+run.properties = SHADOWPRICE_TEST_EXAMPLES=all $(PYTEST) -n 2 $(BY_FILE) $(PLAIN_FILES) -m '$(PLAIN)' $(PROPERTIES)
 
 about.kernels := kernels compiled in fresh processes
 run.kernels = $(PYTEST) -n 2 --dist worksteal -m compiles tests/unit/kernels
@@ -58,9 +64,9 @@ about.debian := tests that need Chromium or PostgreSQL from Debian
 run.debian = $(PYTEST) -n 2 $(BY_FILE) -rs -m 'browser or postgres'
 
 # One thread per process: the processes of a test share few cores, and torch's threads would wait for each other for minutes.
-about.train := tests that need torch and Ray
+about.train := tests that need torch and Ray (TRAIN: which)
 needs.train := $(TRAIN_STAMP)
-run.train = OMP_NUM_THREADS=1 $(PYTEST) -n 3 $(BY_FILE) $(VERBOSE) -m 'train or ray'
+run.train = OMP_NUM_THREADS=1 $(PYTEST) -n 3 $(BY_FILE) $(VERBOSE) -m '(train or ray) and ($(TRAIN))'
 
 about.families := training of the six model families of the papers' testbed (half an hour; continues after an interruption)
 needs.families := $(TRAIN_STAMP)

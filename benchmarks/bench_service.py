@@ -348,7 +348,7 @@ def memory() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-READS = ("/healthz", "/v1/jobs/d-0", "/metrics")
+READS = ("/healthz", "/metrics", "/v1/jobs/d-0", "/v1/jobs?limit=100", "/v1/prices", "/v1/timeline")
 
 
 def decisions(folder: Path, policy: str) -> None:

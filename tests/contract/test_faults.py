@@ -72,6 +72,7 @@ FAILS = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_failure_that_the_service_was_killed_beside_is_told_as_one(
     harness: Harness, moment: str

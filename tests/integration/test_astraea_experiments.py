@@ -145,6 +145,7 @@ def test_no_policy_beats_the_offline_bound() -> None:
         assert run(policy, cluster, jobs).revenue <= best.bound * (1 + 1e-6)
 
 
+@pytest.mark.extended
 def test_the_linear_program_bounds_the_offline_optimum() -> None:
     """Against the integer program, which is exact up to placements."""
     for seed in range(6):
@@ -201,6 +202,7 @@ def test_demands_are_the_trace_s_or_up_to_the_chunks() -> None:
         assert each.earned == one.earned
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name",
     [f"astraea-fig{n}" for n in (4, 7, 8, 11, 12, 13)] + ["astraea-table2", "astraea-settings"],

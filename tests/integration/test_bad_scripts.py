@@ -211,6 +211,7 @@ def over(live: RunningService, name: str) -> dict[str, Any]:
     return story(live, name)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "reason", "last"),
     [
@@ -218,7 +219,11 @@ def over(live: RunningService, name: str) -> dict[str, Any]:
         ("backwards", "worker-0 exited 1", "the loss went up"),
         ("forks", "worker-0 exited 5", "forked away"),
         ("full", "worker-0 exited 1", "File too large"),
-        ("unasked", "exited 143, or was ended by SIGTERM, though nothing here told", "I was told?"),
+        (
+            "unasked",
+            "exited 143, or was ended by a SIGTERM that the scheduler did not send",
+            "I was told?",
+        ),
         ("elsewhere", "worker-0 exited 127: cannot begin in /no/such/place", "see run.workdir"),
     ],
 )
@@ -293,6 +298,7 @@ def test_half_a_checkpoint_falls_back_to_the_one_before(live: RunningService) ->
     assert "begins at 3" in said
 
 
+@pytest.mark.extended
 def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
     live: RunningService,
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(file.stem for file in FOLDER.glob("bench_*.py")))
 def test_a_benchmark_finds_what_it_measures(name: str) -> None:
     try:

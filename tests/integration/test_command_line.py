@@ -465,6 +465,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path: P
 # ---------------------------------------------------------------- prints of libraries
 
 
+@pytest.mark.extended
 def test_json_on_stdout_is_json_alone_though_libraries_print(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CLUSTER)
     (tmp_path / "j.yaml").write_text(JOBS)

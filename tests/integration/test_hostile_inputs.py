@@ -6,6 +6,8 @@ import gzip
 import json
 from typing import Any
 
+import pytest
+
 from tests.hostile import documents
 from tests.hostile.case import Case
 from tests.hostile.make_table import TABLE, gets
@@ -18,6 +20,7 @@ def table() -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
+@pytest.mark.extended
 def test_a_thousand_hostile_inputs_get_what_the_table_says() -> None:
     records = table()
     assert len({json.dumps(Case.of(record).record()) for record in records}) >= 1000
@@ -32,6 +35,7 @@ def test_a_thousand_hostile_inputs_get_what_the_table_says() -> None:
     assert not wrong, f"{len(wrong)} of {len(records)}: {wrong[:5]}"
 
 
+@pytest.mark.extended
 def test_a_service_that_starts_is_ended_and_one_that_does_not_is_told() -> None:
     words = ("serve", "--cluster", "c.yaml", "--data", "kept", "--listen", "127.0.0.1:0")
     files: dict[str, Any] = {"c.yaml": documents.text_of(documents.CLUSTER)}

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import shadowprice.kernels
 from tests.support.kernel_runs import results
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -16,6 +18,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 KERNELS = Path(shadowprice.kernels.__file__).parent
 
 
+@pytest.mark.extended
 def test_interpreted_kernels_decide_as_compiled_ones() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(

@@ -93,6 +93,7 @@ def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
         np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("fastapi", "uvicorn", "sqlalchemy")),
     reason="the extra `service` is not installed",

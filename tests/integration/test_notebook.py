@@ -49,6 +49,7 @@ def told(notebook: Any) -> list[str]:
 
 
 # The kernel's client leaves sockets to be collected; nothing of that is the package's.
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_notebook_finds_what_stands_in_it(

@@ -328,6 +328,7 @@ def test_a_full_output_is_told(folder: Path) -> None:
     assert answer.stderr == "error: No space left on device; make room, or write elsewhere\n"
 
 
+@pytest.mark.extended
 def test_output_that_was_closed_beforehand_is_told_where_results_were_asked_for(
     folder: Path,
 ) -> None:
@@ -368,6 +369,7 @@ def test_terminals_that_know_ascii_alone(folder: Path) -> None:
             assert rb"b\u202e\x9b\xe9" in answer.stdout
 
 
+@pytest.mark.extended
 def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     words = [*CALL, "compare", *SIMULATE[1:5], "-p", "fifo,drf", "-q"]
@@ -391,6 +393,7 @@ def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
 # ---------------------------------------------------------------- SIGTERM
 
 
+@pytest.mark.extended
 def test_sigterm_keeps_what_was_done(folder: Path) -> None:
     with Path("many.jsonl").open("w") as file:
         for at in range(20_000):

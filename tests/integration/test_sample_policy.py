@@ -49,6 +49,7 @@ def test_the_sample_runs_the_first_example(capsys: pytest.CaptureFixture[str]) -
     assert summary["jobs"] == summary["admitted"] == summary["finished"] == 5
 
 
+@pytest.mark.extended
 @pytest.mark.long
 def test_the_sample_does_what_is_asked_of_every_policy() -> None:
     asked = ("tests/properties", "tests/unit/policies", "tests/integration/test_new_families.py")

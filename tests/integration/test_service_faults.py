@@ -65,6 +65,7 @@ def test_a_service_that_is_killed_again_and_again_loses_nothing(
     assert any(view.state == "finished" for view in views.values())
 
 
+@pytest.mark.extended
 def test_an_hour_that_is_killed_at_positions_all_over_it_forgets_nothing() -> None:
     # In a process of its own: it forks at each.
     words = ["-m", "tests.support.crash_points", "--policy=oasis", "--jobs=1", "--every=260"]
@@ -89,6 +90,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     assert hour.refusals > 5
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["oasis", "rolling", "fifo"])
 def test_a_policy_that_raises_now_and_then_costs_nobody_anything(
     tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch

@@ -78,6 +78,7 @@ def _points() -> tuple[Any, list[int]]:
 FAULTS = (Crash, disk_full_error)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", range(len(FAULTS)))
 def test_nothing_is_left_behind_and_nothing_young_goes(tmp_path: Path, kind: int) -> None:
     async def scenario() -> int:

@@ -140,13 +140,13 @@ def a_start_moves_time(patch: Patch) -> None:
 
 @fault()
 def promises_are_made_silently(patch: Patch) -> None:
-    tell = Batch.tell
+    emit = Batch.emit
 
     def quiet(self: Batch, kind: str, *given: Any, **data: Any) -> None:
         if kind != "admitted":
-            tell(self, kind, *given, **data)
+            emit(self, kind, *given, **data)
 
-    patch.setattr(Batch, "tell", quiet)
+    patch.setattr(Batch, "emit", quiet)
 
 
 @fault(
@@ -156,13 +156,13 @@ def promises_are_made_silently(patch: Patch) -> None:
     lambda api: api.time_goes_on(4),
 )
 def promises_change_silently(patch: Patch) -> None:
-    tell = Batch.tell
+    emit = Batch.emit
 
     def quiet(self: Batch, kind: str, *given: Any, **data: Any) -> None:
         if kind not in {"moved", "broken"}:
-            tell(self, kind, *given, **data)
+            emit(self, kind, *given, **data)
 
-    patch.setattr(Batch, "tell", quiet)
+    patch.setattr(Batch, "emit", quiet)
 
 
 @fault()
@@ -178,7 +178,7 @@ def a_page_leaves_one_out(patch: Patch) -> None:
 @fault(lambda api: api.quote("red", 1))
 def a_quote_stays(patch: Patch) -> None:
     def perform(self: Any, batch: Batch) -> Any:
-        batch.tell("quoted", decision=True)
+        batch.emit("quoted", decision=True)
         return _quote(self, batch)
 
     _quote = operations.QuoteJob.perform

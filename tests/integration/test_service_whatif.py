@@ -42,6 +42,7 @@ def _finished(live: RunningService, number: int) -> dict:
     return wait_until(result)
 
 
+@pytest.mark.extended
 def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None:
     refused = live.client.post("/v1/whatif", json={})
     assert refused.json()["code"] == "conflict"  # nothing was submitted yet
@@ -127,6 +128,7 @@ def address(live: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     return live.address
 
 
+@pytest.mark.extended
 def test_the_command_asks_the_service(
     address: str, live: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,6 +173,7 @@ def test_python_asks_lists_and_ends_what_ifs(address: str) -> None:
         assert client.whatif(run.id).question.policy == "drf"
 
 
+@pytest.mark.extended
 def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path) -> None:
     file = tmp_path / "policy.py"
     shutil.copy(Path(__file__).parents[2] / "examples" / "policy.py", file)

@@ -11,6 +11,7 @@ import pytest
 from tests.support.soak import Growth, Soak, SoakOptions
 
 
+@pytest.mark.extended
 @pytest.mark.processes
 def test_a_small_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     options = SoakOptions(jobs=240, minutes=0.05, life_seconds=30.0, kills=2, max_open_jobs=30)

@@ -126,6 +126,7 @@ def test_what_may_run_on_a_node_is_what_its_label_says(
         harness.end()
 
 
+@pytest.mark.extended
 def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_path: Path) -> None:
     async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("stays", 1, POLITE, ServerAllocation("head", 1)))
@@ -174,6 +175,7 @@ def test_runs_are_spread_by_either_address(inside: StartedCluster) -> None:
                 spread.run(int, [("x",)], lambda _: None, took)
 
 
+@pytest.mark.extended
 def test_a_comparison_by_either_address_is_that_of_one_machine(
     inside: StartedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

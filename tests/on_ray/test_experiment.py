@@ -16,6 +16,7 @@ from tests.support.ray_cluster import RayCluster
 pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

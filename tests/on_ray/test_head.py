@@ -102,6 +102,7 @@ def test_jobs_run_on_while_the_head_is_away(kept_head: RayCluster, tmp_path: Pat
     RayHarness(tmp_path / "executor", kept_head).run(scenario)
 
 
+@pytest.mark.extended
 def test_a_job_runs_on_where_the_whole_head_is_replaced(
     kept_apart: StartedCluster, tmp_path: Path
 ) -> None:

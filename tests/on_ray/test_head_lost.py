@@ -22,6 +22,7 @@ def forgetful() -> Iterator[StartedCluster]:
     cluster.end()
 
 
+@pytest.mark.extended
 def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) -> None:
     with serving(tmp_path, forgetful) as (client, _):
         until(lambda: "other" in {s["name"] for s in client.get("/v1/servers").json()["servers"]})

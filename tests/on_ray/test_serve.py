@@ -98,6 +98,7 @@ def servers(client: httpx.Client) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in client.get("/v1/servers").json()["servers"]}
 
 
+@pytest.mark.extended
 def test_jobs_finish_though_a_raylet_and_the_service_are_killed(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ NODES = {
 """All nine: `fifo` draws numbers of workers that do not fit on fewer, and nothing begins."""
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

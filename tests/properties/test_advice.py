@@ -72,6 +72,7 @@ def hold(case: Case, most: int = 2, positions: Sequence[int] | None = None) -> l
     return given
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("policy", "settings"), SETTINGS, ids=str)
 @given(seed=SEEDS)
 @hypothesis_settings(max_examples=2, deadline=None)
@@ -96,6 +97,7 @@ TOGETHER: list[tuple[str, Mapping[str, Any]]] = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("policy", "settings"), TOGETHER, ids=str)
 def test_advice_on_several_jobs_at_once_is_that_on_each(
     policy: str, settings: Mapping[str, Any]
@@ -198,6 +200,7 @@ def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(poli
     pytest.fail(f"{told} refused, {given_} changes advised: the jobs are too easy, or too hard")
 
 
+@pytest.mark.extended
 def test_a_job_that_runs_in_what_is_left_and_is_given_up_was_not_admitted() -> None:
     """``rolling`` places jobs that it promises nothing, and may let go of them later."""
     given_up = held = 0

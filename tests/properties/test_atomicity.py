@@ -348,6 +348,7 @@ def revised(job: Job, rng: np.random.Generator) -> Job:
     return replace(job, utility=Deadline(float(rng.uniform(1, 90)), float(rng.integers(3, 40))))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", policy_names())
 def test_policies_follow_jobs_that_are_revised(policy: str) -> None:
     changed = 0

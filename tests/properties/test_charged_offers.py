@@ -110,6 +110,7 @@ def cases(seeds: range) -> Iterator[tuple[Market, Job, int, list[Any], bool]]:
             yield market, job, remaining, offered, bool(rng.integers(2))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("part", range(3))
 def test_offers_complete_the_work_and_lie_between_what_can_be_had_and_its_bound(part: int) -> None:
     possible = found = largest = longer = 0

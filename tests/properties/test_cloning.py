@@ -67,6 +67,7 @@ epsilons = st.floats(0.005, 0.4)
 rooms = st.integers(0, 60)
 
 
+@pytest.mark.extended
 @FAST
 @given(groups(laws), rooms, deadlines, epsilons, st.sampled_from(DeadlineConstraint))
 def test_solutions_are_feasible_proved_and_above_their_bounds(
@@ -169,6 +170,7 @@ log_normals = st.builds(LogNormal.of_mean, st.floats(0.6, 1.5), means)
 few = st.lists(st.builds(TaskGroup, st.integers(1, 3), log_normals), min_size=1, max_size=2)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ways", [2, integer.MAX_COMBINATIONS])
 @settings(parent=FAST, max_examples=example_count(40))
 @given(few, st.integers(1, 8), deadlines, st.floats(0.02, 0.4))

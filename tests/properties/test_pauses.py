@@ -82,6 +82,7 @@ def from_beginning(simulation: Simulation) -> tuple[Engine, EventRecorder]:
     return simulation.run([seen]), seen
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", unforeseeing())
 @pytest.mark.parametrize("seed", [1, 4])
 def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, seed: int) -> None:
@@ -120,6 +121,7 @@ def test_pauses_that_are_forgotten_are_come_to_again(monkeypatch: pytest.MonkeyP
     assert len(set(digests.values())) > 6
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", sample(range(6)))
 def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is cancelled and servers are lost: at any arrival, wanting more or less."""

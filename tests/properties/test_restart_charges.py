@@ -95,6 +95,7 @@ class Ends(Observer):
         assert slot < 2000, {name: one.remaining for name, one in engine.open_jobs.items()}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("restart_first", [False, True])
 @pytest.mark.parametrize("policy", CHOOSE)
 def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_first: bool) -> None:
@@ -144,6 +145,7 @@ def test_gangs_are_planned_with_a_first_start_that_costs(policy: str) -> None:
     assert planned >= 50
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("restart_first", [False, True])
 @pytest.mark.parametrize("policy", PLANNERS)
 def test_jobs_that_lose_a_whole_slot_by_every_move_end_all_the_same(

@@ -116,6 +116,7 @@ def drawn(seed: int) -> tuple[Scenario, list[dict[str, Any]]]:
     return Scenario(on, resolve_jobs(on, entries), until=until), entries
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=str)
 @given(seed=st.integers(0, 2**32 - 1))
 @hypothesis_settings(max_examples=4, deadline=None)

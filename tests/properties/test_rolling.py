@@ -107,6 +107,7 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
     return [replace(one, restart=shares[int(rng.integers(5))]) for one in jobs]
 
 
+@pytest.mark.extended
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(SEEDS, st.sampled_from([1, 2, 4]), st.booleans(), st.booleans())
 def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bool) -> None:
@@ -191,6 +192,7 @@ def test_promises_are_kept_where_servers_of_several_roles_are_alike(
         assert recorder.completions[promise.job] <= promise.completion
 
 
+@pytest.mark.extended
 def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {True: 0, False: 0}
 
@@ -238,6 +240,7 @@ def live(on: Cluster, jobs: Sequence[Job], steady: bool) -> tuple[int, float]:
     return moved, earned
 
 
+@pytest.mark.extended
 def test_steady_plans_move_jobs_less_and_earn_no_less() -> None:
     """What runs stays as it is planned, unless somebody needs the room."""
     moved, earned = {False: 0, True: 0}, {False: 0.0, True: 0.0}
@@ -320,6 +323,7 @@ def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: 
     assert not engine.open_jobs
 
 
+@pytest.mark.extended
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_nothing_that_a_waiting_job_could_use_stays_idle(seed: int) -> None:

@@ -73,6 +73,7 @@ def drawn(seed: int) -> tuple[Cluster, list[Job], dict[str, int], int]:
     return on, jobs, dict(zip(names, shares, strict=True)), unowned
 
 
+@pytest.mark.extended
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(SEEDS)
 def test_no_tenant_is_kept_from_its_share(seed: int) -> None:
@@ -126,6 +127,7 @@ def answers(
     return first
 
 
+@pytest.mark.extended
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: int) -> None:

@@ -114,6 +114,7 @@ def test_without_faults_every_promise_is_kept(
     kept(recorder.decisions, done)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("steady", [False, True])
 def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> None:
     """The worlds of these tests show what they are about: plans that stay, promises beside them."""
@@ -315,6 +316,7 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
     assert most > 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", [3, 7, 11])
 def test_a_policy_without_its_memory_takes_up_who_stays(seed: int) -> None:
     """Between slots it knows from where jobs stand, and what they were promised, that they stay."""

@@ -142,6 +142,7 @@ def commits(commands: list[Command]) -> dict[str, Commit]:
     return {decision.job: decision for decision in decisions if isinstance(decision, Commit)}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["astraea", "batchsche"])
 def test_rounds_on_demand_are_those_of_plain_loops(policy: str) -> None:
     seen: dict[str, int] = {}

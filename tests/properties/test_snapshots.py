@@ -115,6 +115,7 @@ def _go_on(order: tuple[str, int, str]) -> tuple[list[list[str]], str]:
     return [told(engine.handle(event)) for event in events[half:]], engine.state_digest()
 
 
+@pytest.mark.extended
 def test_another_process_decides_on_as_this_one_would() -> None:
     orders, expected = [], []
     for policy in policy_names():

@@ -116,6 +116,7 @@ def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
     assert saved == [2, 4, 6]
 
 
+@pytest.mark.extended
 def test_who_waits_in_vain_for_one_that_evaluates_is_told_what_to_raise(tmp_path: Path) -> None:
     job = Job(tmp_path / "job")
     try:

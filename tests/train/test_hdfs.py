@@ -39,7 +39,7 @@ from tests.train.servers.generations import Generation
 from tests.train.servers.threads import Threads
 from tests.train.storages import ARROW
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.extended]
 
 KILLED = -signal.SIGKILL
 FOLDERS = os.environ.get("SHADOWPRICE_TEST_HDFS", "").split()

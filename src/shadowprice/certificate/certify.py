@@ -72,7 +72,7 @@ class Certificate:
         }
 
 
-def _nobody(bound: float, best: float) -> None:
+def _emit_nothing(bound: float, best: float) -> None:
     """Ignore a report."""
     del bound, best
 
@@ -111,7 +111,7 @@ def certify(
     now = clock.now
     started, wall, processor = now(), time.perf_counter(), time.process_time()
     relaxation = Relaxation(cluster, jobs, until)
-    emit = report or _nobody
+    emit = report or _emit_nothing
 
     def spent() -> float:
         return (now() - started) / max(seconds, 1e-9)

@@ -161,7 +161,7 @@ def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[Progre
         yield show
 
 
-def mention_compiling(quiet: bool) -> None:
+def announce_compiling(quiet: bool) -> None:
     """Print a notice before the first kernel is compiled, unless quiet."""
     # Without kernels the compiler isn't needed, and importing it takes as long as a small run.
     if quiet or "shadowprice.kernels.jit" in sys.modules:

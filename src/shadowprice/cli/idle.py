@@ -127,13 +127,13 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
 """Rules by the full name of the command, such as ``trace convert``."""
 
 
-def tell_idle(command: Any, words: str) -> None:
+def add_rules(command: Any, words: str) -> None:
     """Make a command refuse options that have no effect.
 
     ``words`` is the command's full name. Subcommands are processed recursively.
     """
     for name, part in getattr(command, "commands", {}).items():
-        tell_idle(part, f"{words} {name}")
+        add_rules(part, f"{words} {name}")
     rules = RULES.get(words)
     if rules is None:
         return

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from shadowprice.cli.idle import tell_idle
+from shadowprice.cli.idle import add_rules
 from shadowprice.core import bounds
 from shadowprice.core.wording import closest_match
 
@@ -99,7 +99,7 @@ def _load(name: str, part: Part) -> Any:
     command = typer.main.get_command(app)
     command.name = name
     limit_numeric_options(command)
-    tell_idle(command, name)
+    add_rules(command, name)
     return command
 
 

@@ -27,6 +27,7 @@ def launch(
     record.resumed_at = record.measured
     record.generation = record.generation + 1
     record.generation_slot = slot
+    record.running_since = -1
     record.following = plan
     state.undo.put(state.running, name, placement)
     if kind is Start:
@@ -66,7 +67,7 @@ def stop(state: EngineState, slot: int, name: str, placement: Placement, *, fini
 def _add_run(record: JobRecord, slot: int, placement: Placement) -> None:
     """Add the slots of a generation that a command ends to those of the earlier ones."""
     if record.job.bag is None and record.resumed_at >= 0:
-        slots = slot - record.generation_slot
+        slots = record.slots_run(slot)
         record.earlier_slots += slots
         record.earlier_share += slots / record.stated_slots(placement)
 

@@ -43,7 +43,7 @@ def _refusal(state: EngineState, name: str) -> Refusal | None:
     if job.bag is not None:
         return None  # its deadline bounds it
     # Policies that let jobs take turns would reset a count of one generation again and again.
-    generation_slots = state.slot - record.generation_slot
+    generation_slots = record.slots_run(state.slot)
     slots = record.earlier_slots + generation_slots
     share = record.earlier_share + generation_slots / record.stated_slots(placement)
     if job.walltime is not None and slots >= job.walltime:

@@ -19,6 +19,7 @@ from shadowprice.core.events import (
     ProgressMeasured,
     Reject,
     StartFailed,
+    Stop,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
@@ -67,7 +68,7 @@ def refusal_without_policy(state: EngineState, job: Job) -> Refusal | None:
         return Refusal(
             RefusalReason.POLICY,
             "a bag of tasks needs a policy that plans copies, and this one runs training jobs "
-            "only; `shadowprice policies` tells which do",
+            "only; `shadowprice policies` lists which do",
         )
     return state.never_fits(job)
 
@@ -230,11 +231,16 @@ def _running_record(state: EngineState, name: str, generation: int) -> JobRecord
 def record_acknowledgements(
     state: EngineState, session: PolicySession, event: Acknowledged
 ) -> list[Command]:
-    """Discard commands that the driver carried out."""
+    """Discard commands that the driver carried out; the jobs of launched generations run now."""
     del session
     for number in event.commands:
-        if number in state.unacknowledged:
-            state.undo.drop(state.unacknowledged, number, int)
+        if number not in state.unacknowledged:
+            continue
+        command = state.undo.drop(state.unacknowledged, number, int)
+        record = state.open_jobs.get(command.job)
+        if not isinstance(command, Stop) and record and record.generation == command.generation:
+            # The slot of an event is the next one to begin.
+            state.touch(record).running_since = max(record.generation_slot, event.slot - 1)
     return []
 
 

@@ -89,9 +89,10 @@ class JobRecord:
         Maximum of ``measured`` that a generation had to repeat.
     generation_slot : int
         Slot in which the newest generation began.
+    running_since : int
+        Slot in which the driver acknowledged the start of the newest generation, otherwise -1.
     earlier_slots : int
-        Slots of the generations that commands ended before the newest one, since the last one that
-        ended without a command.
+        Slots that earlier generations ran, since the last one that ended without a command.
     earlier_share : float
         The same in multiples of the job's stated duration.
     """
@@ -120,6 +121,7 @@ class JobRecord:
     resumed_before: int = -1
     lost: int = 0
     generation_slot: int = 0
+    running_since: int = -1
     earlier_slots: int = 0
     earlier_share: float = 0.0
 
@@ -150,6 +152,13 @@ class JobRecord:
     def units(self, micro: int) -> int:
         """Convert measured progress, in millionths of a mini-batch, to the job's progress units."""
         return micro * self.job.required // (self.job.work * MICRO)
+
+    def slots_run(self, slot: int) -> int:
+        """Return the slots that the newest generation has run before a slot.
+
+        A start that takes long, such as the pull of an image, doesn't count.
+        """
+        return slot - self.running_since if self.running_since >= 0 else 0
 
     def stated_slots(self, placement: Placement) -> int:
         """Return the slots that the whole job takes in a placement, at its measured speed."""

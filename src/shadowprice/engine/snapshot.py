@@ -265,6 +265,7 @@ _COUNTS: Final = (
     "resumed_before",
     "lost",
     "generation_slot",
+    "running_since",
 )
 """Fields of `JobRecord` that are stored unchanged, under their own names."""
 

@@ -136,8 +136,8 @@ class Findings:
         """Return remarks on the results, one per line."""
         lines = [f"the linear model {self._linear_model_error()}"]
         if self.serial is not None:
-            text = f"a step of {format_seconds(self.serial.serial)} that nobody shares and "
-            text += f"{format_seconds(self.serial.shared)} that workers divide "
+            text = f"a step of {format_seconds(self.serial.serial)} that workers don't divide and "
+            text += f"{format_seconds(self.serial.shared)} that they divide "
             lines.append(text + _how_well(self.serial))
         if self.metrics:
             lines.append(
@@ -287,7 +287,7 @@ def _add_memory(demand: dict[str, Any], size: int | None) -> None:
 def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool) -> str:
     """Return the content of the job file, with the measurements as comments.
 
-    ``when`` is the date. ``stated`` is False if nobody stated the length of the training; the file
+    ``when`` is the date. ``stated`` is False if the length was not stated of the training; the file
     then says that it is a guess.
     """
     import yaml  # noqa: PLC0415  # only where a file is written

@@ -160,7 +160,7 @@ class _Seen:
     over: Ended | StartRefused | None = None
 
 
-Tell = Callable[[str, float, StepTime | None], None]
+ProgressCallback = Callable[[str, float, StepTime | None], None]
 """Called during a measurement with the activity, the elapsed share of its time, and the current
 estimate.
 """
@@ -222,7 +222,9 @@ class Bench:
         self._generation = 0
         self._before = 0.0
 
-    async def measure(self, workers: int, ps: int, limits: Limits, tell: Tell) -> Point:
+    async def measure(
+        self, workers: int, ps: int, limits: Limits, on_progress: ProgressCallback
+    ) -> Point:
         """Run with some workers and servers until the speed is known, then stop.
 
         The job resumes from the checkpoint of the previous measurement, as after a move.
@@ -246,9 +248,9 @@ class Bench:
         await self._executor.start(spec)
         stopped: float | None = None
         try:
-            await self._until_known(entry, ordered, limits, tell)
+            await self._until_known(entry, ordered, limits, on_progress)
             if seen.over is None:
-                tell("stopping", 1.0, seen.pace.step_time())
+                on_progress("stopping", 1.0, seen.pace.step_time())
                 stopped = await self._stop(spec, self._command.grace)
         finally:
             if seen.over is None:
@@ -276,7 +278,11 @@ class Bench:
         )
 
     async def _until_known(
-        self, entry: TrackedGeneration, ordered: float, limits: Limits, tell: Tell
+        self,
+        entry: TrackedGeneration,
+        ordered: float,
+        limits: Limits,
+        on_progress: ProgressCallback,
     ) -> None:
         """Read reports until the speed is known, time is up, or the job has ended."""
         seen = self._seen
@@ -300,7 +306,7 @@ class Bench:
                     seen.memory[role] = max(seen.memory.get(role, 0), size)
             estimate = seen.pace.step_time()
             elapsed = now - ordered
-            tell(_doing(seen), min(1.0, elapsed / limits.seconds), estimate)
+            on_progress(_doing(seen), min(1.0, elapsed / limits.seconds), estimate)
             if elapsed > limits.seconds or self._known(estimate, now, limits):
                 return
 
@@ -388,12 +394,12 @@ async def measure_all(
     command: Command,
     counts: list[tuple[int, int]],
     limits: Limits,
-    tell: Callable[[int, str, float, StepTime | None], None],
+    on_progress: Callable[[int, str, float, StepTime | None], None],
 ) -> tuple[list[Point], dict[tuple[int, int], str]]:
     """Measure a command with several numbers of workers and servers.
 
-    Each element of ``counts`` is a pair (workers, servers), measured in this order. ``tell`` is a
-    `Tell` with the index in ``counts`` as first argument.
+    Each element of ``counts`` is a pair (workers, servers), measured in this order. ``on_progress``
+    is a `ProgressCallback` with the index in ``counts`` as first argument.
 
     Returns
     -------
@@ -408,7 +414,7 @@ async def measure_all(
         for index, (workers, ps) in enumerate(counts):
 
             def on_step(what: str, share: float, step: StepTime | None, at: int = index) -> None:
-                tell(at, what, share, step)
+                on_progress(at, what, share, step)
 
             try:
                 points.append(await bench.measure(workers, ps, limits, on_step))

@@ -18,7 +18,7 @@ def history_lines(story: JobHistory, most: int | None) -> Iterator[tuple[str, st
     ``most`` limits the placements of a plan or a run: None for all, 0 if the caller draws them. An
     empty label continues the previous line. An empty label and text separate two sections.
     """
-    yield from _asked(story)
+    yield from _request_lines(story)
     promise, admitted = None, False
     for decision in story.decisions:
         yield "", ""
@@ -70,13 +70,13 @@ def _of_rounds(guarantee: Mapping[str, Any]) -> str:
     )
 
 
-def _asked(story: JobHistory) -> Iterator[tuple[str, str]]:
+def _request_lines(story: JobHistory) -> Iterator[tuple[str, str]]:
     job, shape = story.job, story.job["shape"]
     slot = story.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
     yield "arrived", f"in slot {job['arrival']}{_submitted(job, slot)}{tenant}"
     if "tasks" in shape:
-        yield from _asked_bag(job, shape, slot)
+        yield from _bag_request_lines(job, shape, slot)
         return
     minimum, maximum = shape["workers"]
     span = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
@@ -116,7 +116,7 @@ def _in_time(job: dict[str, Any], slot: float) -> str:
     return f"in slot {last} at the latest: {after} after its submission, to the end of the slot"
 
 
-def _asked_bag(
+def _bag_request_lines(
     job: dict[str, Any], shape: dict[str, Any], slot: float
 ) -> Iterator[tuple[str, str]]:
     yield "asked for", f"{job['demand']} for every copy of a task"

@@ -132,7 +132,7 @@ class Driver(Writer):
         self._reports: dict[str, Progressed] = {}
         self._points: list[Progressed] = []
         self._last_point: dict[str, int] = {}
-        self._heard: dict[str, int] = {}
+        self._last_reports: dict[str, int] = {}
         self._catching_up = False
         self._begin_listening()
         self._edge_failed = 0.0
@@ -160,7 +160,9 @@ class Driver(Writer):
         """Buffer a progress report; it's written at the next slot boundary, or earlier."""
         if self.foreign is not None and self.foreign(report.job, report.generation):
             return
-        self._heard[report.job] = max(self._heard.get(report.job, 0), int(report.at * SECOND))
+        self._last_reports[report.job] = max(
+            self._last_reports.get(report.job, 0), int(report.at * SECOND)
+        )
         previous = self._reports.get(report.job)
         if previous is None or (report.generation, report.progress) > (
             previous.generation,
@@ -270,9 +272,9 @@ class Driver(Writer):
                 for job, timestamp in self._last_point.items()
                 if job in self.published.jobs
             }
-            self._heard = {
+            self._last_reports = {
                 job: timestamp
-                for job, timestamp in self._heard.items()
+                for job, timestamp in self._last_reports.items()
                 if job in self.published.jobs
             }
             if self._sweeping is None or self._sweeping.done():
@@ -396,7 +398,9 @@ class Driver(Writer):
             if isinstance(operation, RecordReports)
             for entry in operation.reports
         ]
-        return AdvanceSlots(self.virtual, stale_jobs, reports, self._since, dict(self._heard))
+        return AdvanceSlots(
+            self.virtual, stale_jobs, reports, self._since, dict(self._last_reports)
+        )
 
     async def _listen(self) -> None:
         """Collect reports after downtime, before the missed slots are accounted.

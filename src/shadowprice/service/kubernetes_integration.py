@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.background import BackgroundTasks, run_all
@@ -16,10 +16,8 @@ from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.lease import Lease
 from shadowprice.kubernetes.names import ACTIVE_LABEL
-
-if TYPE_CHECKING:
-    from shadowprice.service.service import Service
-    from shadowprice.service.trainingjobs.controller import Controller
+from shadowprice.service.host import ServiceHost
+from shadowprice.service.trainingjobs.controller import Controller
 
 log = logging.getLogger("shadowprice.service")
 
@@ -33,7 +31,7 @@ POD_LABEL_RETRY_SECONDS: Final = 5.0
 class KubernetesIntegration:
     """Lease, pod label and controller of a service; the executor's `contract.Election`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceHost) -> None:
         self._service = service
         self._lease: Lease | None = None
         self._connection: ApiClient | None = None
@@ -123,10 +121,6 @@ class KubernetesIntegration:
             self._background.again("mark", self._marked, "marking the pod that writes")
         if settings.trainingjobs is None:
             return
-        from shadowprice.service.trainingjobs.controller import (  # noqa: PLC0415  # it needs this service
-            Controller,
-        )
-
         connection = await ApiClient.open(settings.trainingjobs)
         identity = hashlib.sha256(b"trainingjobs" + self._service.key).hexdigest()[:16]
         controller = partial(Controller, self._service, connection, identity=identity)

@@ -534,7 +534,7 @@ class _FollowFile:
         new_text = json.dumps(cluster_record(self._cluster))
         batch.put("cluster", new_text)
         for name in event.servers:
-            batch.tell("server", server=name, what="the cluster file was edited")
+            batch.emit("server", server=name, what="the cluster file was edited")
 
 
 def _only(truth: DurableEngine, operation: Any) -> Any:

@@ -17,6 +17,7 @@ from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.read_model import ReadModel
+from shadowprice.service.standing_queries import MAX_READ_WAIT_SECONDS, StandingQuery
 from shadowprice.service.state.commit_result import CommitResult, Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.store_queries import command_times, list_events
@@ -62,6 +63,7 @@ class Writer:
         self._queue: deque[PendingOperation] = deque()
         self._wake = asyncio.Event()
         self._asking = asyncio.Lock()
+        self._standing: dict[Callable[[DurableEngine, int], Any], StandingQuery[Any]] = {}
         self._stopping = False
         self.health_error: str | None = None
         self.hub = EventBroadcaster(self._missed)
@@ -118,6 +120,29 @@ class Writer:
         loop = asyncio.get_running_loop()
         async with self._asking:
             return await loop.run_in_executor(self._thread, question, self._truth)
+
+    async def ask_standing(
+        self, compute: Callable[[DurableEngine, int], Result], slots: int
+    ) -> Result:
+        """Return the answer of a query about a number of coming slots; see `StandingQuery`.
+
+        ``compute`` identifies the query, so it is a function of a module. If the answer isn't
+        current, and the writer is deciding for longer than `MAX_READ_WAIT_SECONDS`, the previous
+        answer is returned.
+        """
+        query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
+        kept = query.kept(slots)
+        if kept is not None and kept.sequence >= self.published.sequence:
+            return kept.result
+        task = query.tasks.get(slots)
+        if task is None:
+            work = self.ask(lambda truth: query.answer(truth, slots))
+            task = query.tasks[slots] = asyncio.create_task(work)
+            task.add_done_callback(lambda done: query.on_answered(slots, done))
+        if kept is None:
+            return await asyncio.shield(task)
+        await asyncio.wait({task}, timeout=MAX_READ_WAIT_SECONDS)
+        return task.result() if task.done() else kept.result
 
     async def ordered(
         self, generations: Sequence[tuple[str, int]]
@@ -179,7 +204,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         try:
-            outcome = await loop.run_in_executor(self._thread, self._truth.commit, operations)
+            outcome = await loop.run_in_executor(self._thread, self._commit_operations, operations)
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
@@ -199,6 +224,12 @@ class Writer:
                 future.set_exception(result)
             else:
                 future.set_result(result)
+        return outcome
+
+    def _commit_operations(self, operations: Sequence[Operation]) -> CommitResult:
+        outcome = self._truth.commit(operations)
+        for query in list(self._standing.values()):
+            query.renew(self._truth)
         return outcome
 
     def _publish(self, outcome: CommitResult) -> None:
@@ -237,6 +268,8 @@ class Writer:
 
     async def finish(self) -> None:
         """Write a final snapshot for a fast start, and stop the thread; called after `run`."""
+        for query in self._standing.values():
+            query.cancel()
         await run_all(self._last_snapshot, lambda: self._thread.shutdown(wait=True))
 
     async def _last_snapshot(self) -> None:
@@ -291,4 +324,5 @@ class Writer:
         self.published.clear_jobs()
         self.published.specs.clear()
         self.usage.clear()
+        self._standing.clear()
         self._publish(outcome)

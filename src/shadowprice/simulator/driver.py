@@ -135,7 +135,7 @@ class SimulationRun:
         self._awaited = {event.job for event in incidents if isinstance(event, JobCancelled)}
         self._jobs = len(simulation.jobs)
         self._observers = observers
-        self._tell = progress or _tell_nobody
+        self._report_progress = progress or _report_nothing
 
     def fork(self, simulation: Simulation, observers: Sequence[Observer] = ()) -> SimulationRun:
         """Return an independent run that continues from here; this one stays unchanged.
@@ -166,7 +166,7 @@ class SimulationRun:
                 for event in upcoming[1]:
                     self._take(event)
                 upcoming = self._upcoming = next(self._agenda, None)
-                self._tell(self._arrived, self._jobs, slot)
+                self._report_progress(self._arrived, self._jobs, slot)
             machines.obey(_send(engine, SlotBegan(slot), observers))
             for observer in observers:
                 observer.slot_running(engine, slot)
@@ -181,7 +181,7 @@ class SimulationRun:
             self.slot += 1
             self._simulated += 1
             if self._simulated % _TOLD_EVERY == 0:
-                self._tell(self._arrived, self._jobs, self.slot)
+                self._report_progress(self._arrived, self._jobs, self.slot)
             bounds.SIMULATED.check(self._simulated, "the run", "give --until, or make slots longer")
             # A policy may leave jobs queued for ever. After a horizon without progress, or the
             # policy's own limit, the run ends or skips to the next event. A slot in which all
@@ -237,7 +237,7 @@ class SimulationRun:
         return True
 
 
-def _tell_nobody(arrived: int, jobs: int, slot: int | None = None, /) -> None:
+def _report_nothing(arrived: int, jobs: int, slot: int | None = None, /) -> None:
     del arrived, jobs, slot
 
 

@@ -36,6 +36,7 @@ def worker(job: str, rank: int) -> int | None:
     return None
 
 
+@pytest.mark.extended
 def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> None:
     job = f"ratings-{os.getpid()}"
     words = (sys.executable, str(EXAMPLES / "factorisation.py"), "--epochs", "8")

@@ -33,6 +33,7 @@ OFF = 0.05
 """What may lie between means over seeds, if seeds themselves differ less: five images of 100."""
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(ALL, reason="that of one seed is one of those of all")
 def test_resized_it_learns(tmp_path: Path) -> None:
     losses, accuracy = run(tmp_path / "job", FAMILIES[0], "resized", seed=0, epochs=10)

@@ -49,6 +49,7 @@ def own_name() -> str:
         return "127.0.0.1"
 
 
+@pytest.mark.extended
 def test_who_waits_for_its_pace_leaves_as_soon_as_it_is_told(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "data": scripts.written(tmp_path),
@@ -240,6 +241,7 @@ def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_n
         assert torch.allclose(state[name], value, rtol=1e-6, atol=1e-9), name
 
 
+@pytest.mark.extended
 def test_in_step_in_float32_a_run_that_is_resized_and_killed_differs_less_than_seeds_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def some_jobs(on: Cluster, rng: np.random.Generator, count: int = 5) -> list[Job
     return [random_job(on, rng, f"job-{at}", latest=3) for at in range(count)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("far", [True, False])
 @pytest.mark.parametrize(("horizon", "until"), [(6, 6), (2, 9), (2, None)])
 @settings(deadline=None, derandomize=True, max_examples=example_count(15))
@@ -238,6 +239,7 @@ def test_every_placement_respects_every_limit(seed: int) -> None:
     assert (taken <= 1 + 1e-9).all()
 
 
+@pytest.mark.extended
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_the_best_schedule_is_valid(seed: int) -> None:

@@ -149,6 +149,7 @@ def test_a_service_begins_without_tables() -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", ["simulate", "compare -p fifo", "bound", "whatif"])
 def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> None:
     wrong, cluster = tmp_path / "jobs.yaml", tmp_path / "cluster.yaml"

@@ -57,6 +57,7 @@ def test_theorem_1_costs_more_the_more_means_differ(tmp_path: Path) -> None:
     assert (table["whole"] >= -1e-9).all()
 
 
+@pytest.mark.extended
 def test_copies_by_saving_serve_at_every_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

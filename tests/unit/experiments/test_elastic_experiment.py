@@ -136,6 +136,7 @@ def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:
         np.testing.assert_allclose(few.utility.values(at), many.utility.values(at))
 
 
+@pytest.mark.extended
 @pytest.mark.long
 @pytest.mark.train
 def test_real_jobs_are_set_beside_the_simulator(

@@ -37,6 +37,7 @@ def test_co_location_earns_more_the_faster_the_links_inside(
     assert earned[40.0, "pdors-literal"] < earned[40.0, "pdors"] / 4
 
 
+@pytest.mark.extended
 def test_pdors_earns_more_than_oasis_on_the_same_machines(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -49,6 +50,7 @@ def test_pdors_earns_more_than_oasis_on_the_same_machines(
     assert earned["pdors-exact"] == pytest.approx(earned["pdors"], rel=0.05)
 
 
+@pytest.mark.extended
 def test_rounding_succeeds_more_rarely_at_large_gains_and_never_beats_the_optimum(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

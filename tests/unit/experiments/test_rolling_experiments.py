@@ -62,6 +62,7 @@ def test_misstated_work_is_within_the_factor_and_each_jobs_own() -> None:
     assert table["work"].unique(maintain_order=True).to_list() == list(parts.FACTORS)
 
 
+@pytest.mark.extended
 def test_nothing_earns_more_than_the_bound() -> None:
     table = gap.measure(QUICK)["gap"]
     assert table["policy"][0] == "the bound"

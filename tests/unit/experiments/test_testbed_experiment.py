@@ -129,6 +129,7 @@ def test_promises_are_kept_where_starts_are_counted() -> None:
         assert printed["utility"] < counted["utility"]
 
 
+@pytest.mark.extended
 def test_starts_are_simulated_for_every_policy(tmp_path: Path) -> None:
     figure = run_experiment(
         find_experiment("testbed-starts"), tmp_path, ExperimentSettings(quick=True)
@@ -284,6 +285,7 @@ def test_its_optimiser_is_torchs_own() -> None:
     torch.testing.assert_close(values[0], values[1])
 
 
+@pytest.mark.extended
 @pytest.mark.long
 @pytest.mark.train
 @pytest.mark.processes
@@ -306,6 +308,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     assert found["progress"]["measured"].max() > 0.0
 
 
+@pytest.mark.extended
 def test_live_in_virtual_time_earns_what_the_simulator_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ def test_rivals_are_the_cheapest_that_gain_as_much() -> None:
     assert rivals.tolist() == [1.0, 3.0, np.inf]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("literal", [False, True])
 def test_schedules_are_the_optimum_of_the_whole_problem(literal: bool) -> None:
     # Find-Sch: placements by the exact method and the search over slots, against one integer

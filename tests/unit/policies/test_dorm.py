@@ -177,6 +177,7 @@ def loss(
     return math.fsum(abs(a - b) for a, b in zip(had, fair, strict=True))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("theta_1", "theta_2"), [(0.1, 0.1), (0.02, 0.5), (0.0, 1.0), (1.0, 0.0)])
 def test_every_recomputation_keeps_both_bounds(theta_1: float, theta_2: float) -> None:
     adjusted = 0

@@ -80,6 +80,7 @@ def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
         assert done[one.name] <= one.arrival + slots - 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("lower", ["guaranteed", "clearing", "theory"])
 @settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(seed=SEEDS)

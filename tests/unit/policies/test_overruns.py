@@ -10,6 +10,7 @@ import pytest
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
+    Acknowledged,
     Charge,
     Command,
     Decided,
@@ -55,9 +56,16 @@ def engine(policy: str, jobs: Sequence[Job]) -> Engine:
     return made
 
 
+def begin(made: Engine, slot: int) -> list[Command]:
+    """Begin a slot, and carry out its commands at once; return them."""
+    commands = made.handle(SlotBegan(slot))
+    made.handle(Acknowledged(slot + 1, tuple(made.unacknowledged)))
+    return commands
+
+
 def run(made: Engine, slot: int, gains: dict[str, int] | None = None) -> list[Command]:
     """Run a slot in which jobs make what they state, or as much as given; return its commands."""
-    commands = made.handle(SlotBegan(slot))
+    commands = begin(made, slot)
     progress = {}
     for name in made.running:
         record = made.jobs[name]
@@ -225,7 +233,7 @@ def test_a_borrowing_gang_that_overruns_pays_for_each_slot_that_it_runs() -> Non
     paid: dict[int, int] = {}
     ran: list[int] = []
     for slot in range(12):
-        commands = made.handle(SlotBegan(slot))
+        commands = begin(made, slot)
         if "wide" in made.running:
             ran.append(slot)
         for command in commands:
@@ -254,6 +262,23 @@ def test_a_worthless_job_is_abandoned_only_if_it_seems_to_never_end(policy: str)
     assert "has run for 6 slots without an end, 3 times as long as stated" in record.refusal.message
     assert not made.running
     assert not made.ledger.used.any()
+
+
+@pytest.mark.parametrize("policy", LIVE)
+def test_a_start_that_takes_long_is_no_overrun(policy: str) -> None:
+    made = endless(policy, Deadline(10.0, 3))
+    first = 0
+    for slot in range(12):
+        made.handle(SlotBegan(slot))
+        if not made.running:
+            first = slot + 1
+        made.handle(SlotEnded(slot, dict.fromkeys(made.running, 0)))
+    assert set(made.running) == {"endless"}
+    made.handle(Acknowledged(12, tuple(made.unacknowledged)))
+    assert made.jobs["endless"].generation_slot == first
+    # It counts from the slot of the acknowledgement, 11.
+    assert len(ran(made, 20)) == 5
+    assert made.jobs["endless"].status is Status.DROPPED
 
 
 @pytest.mark.parametrize("policy", ["fifo", "oasis", "rolling", "astraea"])
@@ -303,6 +328,7 @@ def test_a_lost_server_resets_a_limit_and_the_journal_replays(limits: dict[str, 
     handle(JobsArrived(0, (job,)))
     for slot in range(14):
         handle(SlotBegan(slot))
+        handle(Acknowledged(slot + 1, tuple(made.unacknowledged)))
         if "endless" in made.running:
             slots.append(slot)
         if slot == 4:
@@ -325,7 +351,7 @@ def test_a_limit_counts_for_a_job_that_takes_turns() -> None:
     made.handle(JobsArrived(0, tuple(limited)))
     slots: dict[str, int] = {"a": 0, "b": 0}
     for slot in range(20):
-        made.handle(SlotBegan(slot))
+        begin(made, slot)
         for name in made.running:
             slots[name] += 1
         progress = {name: min(1, made.jobs[name].remaining - 1) for name in made.running}
@@ -342,7 +368,7 @@ def test_a_job_that_saved_nothing_runs_on_past_the_horizon(policy: str) -> None:
     slow = with_corrected_curve(made.jobs["endless"].job, {1: 0.01})
     made.handle(JobRevised(1, slow))
     for slot in range(1, 90):
-        made.handle(SlotBegan(slot))
+        begin(made, slot)
         assert "endless" in made.running
         progress = min(slow.gain(1), made.jobs["endless"].remaining - 1)
         made.handle(SlotEnded(slot, {"endless": progress}))
@@ -366,7 +392,7 @@ def ran(made: Engine, slots: int) -> list[int]:
     """Run slots, and return those in which the job ran."""
     found = []
     for slot in range(made.slot, made.slot + slots):
-        made.handle(SlotBegan(slot))
+        begin(made, slot)
         if "endless" in made.running:
             found.append(slot)
         progress = {name: min(1, made.jobs[name].remaining - 1) for name in made.running}

@@ -140,6 +140,7 @@ def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
     assert {on.names[server]: (workers, ps) for server, workers, ps in rows_of} == stands
 
 
+@pytest.mark.extended
 def test_servers_may_all_differ_however_many_there_are() -> None:
     # More kinds than groups that a timeline keeps of a few kinds: what was beyond was written into
     # other intervals, and with some thousands beyond the arrays.

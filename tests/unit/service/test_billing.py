@@ -755,6 +755,7 @@ class Crashing(Till):
         return [tuple(row) for row in self.entries()]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["oasis", "rolling"])
 def test_the_ledger_is_the_same_whatever_write_a_crash_hits(tmp_path: Path, policy: str) -> None:
     counted = [0]

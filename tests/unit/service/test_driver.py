@@ -110,6 +110,56 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
     assert not any(slept)
 
 
+def test_readers_of_a_standing_query_do_not_wait_for_a_decision(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = MonotonicWallClock(ManualClock())
+    truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    truth.prepare()
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+
+    async def committing() -> None:
+        assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
+
+    async def play() -> None:
+        running = asyncio.create_task(driver.run())
+        assert await driver.ask_standing(_count_jobs, 3) == (0, 3)
+        for number in range(3):
+            submitted = asyncio.create_task(driver.do(_submit(f"job-{number}")))
+            await committing()
+            # The commit waits in the writer's thread.
+            async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+                assert await driver.ask_standing(_count_jobs, 3) == (number, 3)
+            truth.go.release()
+            await submitted
+            driver._standing[_count_jobs]._next_renewal = 0.0  # as if enough time had passed
+        # Without a renewal, readers get the previous answer while the writer decides.
+        driver._standing[_count_jobs]._next_renewal = math.inf
+        submitted = asyncio.create_task(driver.do(_submit("job-3")))
+        await committing()
+        truth.go.release()
+        await submitted
+        late = asyncio.create_task(driver.do(_submit("job-4")))
+        await committing()
+        assert await driver.ask_standing(_count_jobs, 3) == (3, 3)
+        truth.go.release()
+        await late
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            while await driver.ask_standing(_count_jobs, 3) != (5, 3):
+                await asyncio.sleep(0)
+        truth.go.release(100)
+        await driver.stop()
+        await running
+        await driver.finish()
+
+    asyncio.run(play())
+    store.close()
+
+
+def _count_jobs(truth: DurableEngine, slots: int) -> tuple[int, int]:
+    return len(truth.engine.open_jobs), slots
+
+
 def test_nobody_waits_for_the_whole_of_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,11 @@ from shadowprice.service.state.operations import (
 )
 from shadowprice.service.state.prices import prices, prices_by_kind
 from shadowprice.service.state.recovery import recover
-from shadowprice.service.state.report_operations import RecordProgress, RecordReports, TellObstacles
+from shadowprice.service.state.report_operations import (
+    RecordObstacles,
+    RecordProgress,
+    RecordReports,
+)
 from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.slot_operations import AdvanceSlots, SlotAdvanceResult
 from shadowprice.service.state.store_queries import list_events, list_jobs
@@ -416,8 +420,8 @@ def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: Benc
     bench.submit("far", minibatches=400, utility={"kind": "constant", "value": 20})
     bench.slot()
     bench.started("far")
-    heard = [10.0, 20.0, 30.0, 40.0, None, None, None, None, 90.0, 100.0, 110.0, 120.0]
-    for done in heard:
+    record_report = [10.0, 20.0, 30.0, 40.0, None, None, None, None, 90.0, 100.0, 110.0, 120.0]
+    for done in record_report:
         bench.clock.advance(SLOT - 1)
         if done is not None:
             bench.report("far", done)
@@ -526,7 +530,7 @@ def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_hea
     bench.clock.advance(5 * SLOT)
     since = bench.truth.clock.now()
     bench.report("files", 60.0)
-    bench.do(AdvanceSlots(since=since, heard={"files": since}))
+    bench.do(AdvanceSlots(since=since, last_reports={"files": since}))
     views = bench.truth.views
     assert views["files"].progress == 60.0
     assert views["posts"].progress == 20.0 + 5 * 10.0
@@ -1060,7 +1064,7 @@ def test_events_of_closed_jobs_have_their_ids_and_tenants(tmp_path: Path) -> Non
     assert key not in bench.truth.views
     lost = Ended(0, key, 1, bench.clock.wall() / SECOND, Ending.LOST, None, "the node died")
     for operation, kind in (
-        (TellObstacles([Obstacle(key, 1, ("gpu-1",), "it doesn't end")]), "obstructed"),
+        (RecordObstacles([Obstacle(key, 1, ("gpu-1",), "it doesn't end")]), "obstructed"),
         (RecordReports([lost]), "lost"),
     ):
         [event] = bench.do(operation).events

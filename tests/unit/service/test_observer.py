@@ -283,6 +283,7 @@ def histories(draw: st.DrawFn) -> list[Moment]:
     return found
 
 
+@pytest.mark.extended
 @settings(max_examples=example_count(40), deadline=None)
 @given(history=histories(), crashes=st.sets(st.integers(0, 60), max_size=6))
 def test_any_history_is_kept_as_it_was_seen(history: list[Moment], crashes: Iterable[int]) -> None:

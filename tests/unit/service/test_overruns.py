@@ -41,6 +41,7 @@ def test_four_jobs_on_two_places_end_in_twelve_slots(policy: str, slot: int, mos
     _check(played, seconds=12.0 * slot)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", LIVE)
 def test_sixty_jobs_on_twelve_places_run_once_each(policy: str) -> None:
     world = LiveWorld(1, (3, 3, 3, 3), (1.0,) * 4, _jobs(60, 0.125, 80))

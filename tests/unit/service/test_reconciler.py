@@ -61,7 +61,7 @@ def test_its_servers_are_withheld_until_it_has_ended(outbox: Reconciler) -> None
     running = {"next": _start("next", 5, "one"), "beside": _start("beside", 6, "two")}
     assert outbox.actions(running, {}, 0) == [StartAction(running["beside"])]
     ended = Ended(UNCOMMANDED_STOP, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
-    outbox.heard(ended, 0)
+    outbox.record_report(ended, 0)
     outbox.recorded("theirs", 1)
     assert outbox.actions(running, {}, 0) == [StartAction(order) for order in running.values()]
 
@@ -69,7 +69,7 @@ def test_its_servers_are_withheld_until_it_has_ended(outbox: Reconciler) -> None
 def test_what_it_reports_says_nothing_even_when_it_comes_again(outbox: Reconciler) -> None:
     ended = Ended(0, "theirs", 1, 0.0, Ending.FAILED, 1, "")
     for _ in range(2):
-        outbox.heard(ended, 0)
+        outbox.record_report(ended, 0)
         assert outbox.is_orphan_report(ended)
         assert outbox.is_orphan_report(Started(5, "theirs", 1, 0.0))
         outbox.recorded("theirs", 1)
@@ -81,7 +81,7 @@ def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
     refused = StartRefused(5, "other", 1, 0.0, "")
     outbox.mark_number_used("other", 1)
     assert not outbox.is_orphan_report(refused)
-    outbox.heard(refused, 0)
+    outbox.record_report(refused, 0)
     outbox.recorded("other", 1)
     again = {"other": _start("other", 6, "two", generation=2)}
     assert outbox.actions(again, {}, 0)[-1] == StartAction(again["other"])
@@ -92,9 +92,9 @@ def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:
     running: Any = {"one": None}  # whatever its order is
     end = Ended(0, "one", 1, 0.0, Ending.FAILED, 1, "why")
     for _ in range(5):
-        outbox.heard(end, 0)
+        outbox.record_report(end, 0)
     assert outbox.next_retry_at(running) == INITIAL_BACKOFF_NS
-    outbox.heard(replace(end, generation=2), 0)
+    outbox.record_report(replace(end, generation=2), 0)
     assert outbox.next_retry_at(running) == 2 * INITIAL_BACKOFF_NS
     outbox.closed("one")
     assert outbox.next_retry_at(running) is None
@@ -106,5 +106,5 @@ def test_a_stop_is_overdue_until_its_generation_ends() -> None:
     outbox.stopping("job", 1, 1_000)
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS - 1) == {}
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {("job", 1): 1_000}
-    outbox.heard(Ended(7, "job", 1, 0.0, Ending.STOPPED, 143, ""), 2_000)
+    outbox.record_report(Ended(7, "job", 1, 0.0, Ending.STOPPED, 143, ""), 2_000)
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {}

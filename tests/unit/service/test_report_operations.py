@@ -278,10 +278,10 @@ def test_an_end_that_nobody_heard_is_found_when_all_is_compared_again(tmp_path: 
 def test_a_failure_that_is_told_again_lets_a_job_wait_no_longer() -> None:
     outbox = Reconciler()
     lost = Ended(0, "job", 1, 0.0, Ending.LOST, None, "")
-    outbox.heard(lost, 0)
+    outbox.record_report(lost, 0)
     waits = dict(outbox._not_before)
     for _ in range(5):
-        outbox.heard(lost, 0)
+        outbox.record_report(lost, 0)
     assert outbox._not_before == waits
-    outbox.heard(Ended(0, "job", 2, 0.0, Ending.LOST, None, ""), 0)
+    outbox.record_report(Ended(0, "job", 2, 0.0, Ending.LOST, None, ""), 0)
     assert outbox._not_before["job"] > waits["job"]

@@ -88,6 +88,7 @@ ATTACKS = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("points", [0, RICH, None])
 @pytest.mark.parametrize("attack", [*ATTACKS, submit_without_points])

@@ -113,6 +113,7 @@ def _below(sample: NDArray[np.float64], predicted: NDArray[np.float64]) -> float
     return float((predicted - since).max()) / width
 
 
+@pytest.mark.extended
 @pytest.mark.train  # a hundred processes: not for every run
 def test_the_measured_tail_is_the_predicted_one() -> None:
     tasks, copies = 40, 3

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, mention_compiling, print_json, stderr, stdout
+from shadowprice.cli.console import Output, announce_compiling, print_json, stderr, stdout
 from shadowprice.cli.workload import Workload, takes_workload
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.time_limit import Clock
@@ -98,7 +98,7 @@ def bound(
     from shadowprice.certificate.certify import certify
     from shadowprice.simulator.starts import iter_warm_starts
 
-    mention_compiling(quiet)
+    announce_compiling(quiet)
     with stop_on_signal() as stop, bound_progress(quiet) as report:
         certificate = certify(
             scenario.cluster,

@@ -10,7 +10,7 @@ import typer
 
 from shadowprice.cli.console import (
     Output,
-    mention_compiling,
+    announce_compiling,
     print_json,
     reserve_stdout,
     stderr,
@@ -173,7 +173,7 @@ def waves(
 
     rules = _rules(rule)
     content = read_cloning(file)
-    mention_compiling(output is Output.JSON)
+    announce_compiling(output is Output.JSON)
     drawn = poisson_jobs(
         content.groups, machines=content.machines, load=load, jobs=jobs, seed=seed,
         spread=spread, most=copies,
@@ -258,7 +258,7 @@ def _read(file: Path, output: Output) -> CloningProblem:
     from shadowprice.inputs.cloning import read_cloning
 
     problem = read_cloning(file).problem()
-    mention_compiling(output is Output.JSON)
+    announce_compiling(output is Output.JSON)
     return problem
 
 

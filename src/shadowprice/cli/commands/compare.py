@@ -14,7 +14,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
-    mention_compiling,
+    announce_compiling,
     print_json,
     progress_bar,
     stderr,
@@ -176,7 +176,7 @@ def compare(
     _check_hidden_lengths(cases)
     changes = _capacity_changes(more or (), source, seed, on)
     drawn = drawn_at_random(scenario, chosen)
-    mention_compiling(quiet)
+    announce_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_on_signal() as stop, directory as pending, ExitStack() as resources:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_PROCESSES = 1_000
 """Maximum number of workers, or of parameter servers, on one machine."""
 
-Tell = Callable[[int, str, float, "StepTime | None"], None]
+ProgressCallback = Callable[[int, str, float, "StepTime | None"], None]
 
 
 def profile(
@@ -163,9 +163,11 @@ def profile(
         )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
-        _shown(counts, quiet or output is Output.JSON) as tell,
+        _shown(counts, quiet or output is Output.JSON) as report,
     ):
-        points, unmeasured = asyncio.run(measure_all(Path(folder), measured, counts, limits, tell))
+        points, unmeasured = asyncio.run(
+            measure_all(Path(folder), measured, counts, limits, report)
+        )
     if not points:
         raise _not_measured(unmeasured)
     findings = Findings(points, unmeasured, measured)
@@ -285,7 +287,7 @@ def _write(path: Path, content: str) -> None:
 
 
 @contextmanager
-def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Tell]:
+def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallback]:
     """Show the measurements: bars on a terminal, one line for each change elsewhere."""
     from shadowprice.profiling.findings import rounded
 

@@ -12,7 +12,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
-    mention_compiling,
+    announce_compiling,
     print_json,
     progress_bar,
     stderr,
@@ -105,7 +105,7 @@ def simulate(
     source = workload.source(params).with_lengths(seen[0])
     scenario = read(source, seed, quiet=quiet)
     choice.parameters()  # report invalid parameters before compiling
-    mention_compiling(quiet)
+    announce_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_run) if out is not None else nullcontext()
     with stop_on_signal() as stop, directory as pending:

@@ -13,7 +13,7 @@ from shadowprice.cli.commands.whatif_live import ask_service
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import (
     Output,
-    mention_compiling,
+    announce_compiling,
     print_json,
     progress_bar,
     stderr,
@@ -133,7 +133,7 @@ def whatif(
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
-    mention_compiling(quiet)
+    announce_compiling(quiet)
     with stop_on_signal() as stop, progress_bar("whatif", quiet):
         result = run_whatif(source, choices, changes, chosen, stop=stop)
     if output is Output.JSON:

@@ -46,7 +46,7 @@ def ask_service(
         if not changes:
             changes = _margins(client, named=any(choices))
         runs = [
-            _asked(client, change, choice, days, quiet=quiet)
+            _query_service(client, change, choice, days, quiet=quiet)
             for choice in choices
             for change in changes
         ]
@@ -71,7 +71,7 @@ def _margins(client: Client, *, named: bool) -> list[ClusterChange]:
     return [ClusterChange(((kind, 1),)) for kind in client.service().kinds]
 
 
-def _asked(
+def _query_service(
     client: Client,
     change: ClusterChange,
     choice: PolicyChoice | None,
@@ -87,11 +87,11 @@ def _asked(
         run = client.ask_whatif(days, servers, choice.name, dict(choice.settings))
         label = f"{label}, {choice.name}"
     try:
-        with _progress(label, quiet) as tell:
+        with _progress(label, quiet) as report:
             while run.state in {"waiting", "running"}:
                 time.sleep(PAUSE)
                 run = client.whatif(run.id)
-                tell(run.progress.done, run.progress.of)
+                report(run.progress.done, run.progress.of)
     except BaseException:
         client.cancel_whatif(run.id)
         raise

@@ -145,7 +145,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
             if await asyncio.to_thread(entry.is_live):
                 self.entries[job, generation] = entry
         entry.stop_ordered = True
-        entry.told_end = False  # emitted again, with this command's number
+        entry.end_reported = False  # emitted again, with this command's number
         return receipt, entry
 
     async def look(self, entry: GenerationT) -> None:
@@ -157,7 +157,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
             if progress is not None:  # the last progress precedes the end
                 has_end = bool(reports) and not isinstance(reports[-1], Started)
                 reports.insert(len(reports) - has_end, progress)
-            self.tell(reports)
+            self.emit(reports)
 
     async def forget(self, job: str, generation: int) -> None:
         """Acknowledge a recorded end; see `Executor.forget`."""

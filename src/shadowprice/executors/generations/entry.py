@@ -68,8 +68,8 @@ class TrackedGeneration:
         self.grace = DEFAULT_GRACE_SECONDS
         self.progress = generation.progress
         self.stop_ordered = False
-        self.told_start = False
-        self.told_end = False
+        self.start_reported = False
+        self.end_reported = False
         self.reported_exit_count = 0
         """Number of workers in the last report of those that exited."""
         self.launched = float("-inf")
@@ -82,7 +82,7 @@ class TrackedGeneration:
         """What is wrong with its last progress report; empty if valid."""
         self._faults = 0
         """Number of consecutive polls that found an invalid report."""
-        self._told_fault = False
+        self._fault_reported = False
 
     @property
     def phase(self) -> str:
@@ -133,20 +133,20 @@ class TrackedGeneration:
         """Return the reports that weren't emitted yet, and mark them as emitted."""
         reports: list[Report] = []
         started = self._started()
-        if started is not None and not self.told_start:
-            self.told_start = True
+        if started is not None and not self.start_reported:
+            self.start_reported = True
             reports.append(started)
         # A single poll may have read a half-written file.
-        if self._faults > 1 and not self._told_fault:
-            self._told_fault = True
+        if self._faults > 1 and not self._fault_reported:
+            self._fault_reported = True
             reports.append(InvalidProgress(self.job, self.number, time.time(), self._fault))
         partly = self._partly_ended()
         if partly is not None and len(partly.ended) != self.reported_exit_count:
             self.reported_exit_count = len(partly.ended)
             reports.append(partly)
         end = self._end()
-        if end is not None and not self.told_end:
-            self.told_end = True
+        if end is not None and not self.end_reported:
+            self.end_reported = True
             reports.append(end)
         return reports
 

@@ -18,8 +18,8 @@ class ProgressPolls:
         Emits the result of a poll whose caller was cancelled.
     """
 
-    def __init__(self, tell: Callable[[Iterable[Report]], None]) -> None:
-        self._tell = tell
+    def __init__(self, emit: Callable[[Iterable[Report]], None]) -> None:
+        self._emit = emit
         self._under_way: set[asyncio.Task[Sequence[Progressed]]] = set()
 
     @property
@@ -37,12 +37,12 @@ class ProgressPolls:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(self._tell_late)
+            task.add_done_callback(self._emit_late)
             raise
 
-    def _tell_late(self, looked: asyncio.Task[Sequence[Progressed]]) -> None:
+    def _emit_late(self, looked: asyncio.Task[Sequence[Progressed]]) -> None:
         if not looked.cancelled() and looked.exception() is None:
-            self._tell(looked.result())
+            self._emit(looked.result())
 
     async def end(self) -> None:
         """Cancel all running polls."""

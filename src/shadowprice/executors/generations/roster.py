@@ -55,7 +55,7 @@ class GenerationRegistry(Generic[GenerationT]):
 
     # ------------------------------------------------------------------ reports
 
-    def tell(self, reports: Iterable[Report]) -> None:
+    def emit(self, reports: Iterable[Report]) -> None:
         """Queue reports for `watch`."""
         for report in reports:
             self._reports.put_nowait(report)
@@ -78,12 +78,12 @@ class GenerationRegistry(Generic[GenerationT]):
         while not previous.empty():
             report = previous.get_nowait()
             if isinstance(report, Progressed | InvalidProgress):
-                self.tell((report,))
-        self.tell(first())
+                self.emit((report,))
+        self.emit(first())
         for entry in self.ordered:
-            entry.told_start = entry.told_end = False
+            entry.start_reported = entry.end_reported = False
             entry.reported_exit_count = 0
-            self.tell(entry.news())
+            self.emit(entry.news())
         while True:
             next_report = await reports.get()
             if next_report is None:

@@ -158,7 +158,7 @@ def _note(notes: Mapping[str, str], name: str) -> str:
 def _how(code: int, *, stop_requested: bool) -> str:
     after = " after the order to stop (143 was expected)" if stop_requested else ""
     if code == EXIT_SIGTERM:
-        return f"exited {code}, or was ended by SIGTERM, though nothing here told it to stop"
+        return f"exited {code}, or was ended by a SIGTERM that the scheduler did not send"
     if code > 128:
         try:
             name = signal.Signals(code - 128).name

@@ -291,7 +291,7 @@ class KubernetesExecutor:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._look_at_nodes()
-        self._roster.tell(map(self._gone, self._expected - self.cluster.servers.keys()))
+        self._roster.emit(map(self._gone, self._expected - self.cluster.servers.keys()))
 
     def _gone(self, name: str) -> ServerGone:
         exists = self._cluster is not None and name in self._cluster.nodes.items
@@ -337,7 +337,7 @@ class KubernetesExecutor:
             )
             entry = self._roster.entries.get((job, generation))
             if entry is not None:
-                entry.told_end = False  # emitted again, with this command's number
+                entry.end_reported = False  # emitted again, with this command's number
             self._hold_all(None, job)
             return receipt
 
@@ -444,7 +444,7 @@ class KubernetesExecutor:
 
     def look(self, entry: KubernetesEntry) -> None:
         """Emit a generation's new reports."""
-        self._roster.tell(entry.news())
+        self._roster.emit(entry.news())
 
     def _happened(self, job: str, generation: int) -> None:
         """Wake the generation of a changed pod."""
@@ -483,8 +483,8 @@ class KubernetesExecutor:
             self.cluster.find_strays(self._live())
         changed, gone = self.cluster.look(self._expected)
         now = time.time()
-        self._roster.tell(ServerSeen(server, now) for server in changed)
-        self._roster.tell(map(self._gone, gone))
+        self._roster.emit(ServerSeen(server, now) for server in changed)
+        self._roster.emit(map(self._gone, gone))
 
     async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""

@@ -86,13 +86,15 @@ class Launch:
                 for process in processes_of(spec)
             ]
             if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
-                service = await self._asked("services", service_of(spec, place, secret), launch)
+                service = await self._create_object(
+                    "services", service_of(spec, place, secret), launch
+                )
                 self._objects.uids["services"] = service
             limit = asyncio.Semaphore(_AT_ONCE)
 
             async def ask(body: dict[str, Any]) -> None:
                 async with limit:
-                    uid = await self._asked("pods", body, launch)
+                    uid = await self._create_object("pods", body, launch)
                 entry.parts[body["metadata"]["labels"][names.PROCESS]].uid = uid
 
             results = await asyncio.gather(*map(ask, bodies), return_exceptions=True)
@@ -145,7 +147,7 @@ class Launch:
         own = secret["metadata"]["annotations"].get(names.EXECUTION) == launch
         return secret if own else None
 
-    async def _asked(self, kind: str, body: dict[str, Any], launch: str) -> str:
+    async def _create_object(self, kind: str, body: dict[str, Any], launch: str) -> str:
         """Create an object, with retries until the API server has it or refuses it.
 
         Return its uid; ``""`` if a stop command came before the API server answered.

@@ -129,7 +129,7 @@ def server_of(
     return ServerInfo(node.name[: int(bounds.NAME.most)], capacity, node.labels, takes_work=open_)
 
 
-def asked_of(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
+def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
     """Return the resource requests of a process's container.
 
     Resources that the node doesn't count, such as bandwidth, are left to the scheduler.

@@ -16,7 +16,7 @@ from shadowprice.executors.generations.placing import (
     validate_spec,
 )
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.nodes import NodeView, asked_of, check_room
+from shadowprice.executors.kubernetes.nodes import NodeView, check_room, resource_requests
 from shadowprice.executors.kubernetes.pods import PORT, check_pod
 from shadowprice.executors.kubernetes.settings import Settings
 
@@ -60,7 +60,7 @@ def plan_of(
             demands, existing = allocated_on(server, deals), allocated_on(server, held)
             check_room(nodes[server], used(server), demands, existing, settings.gpu)
             for item in demands:
-                asked_of(item, nodes[server], settings.gpu)
+                resource_requests(item, nodes[server], settings.gpu)
     except PlacementError as error:
         return {}, str(error)
     return {

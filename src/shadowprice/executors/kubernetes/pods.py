@@ -14,7 +14,7 @@ from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of
 from shadowprice.executors.generations.placing import PlacementError
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.nodes import NodeView, asked_of
+from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
 from shadowprice.executors.kubernetes.settings import Settings
 
 TOKEN: Final = "SHADOWPRICE_PROGRESS_TOKEN"
@@ -280,7 +280,7 @@ def _container(
     if argv[:2] == _SHELL and len(argv) >= 3:
         argv = (*_SHELL, _LINE, "line", *argv[2:])
     amounts = spec.worker if process.role == "worker" else spec.ps
-    requests = asked_of(amounts, node, settings.gpu)
+    requests = resource_requests(amounts, node, settings.gpu)
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}
     container: dict[str, Any] = {
         "name": names.CONTAINER,

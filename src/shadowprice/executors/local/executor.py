@@ -90,7 +90,7 @@ class LocalExecutor:
         self._cgroup: Path | None = None
         self._memory = "off"
         self._background = BackgroundTasks(log, options.failed)
-        self._looks = ProgressPolls(self._desk.tell)
+        self._looks = ProgressPolls(self._desk.emit)
         self._launched: dict[int, tuple[str, int]] = {}
         self._rung = b""
 

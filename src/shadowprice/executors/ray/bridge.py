@@ -42,11 +42,11 @@ _THREADS_OF_AN_ACTOR: Final = 8
 class Bridge:
     """Handles requests.
 
-    ``tell`` sends a response or an event.
+    ``send`` sends a response or an event.
     """
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        self._send = send
         self._namespace = ""
         self._place: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
@@ -66,9 +66,9 @@ class Bridge:
             result = self._answers[request.pop("do")](**request)
         except Exception as error:
             response = {"id": number, "error": _said(error), "kind": type(error).__name__}
-            self._tell(response)
+            self._send(response)
         else:
-            self._tell({"id": number, "is": result})
+            self._send({"id": number, "is": result})
 
     # ---------------------------------------------------------------- the cluster
 
@@ -281,10 +281,10 @@ class Bridge:
                     threading.Timer(1.0, self._following.put, ((name, version),)).start()
                 except Exception as error:
                     self._actors.pop(name, None)
-                    self._tell({"event": "gone", "name": name, "why": _said(error)})
+                    self._send({"event": "gone", "name": name, "why": _said(error)})
                 else:
                     if status["version"] != version:
-                        self._tell({"event": "news", "name": name, "news": status})
+                        self._send({"event": "news", "name": name, "news": status})
                     state = status["state"]  # None: not started, or unreadable
                     if state is None or state["phase"] not in {"ended", "refused"}:
                         self._following.put((name, status["version"]))
@@ -323,13 +323,13 @@ def main() -> None:
     os.dup2(2, 1)  # Ray's prints must not mix with responses
     writing = threading.Lock()
 
-    def tell(value: dict[str, Any]) -> None:
+    def send(value: dict[str, Any]) -> None:
         line = json.dumps(value)
         with writing:
             answers.write(line + "\n")
             answers.flush()
 
-    bridge = Bridge(tell)
+    bridge = Bridge(send)
     threads = ThreadPoolExecutor(THREADS)
     for line in sys.stdin:
         threads.submit(bridge.answer, json.loads(line))

@@ -106,9 +106,9 @@ class RayGenerationController:
     def _begin(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._asking.add(task)
-        task.add_done_callback(self._asked)
+        task.add_done_callback(self._on_request_done)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
+    def _on_request_done(self, task: asyncio.Task[None]) -> None:
         self._asking.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._broken = task.exception()

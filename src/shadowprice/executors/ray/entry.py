@@ -37,7 +37,7 @@ class RayProcess:
     """Whether its log is still to be collected from its actor."""
     reports: bool = False
     """Whether its progress file ever had content."""
-    heard: bool = True
+    responded: bool = True
     """Whether its actor responded to the last progress poll."""
 
     def take(self, state: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ class RayGeneration(RemoteGeneration):
     def is_stale(self) -> bool:
         """Whether it reports by file, and its last poll failed."""
         return any(
-            part.reports and part.end is None and not (part.attached and part.heard)
+            part.reports and part.end is None and not (part.attached and part.responded)
             for part in self.parts.values()
         )
 

@@ -109,7 +109,7 @@ class RayExecutor:
         self._by_client = False
         self._health_error = ""
         self.background = BackgroundTasks(log, options.failed)
-        self._looks = ProgressPolls(self._desk.tell)
+        self._looks = ProgressPolls(self._desk.emit)
         self.token = ""
         self.litter: dict[str, str] = {}
         """Actors of processes lost with their server, and the server whose files need cleanup."""
@@ -247,7 +247,7 @@ class RayExecutor:
     async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
-        self._desk.tell(self._gone(name) for name in self._expected - self.nodes.keys())
+        self._desk.emit(self._gone(name) for name in self._expected - self.nodes.keys())
 
     @staticmethod
     def _gone(name: str) -> ServerGone:
@@ -336,7 +336,7 @@ class RayExecutor:
         }
         responses: dict[str, list[Any] | None] = {}
         for name, entry in running.items():
-            entry.parts[name].heard = False  # until its actor responds
+            entry.parts[name].responded = False  # until its actor responds
         if running and self.link is not None:
             # Longer than the actors' timeout, because the bridge itself may be slow.
             responses = await self.link.ask(
@@ -349,9 +349,9 @@ class RayExecutor:
         for entry in {id(entry): entry for entry in running.values()}.values():
             async with entry.looking:  # an end is the last report
                 for name in responses.keys() & entry.parts.keys():
-                    entry.parts[name].heard = True
+                    entry.parts[name].responded = True
                     entry.reported(entry.parts[name], responses[name])
-                report = None if entry.told_end else entry.new_progress()
+                report = None if entry.end_reported else entry.new_progress()
             if report is not None:
                 reports.append(report)
         return reports
@@ -392,8 +392,8 @@ class RayExecutor:
         now = time.time()
         for name, node in nodes.items():
             if name not in previous or previous[name].server != node.server:
-                self._desk.tell([ServerSeen(node.server, now)])
-        self._desk.tell(self._gone(name) for name in previous.keys() - nodes.keys())
+                self._desk.emit([ServerSeen(node.server, now)])
+        self._desk.emit(self._gone(name) for name in previous.keys() - nodes.keys())
 
     async def _tidy(self) -> None:
         """Clean up lost processes on nodes that have returned."""

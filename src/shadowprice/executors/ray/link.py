@@ -33,7 +33,7 @@ class BridgeClient:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._pending: dict[int, asyncio.Future[Any]] = {}
 
     @property
     def up(self) -> bool:
@@ -65,7 +65,7 @@ class BridgeClient:
                 if "event" in message:
                     self._event(message)
                     continue
-                future = self._asked.pop(message["id"], None)
+                future = self._pending.pop(message["id"], None)
                 if future is None or future.done():
                     continue
                 if "error" in message:
@@ -75,10 +75,10 @@ class BridgeClient:
         except Exception:  # the executor's resync starts another bridge
             log.exception("failed to process a message of the Ray bridge")
         finally:
-            for future in self._asked.values():
+            for future in self._pending.values():
                 if not future.done():
                     future.set_exception(BridgeError("the connection to Ray was lost", "Closed"))
-            self._asked.clear()
+            self._pending.clear()
 
     async def ask(self, what: str, limit: float | None = None, **more: Any) -> Any:
         """Send a request and return the bridge's response.
@@ -100,7 +100,7 @@ class BridgeClient:
         if not self.up or self._process is None or self._process.stdin is None:
             raise BridgeError("not connected to Ray", "Closed")
         number = next(self._numbers)
-        future = self._asked[number] = asyncio.get_running_loop().create_future()
+        future = self._pending[number] = asyncio.get_running_loop().create_future()
         request = json.dumps({"id": number, "do": what, **more})
         try:
             self._process.stdin.write(request.encode() + b"\n")
@@ -112,7 +112,7 @@ class BridgeClient:
         except OSError as error:
             raise BridgeError("the connection to Ray was lost", "Closed") from error
         finally:
-            self._asked.pop(number, None)
+            self._pending.pop(number, None)
 
     async def close(self) -> None:
         """Kill the bridge and wait for its end."""

@@ -152,7 +152,9 @@ class Supervisor:
             for child in self._children.values()
             if child.process is not None
         }
-        self._tell({**state, "phase": RUNNING, "started": now, "at": now, "processes": running})
+        self._write_state(
+            {**state, "phase": RUNNING, "started": now, "at": now, "processes": running}
+        )
 
     def _spawn(self, child: _Child, plan: dict[str, Any]) -> None:
         group = None
@@ -411,7 +413,7 @@ class Supervisor:
             killed=self._killed,
             notes=self._notes,
         )
-        self._tell(
+        self._write_state(
             {
                 **self._generation.state(),
                 "phase": ENDED,
@@ -444,7 +446,7 @@ class Supervisor:
             taken += len(content)
         self._hang_up(child)
 
-    def _tell(self, state: dict[str, Any]) -> None:
+    def _write_state(self, state: dict[str, Any]) -> None:
         """Store a state, with retries for a minute, and ring the bell."""
         for attempt in range(60):
             try:

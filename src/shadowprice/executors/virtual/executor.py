@@ -223,7 +223,9 @@ class VirtualExecutor:
         if not entry.alive:  # its server was lost meanwhile
             return
         code = SIGKILL_EXIT if forced else SIGTERM_EXIT
-        self._end(entry, Ending.STOPPED, code, "told to stop", saving=saving, forced=forced)
+        self._end(
+            entry, Ending.STOPPED, code, "the scheduler stopped it", saving=saving, forced=forced
+        )
 
     def _end(
         self,

@@ -65,7 +65,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--shared", type=float, default=0.24, help="seconds that workers divide")
-    parser.add_argument("--serial", type=float, default=0.03, help="seconds that nobody shares")
+    parser.add_argument(
+        "--serial", type=float, default=0.03, help="seconds that workers don't divide"
+    )
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     stop, job = jobs.StopSignal(), jobs.current()

@@ -7,7 +7,7 @@ POLICIES = (
     PolicyInfo(
         name="rolling",
         summary="Promises a completion slot to jobs that are worth what they keep others from, "
-        "revises all plans within the promises, and lets the rest wait for what nobody needs.",
+        "revises all plans within the promises, and lets other jobs wait for spare capacity.",
         paper="this project (design/0017-rolling.md); minimum satisfactory share: Gu et al., "
         "ElasticFlow (ASPLOS 2023); prices: Agrawal, Wang, Ye (Operations Research 2014)",
         parameters=RollingParameters,

@@ -74,7 +74,7 @@ class RollingParameters(Parameters):
     )
     standby: bool = Field(
         default=True,
-        description="whether jobs without a promise wait for what nobody needs; else refused",
+        description="whether jobs without a promise wait for spare capacity; otherwise refused",
     )
     spare: bool = Field(
         default=True,

@@ -611,13 +611,13 @@ async def report_progress(
         if report.generation != generation:
             raise ProblemError("forbidden", f"the token is valid for generation {generation} only")
     except ShadowpriceError as error:
-        await service.misreports.tell(driver, key, generation, error)
+        await service.misreports.record(driver, key, generation, error)
         raise
     view = driver.published.jobs.get(key)
     if view is not None and view.generation == generation:
         driver.report(report)
     if omitted:
-        await service.misreports.tell(driver, key, generation, InputError(omitted))
+        await service.misreports.record(driver, key, generation, InputError(omitted))
 
 
 @router.get("/jobs/{name:name}/logs", responses=problems(404, 409))

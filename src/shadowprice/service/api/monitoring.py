@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response
@@ -41,6 +40,7 @@ from shadowprice.service.queries import timeline as timelines
 from shadowprice.service.queries.comparison import observed_bars
 from shadowprice.service.queries.whatif import WhatIfParameters, parse_request, workload
 from shadowprice.service.state import store_queries
+from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.price_history import history
 from shadowprice.service.state.prices import MAX_SLOTS
 from shadowprice.service.state.prices import prices as prices_of
@@ -52,34 +52,17 @@ router = api_router("/v1", "monitoring")
 
 @router.get("/prices")
 async def prices(
-    request: Request,
     service: ServiceDep,
     caller: CallerDep,
     slots: Annotated[int, Query(ge=1, le=MAX_SLOTS, description="number of slots")] = 24,
 ) -> Prices:
     """Return prices and reserved shares by kind of server, over the coming slots."""
     del caller
-    driver = service.writing
-    cache: _PriceCache = request.app.state.__dict__.setdefault("prices", _PriceCache())
-    async with cache.lock:  # concurrent requests share one computation
-        sequence = driver.published.sequence
-        if cache.prices is None or cache.sequence != sequence or cache.slots < slots:
-            cache.prices = await driver.ask(
-                lambda truth: prices_of(truth.engine, truth.calendar, truth.choice.name, slots)
-            )
-            cache.sequence, cache.slots = sequence, slots
-        cached = cache.prices
-    return cached.model_copy(update={"slots": cached.slots[:slots]})
+    return await service.writing.ask_standing(_coming_prices, slots)
 
 
-@dataclass(slots=True)
-class _PriceCache:
-    """The prices after an event, for the most slots that were requested."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    sequence: int = -1
-    slots: int = 0
-    prices: Prices | None = None
+def _coming_prices(truth: DurableEngine, slots: int) -> Prices:
+    return prices_of(truth.engine, truth.calendar, truth.choice.name, slots)
 
 
 @router.get("/prices/history")
@@ -146,9 +129,7 @@ async def timeline(
     started = time.monotonic()
     if cached is None or not cached.is_fresh(published.sequence, started):
         sequence, now = published.sequence, driver.clock.now()
-        servers = published.servers
-        last = max(servers.calendar.slot_at(now) + 1, servers.coming) + future_slots
-        plans = await driver.ask(lambda truth: timelines.planned_bars(truth, last))
+        plans = await driver.ask_standing(timelines.planned_bars, future_slots)
         result = await service.read(
             lambda connection: timelines.timeline(
                 connection,

@@ -173,7 +173,7 @@ class Billing:
             return
         for account in all_accounts.due(now):
             after = self.put(accounts.start_period(account, now))
-            self.tell(after, "renewed")
+            self.emit(after, "renewed")
         all_accounts.refresh_next_renewal()
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
@@ -190,11 +190,11 @@ class Billing:
                 closed = self.put(accounts.close_account(account))
                 self._to_be_given_back(tenant)
                 self.accounts.remove(tenant)
-                self.tell(closed, "removed")
+                self.emit(closed, "removed")
         elif account is None:
-            self.tell(self.put(accounts.open_account(tenant, budget, now)), "set")
+            self.emit(self.put(accounts.open_account(tenant, budget, now)), "set")
         elif account.budget != budget:
-            self.tell(self.put(accounts.change_budget(account, budget, now)), "changed")
+            self.emit(self.put(accounts.change_budget(account, budget, now)), "changed")
 
     def grant(self, tenant: str, points: int, note: str) -> None:
         """Give a tenant points beyond its budget.
@@ -207,12 +207,12 @@ class Billing:
         account = self.accounts.get(tenant)
         if account is None:
             raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
-        self.tell(self.put(accounts.grant(account, points, note)), "granted")
+        self.emit(self.put(accounts.grant(account, points, note)), "granted")
 
-    def tell(self, account: Account, what: str) -> None:
+    def emit(self, account: Account, what: str) -> None:
         """Emit an event for a change of an account."""
         held = in_points(account.balance)
-        self._batch.tell("budget", tenant=account.tenant, what=what, held=held)
+        self._batch.emit("budget", tenant=account.tenant, what=what, held=held)
 
     # ---------------------------------------------------------------- payment check
 
@@ -334,7 +334,7 @@ class Billing:
         if points:
             after = self.put(accounts.debit(account, points, job, note))
             held = in_points(after.balance)
-            self._batch.tell("debited", job, points=in_points(points), held=held)
+            self._batch.emit("debited", job, points=in_points(points), held=held)
 
     def charged(self, charge: Charge) -> None:
         """Pay a lender for the job's use of its share in a slot, out of the job's price.
@@ -413,7 +413,7 @@ class Billing:
             return account
         after = self.put(accounts.refund(account, unused, name, view.paid_at))
         held = in_points(after.balance)
-        self._batch.tell("refunded", name, points=in_points(unused), held=held)
+        self._batch.emit("refunded", name, points=in_points(unused), held=held)
         return after
 
     # ---------------------------------------------------------------- writing

@@ -56,8 +56,8 @@ from shadowprice.service.state.report_operations import (
     AcknowledgeCommands,
     DurableReport,
     EmitOrphans,
+    RecordObstacles,
     RecordReports,
-    TellObstacles,
 )
 from shadowprice.service.uploads import UploadStore
 
@@ -114,8 +114,8 @@ class ExecutionController:
         self._servers = ServerDiscovery(driver, stated, discovers=discovers)
         self._outbox = Reconciler()
         self.inbox = PendingReports()
-        self._untold: list[GenerationStatus] = []
-        self._told_obstacles: set[tuple[str, int]] = set()
+        self._unreported: list[GenerationStatus] = []
+        self._reported_obstacles: set[tuple[str, int]] = set()
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
         self._ordering = asyncio.Lock()
@@ -181,7 +181,7 @@ class ExecutionController:
                     item.job,
                     ", ".join(share.server for share in item.placement),
                 )
-                self._untold.append(item)
+                self._unreported.append(item)
         self._outbox.found(generations, orphans)
         self.inbox.reports += [
             Started(0, item.job, item.generation, item.started)
@@ -260,10 +260,10 @@ class ExecutionController:
         ExecutorError
             If the executor is unreachable, so that it can't forget recorded generations yet.
         """
-        if self._untold:
-            orphans = tuple(self._untold)
+        if self._unreported:
+            orphans = tuple(self._unreported)
             await self._driver.do(EmitOrphans(orphans))
-            del self._untold[: len(orphans)]
+            del self._unreported[: len(orphans)]
         await _each(self._forget, self._hear())
         due = self.inbox.due
         for entry in due:
@@ -280,7 +280,7 @@ class ExecutionController:
         """
         now, orphan_ends = self._driver.clock.now(), list[Ended]()
         for report in self.inbox.reports:
-            self._outbox.heard(report, now)
+            self._outbox.record_report(report, now)
             if self._outbox.is_orphan_report(report):
                 orphan_ends += [report] if isinstance(report, Ended) else []
                 continue
@@ -368,15 +368,17 @@ class ExecutionController:
             return True
         return False
 
-    async def _tell_obstacles(self) -> None:
+    async def _report_obstacles(self) -> None:
         """Record each obstacle once in the history of its job."""
         obstacles = self.obstacles()
         fresh = [
-            item for item in obstacles if (item.job, item.generation) not in self._told_obstacles
+            item
+            for item in obstacles
+            if (item.job, item.generation) not in self._reported_obstacles
         ]
         if fresh:
-            await self._driver.do(TellObstacles(tuple(fresh)))
-        self._told_obstacles = {(item.job, item.generation) for item in obstacles}
+            await self._driver.do(RecordObstacles(tuple(fresh)))
+        self._reported_obstacles = {(item.job, item.generation) for item in obstacles}
 
     def _again(self) -> None:
         self._retry_at = monotonic() + RETRY_SECONDS
@@ -414,7 +416,7 @@ class ExecutionController:
         completed = self._outbox.acknowledged(published.running, published.unacknowledged)
         if completed:
             await self._driver.do(AcknowledgeCommands(completed))
-        await self._tell_obstacles()
+        await self._report_obstacles()
 
     async def order(self) -> None:
         """Send the commands that make the actual state match the desired state."""

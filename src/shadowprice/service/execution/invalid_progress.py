@@ -25,9 +25,9 @@ class InvalidProgressReporter:
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[int, set[str]]] = {}
+        self._recorded: dict[str, tuple[int, set[str]]] = {}
 
-    async def tell(self, driver: Driver, job: str, generation: int, error: Exception) -> None:
+    async def record(self, driver: Driver, job: str, generation: int, error: Exception) -> None:
         """Emit an event about an invalid report of a job's running generation.
 
         ``generation`` is the one of the report's token; reports of older ones are ignored.
@@ -35,17 +35,19 @@ class InvalidProgressReporter:
         view = driver.published.jobs.get(job)
         if view is None or view.generation != generation:
             return
-        known_generation, reasons = self._told.get(job, (generation, set()))
+        known_generation, reasons = self._recorded.get(job, (generation, set()))
         if known_generation != generation:
             reasons = set()
         reason = format_report_error(str(error))
         if reason in reasons or len(reasons) >= MAX_REPORTED_ERRORS:
             return
-        if job not in self._told and len(self._told) >= PURGE_EVERY_JOBS:
+        if job not in self._recorded and len(self._recorded) >= PURGE_EVERY_JOBS:
             open_jobs = driver.published.jobs
-            self._told = {name: entry for name, entry in self._told.items() if name in open_jobs}
+            self._recorded = {
+                name: entry for name, entry in self._recorded.items() if name in open_jobs
+            }
         reasons.add(reason)  # before the await, because concurrent reports may have the same reason
-        self._told[job] = generation, reasons
+        self._recorded[job] = generation, reasons
         timestamp = driver.clock.now() / SECOND
         try:
             await driver.do(RecordReports([InvalidProgress(job, generation, timestamp, reason)]))

@@ -324,7 +324,7 @@ def _settle(
         kind = "real-ended" if is_over else "real-moved" if name in going else "real-started"
         owner = tenant[:200] if tenant else None
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
-        batch.tell(kind, name, tenant=owner, job_id=job_id, **data)
+        batch.emit(kind, name, tenant=owner, job_id=job_id, **data)
     table = tables.outcomes
     if inserts:
         batch.also(table.insert(), inserts)

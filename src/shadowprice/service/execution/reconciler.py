@@ -122,7 +122,7 @@ class Reconciler:
             key: since for key, since in self._stopping.items() if now - since >= STOP_OVERDUE_NS
         }
 
-    def heard(self, report: Report, now: int) -> None:
+    def record_report(self, report: Report, now: int) -> None:
         """Apply a report to the actual state; a failure delays the job's restart."""
         if isinstance(report, Started):
             phases = self.held.setdefault(report.job, {})

@@ -106,13 +106,14 @@ class PlannedBars:
     demands: Mapping[str, JobDemand]
 
 
-def planned_bars(truth: DurableEngine, last: int) -> PlannedBars:
-    """Return reservations from the first slot that can still be decided to before ``last``.
+def planned_bars(truth: DurableEngine, slots: int) -> PlannedBars:
+    """Return the reservations of the first ``slots`` slots that can still be decided.
 
     Call it between two batches, in the thread of the durable state.
     """
     engine = truth.engine
     names, coming = engine.cluster.names, truth.coming
+    last = coming + slots
     bars: list[TimelineBar] = []
     promises: dict[str, int] = {}
     demands: dict[str, JobDemand] = {}

@@ -90,7 +90,7 @@ class Batch(Transaction):
         admitted = engine.open_jobs[name].status is Status.ADMITTED  # it ran without a promise
         slot = engine.slot if isinstance(event, SlotEnded) else event.slot
         self.take(JobCancelled(slot, name))
-        self.tell("given-up" if admitted else "refused", name, decision=True, reason=dict(reason))
+        self.emit("given-up" if admitted else "refused", name, decision=True, reason=dict(reason))
         self.change(name, state=State.FAILED if admitted else State.REFUSED, reason=reason)
 
     def _take(self, event: DriverEvent, counted: Iterable[str], *, lost: bool) -> list[Command]:
@@ -146,7 +146,7 @@ class Batch(Transaction):
                 touched[command.job] = None
                 if isinstance(command, Displaced):
                     messages.setdefault(command.job, command.reason)
-                    self.tell("displaced", command.job, reason=command.reason)
+                    self.emit("displaced", command.job, reason=command.reason)
                     if command.job in self.truth.views:
                         message = f"{command.reason}: it waits for free resources"
                         self.change(command.job, reason={"code": "displaced", "message": message})
@@ -195,18 +195,18 @@ class Batch(Transaction):
                 job = self.engine.jobs[name].job
                 reason = queue_reason(self.engine, self.calendar, job, decision.message)
                 self.change(name, reason=self._lasting_reason(view) or reason)
-                self.tell("standby", name, decision=True, message=reason["message"])
+                self.emit("standby", name, decision=True, message=reason["message"])
             case Reject() | Drop():
                 kind = "refused" if isinstance(decision, Reject) else "given-up"
                 job = self.engine.jobs[name].job
                 reason = refusal_reason(self.engine, self.calendar, job, decision.refusal)
-                self.tell(kind, name, decision=True, reason=reason)
+                self.emit(kind, name, decision=True, reason=reason)
             case Place():
                 if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
                     self.change(name, reason=None)
-                    self.tell("placed", name, decision=True)
+                    self.emit("placed", name, decision=True)
             case Charge():
-                self.tell(
+                self.emit(
                     "paid",
                     name,
                     decision=True,
@@ -237,7 +237,7 @@ class Batch(Transaction):
                 self.undo.drop(self.truth.orders, name)
             self._over_at_once(command)
             if not command.finished:
-                self.tell("stopped", name, slot=command.slot, generation=command.generation)
+                self.emit("stopped", name, slot=command.slot, generation=command.generation)
         else:
             record["on"] = on = placement_record(command.placement, engine.cluster.names)
             record["plan"] = command.plan
@@ -246,7 +246,7 @@ class Batch(Transaction):
             if view is not None and view.reason and view.reason.get("code") == "displaced":
                 self.change(name, reason=None)
             kind = "started" if isinstance(command, Start) else "resized"
-            self.tell(kind, name, slot=command.slot, generation=command.generation, placement=on)
+            self.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
             start = None
             if self.truth.virtual:
                 self._over_at_once(command)
@@ -301,7 +301,7 @@ class Batch(Transaction):
         data: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
         if not (self.truth.virtual or view.reports):
             data["reported"] = False  # it may have done no work: only its exit was observed
-        self.tell("finished", command.job, **data)
+        self.emit("finished", command.job, **data)
 
     def _refresh(self, record: JobRecord, message: str) -> None:
         name = record.job.name
@@ -316,7 +316,7 @@ class Batch(Transaction):
             self._promised(name, before, changes, message)
         waits = changes.get("reason")
         if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
-            self.tell("standby", name, message=f"waits: {waits['message']}")
+            self.emit("standby", name, message=f"waits: {waits['message']}")
         self.change(name, **changes)
 
     def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
@@ -335,7 +335,7 @@ class Batch(Transaction):
     ) -> None:
         promise, view = changes["promise"], self.truth.views[name]
         if before.promise is None and before.first_promise is None:
-            self.tell(
+            self.emit(
                 "admitted",
                 name,
                 decision=True,
@@ -348,7 +348,7 @@ class Batch(Transaction):
             )
         else:
             kind = "broken" if promise is None else "moved"
-            self.tell(
+            self.emit(
                 kind,
                 name,
                 decision=True,

@@ -249,7 +249,7 @@ def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
         try:
             job = _resolved(batch, key, spec, moment)
         except InputError as error:  # the servers changed after the job was accepted
-            batch.tell("refused", key, decision=True, reason={"message": str(error)})
+            batch.emit("refused", key, decision=True, reason={"message": str(error)})
             batch.close(key, State.REFUSED, {"code": "input", "message": str(error)})
             continue
         if moment != view.arrived:
@@ -265,7 +265,7 @@ def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
                 _arrive_alone(batch, job.name)
             return
         [(key, reason)] = error.reasons.items()
-        batch.tell("refused", key, decision=True, reason=dict(reason))
+        batch.emit("refused", key, decision=True, reason=dict(reason))
         batch.close(key, State.REFUSED, reason)
 
 
@@ -276,7 +276,7 @@ def _arrive_alone(batch: Batch, key: str) -> None:
             _arrive(batch, [key])
     except ShadowpriceError as error:
         reason = {"code": error.code, "message": f"the policy failed to decide on it: {error}"}
-        batch.tell("refused", key, decision=True, reason=reason)
+        batch.emit("refused", key, decision=True, reason=reason)
         batch.close(key, State.REFUSED, reason)
 
 
@@ -318,7 +318,7 @@ class CancelJob:
             return view
         if not view.state.open:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
-        batch.tell("cancelled", self.key)
+        batch.emit("cancelled", self.key)
         if self.key not in batch.engine.open_jobs:
             return batch.close(
                 self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
@@ -404,7 +404,7 @@ class ReviseJob:
                 batch.change(self.key, family=submission.spec.family)
             after = truth.views.get(self.key) or batch.views[self.key]
             required = [view.required, after.required]
-            batch.tell("revised", self.key, changes=dict(self.changes), required=required)
+            batch.emit("revised", self.key, changes=dict(self.changes), required=required)
         return truth.views.get(self.key) or batch.views[self.key]
 
     def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
@@ -662,7 +662,7 @@ class UpdateServers:
         if self.sets_capacity:
             forget_withheld(batch, self.servers.keys())
         for name in self.servers:
-            batch.tell("server", server=name, what=self.what)
+            batch.emit("server", server=name, what=self.what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -676,7 +676,7 @@ class SetServerAvailability:
         """Apply the change, and emit an event."""
         kind = ServerBack if self.back else ServerLost
         batch.take(kind(batch.truth.coming, self.server))
-        batch.tell("server", server=self.server, what="back" if self.back else "lost")
+        batch.emit("server", server=self.server, what="back" if self.back else "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -688,4 +688,4 @@ class UpdateTenants:
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
         batch.take(CapacityChanged(batch.truth.coming, {}, self.tenants))
-        batch.tell("tenants")  # without names: every subscriber gets it, only operators see tenants
+        batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

@@ -171,7 +171,7 @@ class RecordReports:
             batch.engine, record, batch.truth.views[name], batch.calendar, batch.now
         )
         batch.change(name, **changes)
-        batch.tell("running", name, generation=report.generation)
+        batch.emit("running", name, generation=report.generation)
 
     @staticmethod
     def misreported(batch: Batch, report: InvalidProgress) -> None:
@@ -197,7 +197,7 @@ class RecordReports:
             if event["generation"] == generation
         }
         if report.reason not in reasons and len(reasons) < MAX_REPORTED_ERRORS:
-            batch.tell("misreported", name, generation=generation, reason=report.reason)
+            batch.emit("misreported", name, generation=generation, reason=report.reason)
 
     @staticmethod
     def _partly_ended(batch: Batch, report: PartlyEnded) -> None:
@@ -214,7 +214,7 @@ class RecordReports:
         reason = {"code": PARTLY_ENDED, "message": message}
         if name in batch.engine.running and view.reason != reason:
             batch.change(name, reason=reason)
-            batch.tell(PARTLY_ENDED, name, generation=generation, reason=message)
+            batch.emit(PARTLY_ENDED, name, generation=generation, reason=message)
 
     def _over(
         self, batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False
@@ -230,14 +230,14 @@ class RecordReports:
         if record is None:
             if isinstance(report, Ended) and report.ending is Ending.LOST:
                 reason, owner = report.reason, _owner(batch, name)
-                batch.tell("lost", name, **owner, generation=generation, reason=reason)
+                batch.emit("lost", name, **owner, generation=generation, reason=reason)
             return
         slot = batch.truth.coming
         current = record.generation == generation and name in engine.running
         if isinstance(report, StartRefused):
             if current:
                 batch.change(name, setback={"code": "start-failed", "message": report.reason})
-                batch.tell("start-failed", name, generation=generation, reason=report.reason)
+                batch.emit("start-failed", name, generation=generation, reason=report.reason)
                 batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
             return
         if report.ending is Ending.DONE:
@@ -246,7 +246,7 @@ class RecordReports:
                 ALL_WORKERS_SUCCEEDED,
             }:  # processes died or were left behind
                 reason = _with_tail(report)
-                batch.tell("ended", name, generation=generation, code=0, reason=reason)
+                batch.emit("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
                 batch.take(JobEnded(slot, name, record.generation))
             else:
@@ -268,7 +268,7 @@ class RecordReports:
         if batch.connection.execute(reported).first() is None:
             # Explains why the job shows no measured progress: only its time was counted.
             report = replace(report, reason=f"{report.reason}; it never reported progress")
-        batch.tell(
+        batch.emit(
             "ended",
             report.job,
             **_owner(batch, report.job),
@@ -287,7 +287,7 @@ class RecordReports:
             # Not caused by the job, so it doesn't use up a retry.
             setback = {"code": "lost", "message": report.reason}
             batch.change(name, lost=view.lost + 1, setback=setback)
-            batch.tell("lost", name, generation=report.generation, reason=report.reason)
+            batch.emit("lost", name, generation=report.generation, reason=report.reason)
             allowed = record.failures + 1
         else:
             run = batch.truth.specs[name].get("run") or {}
@@ -299,7 +299,7 @@ class RecordReports:
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
         batch.take(failed, lost=report.ending is not Ending.FAILED)
         if report.ending is Ending.FAILED:
-            batch.tell(
+            batch.emit(
                 "failed" if name not in batch.engine.open_jobs else "retrying",
                 name,
                 generation=report.generation,
@@ -370,7 +370,7 @@ class EmitOrphans:
             reason = (
                 f"it runs on {', '.join(servers)}, but this service never started it: stopping it"
             )
-            batch.tell(
+            batch.emit(
                 "foreign",
                 generation.job,
                 generation=generation.generation,
@@ -380,7 +380,7 @@ class EmitOrphans:
 
 
 @dataclass(frozen=True, slots=True)
-class TellObstacles:
+class RecordObstacles:
     """Report generations that the executor can't start or end now."""
 
     obstacles: Sequence[Obstacle]
@@ -388,7 +388,7 @@ class TellObstacles:
     def perform(self, batch: Batch) -> None:
         """Emit an event for each generation; its job may be closed already."""
         for obstacle in self.obstacles:
-            batch.tell(
+            batch.emit(
                 "obstructed",
                 obstacle.job,
                 **_owner(batch, obstacle.job),
@@ -519,7 +519,7 @@ class RecordProgress:
         record = batch.engine.jobs[name]
         repeated = (record.measured - report.progress) / MICRO
         saved = record.resumed_before < 0 or report.progress > record.resumed_before
-        batch.tell("repeated", name, generation=report.generation, steps=repeated, saved=saved)
+        batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
         measured = {name: (report.generation, report.progress)}
         batch.take(ProgressMeasured(batch.truth.coming, measured))
         if not saved and record.job.resumable is not False:

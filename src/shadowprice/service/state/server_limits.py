@@ -75,7 +75,7 @@ class LimitServers:
         for name in sorted(servers):
             what = _describe(cluster, withheld.get(name, {}))
             log.warning("server %s: %s", name, what)
-            batch.tell("server", server=name, what=what)
+            batch.emit("server", server=name, what=what)
 
 
 def is_limiting(cluster: Cluster, withheld: Withheld, available: Withheld) -> bool:

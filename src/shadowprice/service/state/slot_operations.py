@@ -75,7 +75,7 @@ class AdvanceSlots:
     stale_jobs: frozenset[str] = frozenset()
     reports: Sequence[DurableReport] = ()
     since: int = 0
-    heard: Mapping[str, int] = field(default_factory=dict)
+    last_reports: Mapping[str, int] = field(default_factory=dict)
 
     def perform(self, batch: Batch) -> SlotAdvanceResult | ShadowpriceError:
         """Advance to the current slot; return the result, or the error that stopped it.
@@ -185,7 +185,7 @@ class AdvanceSlots:
                 progress[name] = max(0, record.remaining - 1)
                 continue
             is_measured = not self.virtual and (record.measured or batch.truth.views[name].reports)
-            if is_measured and not (missed and self.heard.get(name, 0) < slot_start):
+            if is_measured and not (missed and self.last_reports.get(name, 0) < slot_start):
                 continue  # its measured progress counts, even if it is 0
             progress[name] = self._gain(batch, record, slot)
         batch.take(SlotEnded(slot, progress), counted=list(engine.running))
@@ -211,7 +211,7 @@ class AdvanceSlots:
                 batch.truth.restarts.forget(name)
                 log.info("failed to update the restart cost of job %r: %s", name, error)
                 continue
-            batch.tell("remeasured", name, restart=float(revised.restart) * slot_seconds)
+            batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
 
     def _remeasure(self, batch: Batch, slot: int) -> None:
         """Replan jobs with their measured speed if it differs from the stated one."""
@@ -237,7 +237,7 @@ class AdvanceSlots:
                 batch.truth.speeds.forget(name)
                 log.info("failed to update the speed of job %r: %s", name, error)
                 continue
-            batch.tell("remeasured", name, workers=revised.workers, factor=revised.factor)
+            batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)
 
     def _gain(self, batch: Batch, record: JobRecord, slot: int) -> int:
         """Return the progress units of a slot at the declared rate, while the job ran."""
@@ -293,6 +293,6 @@ class ShiftSlotOrigin:
             if view.running_since is not None:
                 changes["running_since"] = view.running_since + self.by
             batch.change(name, **changes)
-        batch.tell("clock", seconds=self.by / SECOND, why=self.why, promises=len(moved))
+        batch.emit("clock", seconds=self.by / SECOND, why=self.why, promises=len(moved))
         for name in moved:
-            batch.tell("rescheduled", name, seconds=self.by / SECOND, why=self.why)
+            batch.emit("rescheduled", name, seconds=self.by / SECOND, why=self.why)

@@ -182,4 +182,4 @@ def _record(batch: Batch, start_up: StartUp) -> None:
         warning = after.warning(slot_seconds)
         message = "starting jobs takes little of a slot again" if warning is None else None
         data = {"code": CODE, "message": message} if warning is None else warning
-        batch.tell("warning", **data, active=after.too_long)
+        batch.emit("warning", **data, active=after.too_long)

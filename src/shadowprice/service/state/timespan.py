@@ -100,7 +100,7 @@ def change_end(batch: Batch, end: TimespanEnd) -> None:
     batch.put(KEY, end.stored())
     follow_clock(batch)
     ends = end_text(batch.engine, batch.calendar)
-    batch.tell("timespan", until=None if end.at is None else format_rfc3339(end.at), ends=ends)
+    batch.emit("timespan", until=None if end.at is None else format_rfc3339(end.at), ends=ends)
 
 
 def follow_clock(batch: Batch) -> None:
@@ -139,7 +139,7 @@ def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
         if admitted_without_end(twin, job, promised=not refused):
             reason = batch.truth.views[job.name].reason or {}
             batch.change(job.name, reason=lengthened(reason, text, end))
-            batch.tell("timespan", job.name, reason=text)
+            batch.emit("timespan", job.name, reason=text)
 
 
 def _left_out(engine: Engine, name: str) -> bool:

@@ -133,7 +133,7 @@ class Transaction:
             "token": token,
         }
         self.undo.put(self._new, view.key, row)
-        self.tell("submitted", view.key)
+        self.emit("submitted", view.key)
 
     def change(self, key: str, **changes: Any) -> JobView:
         """Change fields of a job's view, and return the new view."""
@@ -162,7 +162,7 @@ class Transaction:
         self.closed.append(key)
         return self.change(key, state=state, reason=reason, closed=self.now)
 
-    def tell(
+    def emit(
         self,
         kind: str,
         job: str | None = None,

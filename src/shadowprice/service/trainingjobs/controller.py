@@ -30,8 +30,8 @@ from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
 from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
+from shadowprice.service.host import ServiceHost
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.service import Service
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.job_views import JobView
@@ -111,7 +111,7 @@ class Controller:
 
     def __init__(
         self,
-        service: Service,
+        service: ServiceHost,
         connection: ApiClient,
         *,
         identity: str,
@@ -133,15 +133,15 @@ class Controller:
         )
         self._jobs: dict[str, dict[str, Owner]] = {}
         self._edits: dict[str, tuple[int, ConditionValue | None]] = {}
-        self._told: dict[str, float] = {}
+        self._status_written: dict[str, float] = {}
         self._going: dict[str, str] = {}
         self._foreign: set[str] = set()
-        self._teller = EventRecorder(connection, self._may_write)
+        self._recorder = EventRecorder(connection, self._may_write)
         self._tenancy = NamespaceShares(
             connection,
             self._driver,
             service.cluster,
-            warn=self._teller.warn,
+            warn=self._recorder.warn,
             may_write=self._may_write,
             with_jobs=lambda: {key.partition("/")[0] for key in self._resources.items},
             changed=self._namespace_changed,
@@ -185,7 +185,7 @@ class Controller:
         for number in range(WORKERS):
             description = f"looking at TrainingJobs ({number + 1})"
             spawn("trainingjobs", lambda: self._queue.work(self._look), description)
-        spawn("trainingjobs", self._teller.run, "telling of TrainingJobs")
+        spawn("trainingjobs", self._recorder.run, "recording events of TrainingJobs")
         spawn("trainingjobs", self._tenancy.run, "following shares")
         return True
 
@@ -222,7 +222,7 @@ class Controller:
         for event in outcome.events:
             owner = None if event.job is None else self._owner(event.job)
             if owner is not None:
-                self._teller.tell(owner, event)
+                self._recorder.record(owner, event)
         if self._going:
             ordered = self._ordered()
             for job in [candidate for candidate in self._going if self._quiet(candidate, ordered)]:
@@ -301,7 +301,7 @@ class Controller:
             self._jobs[key].pop(job, None)
             self._going.pop(job, None)
             self._edits.pop(owner.uid, None)
-            self._told.pop(owner.uid, None)
+            self._status_written.pop(owner.uid, None)
         if not self._jobs.get(key, True):
             del self._jobs[key]
 
@@ -360,7 +360,7 @@ class Controller:
             if not error.not_found:
                 raise
         self._edits.pop(resource.owner.uid, None)
-        self._told.pop(resource.owner.uid, None)
+        self._status_written.pop(resource.owner.uid, None)
 
     def _ordered(self) -> set[str]:
         """Return the jobs with commands that are not acknowledged yet."""
@@ -485,7 +485,7 @@ class Controller:
                 stack.enter_context(self._service.reserve(tenant, jobs, memory))
             except ProblemError as error:
                 if error.code == "tenant-limit":
-                    self._teller.warn(resource.reference(), "TenantLimit", _limit_text(error))
+                    self._recorder.warn(resource.reference(), "TenantLimit", _limit_text(error))
                 raise
             yield
 
@@ -519,16 +519,16 @@ class Controller:
         if needs_patch(resource, status):
             if not state_changed(resource, status):
                 pause = status_write_interval(len(self._driver.published.jobs))
-                last = self._told.get(resource.owner.uid)
+                last = self._status_written.get(resource.owner.uid)
                 since = math.inf if last is None else time.monotonic() - last
                 if since < pause:
                     self._queue.add(key, pause - since)
                     return
             path = f"{resource.path}/status"
             await self._write(key, "status", path, build_patch(resource, status))
-            self._told[resource.owner.uid] = time.monotonic()
+            self._status_written[resource.owner.uid] = time.monotonic()
             if isinstance(found, SubmissionRejected):
-                self._teller.refused(resource, found)
+                self._recorder.refused(resource, found)
 
     def _may_write(self, step: str, key: str) -> None:
         """Raise `LeadershipLostError` if this instance no longer leads."""

@@ -62,7 +62,7 @@ class EventRecorder:
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_QUEUED_EVENTS)
         self._wake = asyncio.Event()
 
-    def tell(self, owner: Owner, event: StreamEvent) -> None:
+    def record(self, owner: Owner, event: StreamEvent) -> None:
         """Queue an event of a resource's job."""
         if event.kind in UNREPORTED_KINDS:
             return

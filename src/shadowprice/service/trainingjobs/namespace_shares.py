@@ -80,7 +80,7 @@ class NamespaceShares:
         )
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._followed = False
 
     async def start(self) -> None:
@@ -162,14 +162,14 @@ class NamespaceShares:
                     for source in [*declaring, *self._quotas.items.values()]
                     if source.uid not in refused_uids
                 ]
-            self._tell(faults)
+            self._warn_once(faults)
             return not reason
 
-    def _tell(self, faults: list[tuple[ShareStatement, str]]) -> None:
+    def _warn_once(self, faults: list[tuple[ShareStatement, str]]) -> None:
         """Warn of refused declarations, each reason once."""
         current = {(source.uid, text) for source, text in faults}
         for source, text in faults:
-            if (source.uid, text) not in self._told:
+            if (source.uid, text) not in self._warned:
                 log.warning("the share of %s %s: %s", source.kind.lower(), source.name, text)
                 self._warn(source.reference(), REASON, text)
-        self._told = current
+        self._warned = current

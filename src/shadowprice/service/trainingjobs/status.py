@@ -76,7 +76,7 @@ def build_status(
             Condition.REJECTED: (True, found.reason, found.message),
         }
     else:
-        fields = _told(found)
+        fields = _status_fields(found)
         verdicts = build_conditions(found)
     if edited is not None:
         verdicts[Condition.EDITED] = edited
@@ -100,7 +100,7 @@ def build_status(
     }
 
 
-def _told(view: JobView) -> dict[str, Any]:
+def _status_fields(view: JobView) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "state": view.state.value,
         "promise": None if view.promise_at is None else _second(view.promise_at),

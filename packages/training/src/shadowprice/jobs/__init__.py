@@ -246,8 +246,8 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.since: float | None = None
-        self._asked = threading.Event()
-        previous = signal.signal(signal.SIGTERM, self._ask)
+        self._stop_requested = threading.Event()
+        previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         other = getattr(previous, "__self__", None)
         self._previous = other._previous if isinstance(other, StopSignal) else previous
         self._process = os.getpid()
@@ -258,16 +258,16 @@ class StopSignal:
         # Python restores default handlers before it has shut down; SIGTERM would kill it there.
         atexit.register(self._ignore)
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        global _told  # noqa: PLW0603  # of the process, as signals are
+    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
+        global _stop_requested_at  # noqa: PLW0603  # of the process, as signals are
         if self.since is None:
             self.since = time.monotonic()
-            _told = self.since if _told is None else _told
-        self._asked.set()
+            _stop_requested_at = self.since if _stop_requested_at is None else _stop_requested_at
+        self._stop_requested.set()
 
     def _restore(self) -> None:
         """Restore the previous handler in a forked child, unless another one is installed."""
-        if signal.getsignal(signal.SIGTERM) == self._ask:
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
         self._unblock()
 
@@ -283,11 +283,11 @@ class StopSignal:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def __bool__(self) -> bool:
-        return self._asked.is_set()
+        return self._stop_requested.is_set()
 
     def wait(self, seconds: float) -> bool:
         """Sleep for some seconds, or until SIGTERM; return whether SIGTERM came."""
-        return self._asked.wait(seconds)
+        return self._stop_requested.wait(seconds)
 
 
 def leave() -> NoReturn:
@@ -297,7 +297,7 @@ def leave() -> NoReturn:
 
 # ------------------------------------------------------------------ changes
 
-_told: float | None = None
+_stop_requested_at: float | None = None
 """When the first `StopSignal` received SIGTERM, by `time.monotonic`."""
 
 _change: Change | None = None
@@ -318,8 +318,10 @@ def note_saved(step: int) -> None:
         The step after which the job was saved.
     """
     job = current()
-    if job.generation and _told is not None and (job.leads or job.role == "ps"):
-        note_leaving(job.checkpoint_dir, job.generation, step, time.monotonic() - _told)
+    if job.generation and _stop_requested_at is not None and (job.leads or job.role == "ps"):
+        note_leaving(
+            job.checkpoint_dir, job.generation, step, time.monotonic() - _stop_requested_at
+        )
 
 
 def note_restored(step: int) -> None:

@@ -86,9 +86,9 @@ class Run:
         try:
             while self._waiting or any(self._running.values()):
                 self._begin_copies()
-                self._tell()
+                self._report_progress()
                 self._take_answers()
-            self._tell()
+            self._report_progress()
         finally:
             for copies in self._running.values():
                 for copy in copies:
@@ -235,7 +235,7 @@ class Run:
         started = copy.started - self._began
         self._tries.append(Try(copy.task, copy.number, started, at - copy.started, ending, reason))
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self._progress is None:
             return
         unbegun = {task for task in self._waiting if not self._begun[task]}

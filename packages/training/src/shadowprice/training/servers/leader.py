@@ -71,7 +71,7 @@ class Leader(Server):
         self._workers = workers
         self._live: set[int] = set()
         self._came: set[int] = set()
-        self._heard: dict[int, float] = {}
+        self._last_requests: dict[int, float] = {}
         self._waiting: set[int] = set()
         """Workers that wait here, for an assignment or for slower workers."""
         self._patience = settings.patience
@@ -147,7 +147,7 @@ class Leader(Server):
                     if self._localities.is_known(work.chunk):
                         distance = self._localities.distance(worker, work.chunk)
                         self.measured.distances[distance] += 1
-                    self._heard[worker] = time.monotonic()
+                    self._last_requests[worker] = time.monotonic()
                     others = self._dealer.holders() - {worker}
                     slowest = min((self._clocks.get(other, 0) for other in others), default=0)
                     # A worker that was idle must not slow down those that worked.
@@ -186,7 +186,7 @@ class Leader(Server):
             if self.ended:
                 return Message(Kind.STOP)
             now = time.monotonic()
-            silent, self._heard[worker] = now - self._heard.get(worker, now), now
+            silent, self._last_requests[worker] = now - self._last_requests.get(worker, now), now
             keys = self._dealer.commit(worker, *key)
             if keys is None:
                 self._was_slow(worker, silent)
@@ -233,7 +233,7 @@ class Leader(Server):
         self.changed.notify_all()  # this worker is no longer the slowest
         with self._waits(worker):
             self.changed.wait_for(may_go)
-        self._heard[worker] = time.monotonic()
+        self._last_requests[worker] = time.monotonic()
 
     def _measure(self, message: Message) -> None:
         _, computing, exchanging, moved, pulled = message.numbers
@@ -321,7 +321,7 @@ class Leader(Server):
         This happens only if a worker waits, because otherwise no other worker could do the work.
         """
         for worker in self._dealer.holders() - self._waiting if self._waiting else ():
-            silent = now - self._heard.get(worker, now)
+            silent = now - self._last_requests.get(worker, now)
             if silent > self._patience:
                 say(f"worker {worker} has been silent for {silent:.3g} s: another goes on for it")
                 self._dealer.lost(worker)

@@ -90,7 +90,7 @@ class Worker:
         content = bytearray(json.dumps(own_host_and_rack()).encode())
         request = Message(Kind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
         while True:
-            response = self._asked(request)
+            response = self._request(request)
             request = Message(Kind.NEXT)
             self._wanted = response.version
             if response.kind is Kind.DONE:
@@ -213,7 +213,7 @@ class Worker:
             Kind.COMMIT, token, index, numbers=tuple(float(number) for number in numbers)
         )
         commit.payload = change if len(change) else None
-        response = self._asked(commit)
+        response = self._request(commit)
         self._wanted = response.version
         return response.kind is Kind.TAKEN
 
@@ -238,7 +238,7 @@ class Worker:
         self._exchanging += time.monotonic() - started
         self._moved += self.gradient_bytes
 
-    def _asked(self, message: Message) -> Message:
+    def _request(self, message: Message) -> Message:
         """Send a request to the leader and return its response; exit on SIGTERM or STOP."""
         if self._stop:
             jobs.leave()

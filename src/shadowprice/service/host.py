@@ -1,0 +1,63 @@
+"""What parts of a service may use of the service that creates them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.inputs.families import Families
+from shadowprice.service.driver import Driver
+from shadowprice.service.execution.controller import ExecutionController
+from shadowprice.service.metrics import Metrics
+from shadowprice.service.settings import ServiceSettings
+
+Result = TypeVar("Result")
+
+
+class ServiceHost(Protocol):
+    """A running service, for the parts that connect it to a Kubernetes cluster."""
+
+    @property
+    def settings(self) -> ServiceSettings:
+        """Startup options."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics of the process."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster file, without budgets."""
+
+    @property
+    def families(self) -> Families:
+        """Curves of job families."""
+
+    @property
+    def key(self) -> bytes:
+        """Secret of the store, empty before the start."""
+
+    @property
+    def runner(self) -> ExecutionController | None:
+        """Controller of the executor; None if no jobs run."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service is ending."""
+
+    @property
+    def writing(self) -> Driver:
+        """The driver; raises `ProblemError` if this instance doesn't write."""
+
+    async def read(self, question: Callable[[Connection], Result]) -> Result:
+        """Run a query of the store in a reader thread."""
+
+    def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:
+        """Reserve a tenant's open jobs and their memory during a block."""
+
+    def fail(self) -> None:
+        """End the process with a failure status."""
