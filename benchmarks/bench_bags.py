@@ -24,12 +24,14 @@ Floats = NDArray[np.float64]
 
 def pareto(count: int, shape: float, minimum: float) -> BagTaskGroup:
     mean = minimum * shape / (shape - 1)
-    law = DurationDistribution("pareto", {"shape": shape, "minimum": minimum}, minimum, mean)
-    return BagTaskGroup(count, law)
+    distribution = DurationDistribution(
+        "pareto", {"shape": shape, "minimum": minimum}, minimum, mean
+    )
+    return BagTaskGroup(count, distribution)
 
 
 def market(tasks: int, slots: int, worth: str, busy: bool) -> tuple[Bag, Floats, Floats]:
-    """Return a bag of two laws, what places cost in each slot, and what ending in each is worth."""
+    """Return a bag of two distributions, prices by slot, and the value of ending in each slot."""
     rng = np.random.default_rng(tasks + slots)
     bag = Bag((pareto(tasks // 2, 2.0, 60.0), pareto(tasks // 2, 1.6, 100.0)), slots, 0.05, SLOT)
     price = 10.0 ** rng.uniform(-1, 1, slots) if busy else np.ones(slots)

@@ -1,7 +1,7 @@
 """CSD: solving and simulating, each beside a slower way to the same answer.
 
 Run ``python benchmarks/bench_cloning.py``. Times are medians after a warm-up; building the
-problem (laws to arrays) is its own line.
+problem (distributions to arrays) is its own line.
 """
 
 from __future__ import annotations
@@ -45,17 +45,21 @@ def different(tasks: int, machines: int, deadline: float, seed: int = 0) -> Clon
 
 def grouped(tasks: int) -> CloningProblem:
     each = tasks // 5
-    laws = [
+    distributions = [
         Pareto.of_mean(1.5, 10.0), Weibull(0.6, 10.0, 2.0), LogNormal.of_mean(1.0, 12.0),
         HyperExponential((0.9, 0.1), (5.0, 40.0), 1.0), Pareto.of_mean(2.5, 20.0),
     ]  # fmt: skip
-    return CloningProblem([TaskGroup(each, law) for law in laws], 50 * tasks, 100.0, 0.05)
+    return CloningProblem(
+        [TaskGroup(each, distribution) for distribution in distributions], 50 * tasks, 100.0, 0.05
+    )
 
 
 def scaled_log_normal(tasks: int) -> CloningProblem:
     rng = np.random.default_rng(1)
-    laws = [LogNormal.of_mean(1.0, float(mean)) for mean in rng.uniform(5.0, 20.0, tasks)]
-    return CloningProblem([TaskGroup(1, law) for law in laws], 50 * tasks, 200.0, 0.05)
+    distributions = [LogNormal.of_mean(1.0, float(mean)) for mean in rng.uniform(5.0, 20.0, tasks)]
+    return CloningProblem(
+        [TaskGroup(1, distribution) for distribution in distributions], 50 * tasks, 200.0, 0.05
+    )
 
 
 def median(work: Callable[[], object], repeats: int) -> float:
@@ -101,10 +105,10 @@ def slsqp(problem: CloningProblem) -> float:
 def literal(problem: CloningProblem, copies: np.ndarray, trials: int) -> float:
     """Draw every copy with numpy, task by task; return the miss probability."""
     rng = np.random.default_rng(0)
-    law = [group.duration for group in problem.groups for _ in range(group.count)]
+    distribution = [group.duration for group in problem.groups for _ in range(group.count)]
     flow = np.zeros(trials)
     for task, number in enumerate(copies):
-        times = law[task].inverse_survival(1.0 - rng.random((trials, int(number))))
+        times = distribution[task].inverse_survival(1.0 - rng.random((trials, int(number))))
         flow = np.maximum(flow, times.min(axis=1))
     return float((flow > problem.deadline).mean())
 
@@ -125,7 +129,7 @@ def main() -> None:
     for name, problem in (
         ("10,000 different Pareto tasks", big),
         ("10,000 different, machines bind", tight),
-        ("10,000 tasks in 5 groups of 4 laws", pooled),
+        ("10,000 tasks in 5 groups of 4 distributions", pooled),
         ("10,000 log-normal tasks of different scale", scaled),
     ):
         assert problem.arrays is not None
@@ -141,7 +145,7 @@ def main() -> None:
         proved = solve(problem).proved
         row(f"feasibility + continuous + whole ({'proved' if proved else 'gap'}): {name}", whole)
     row(
-        "build: 10,000 different laws to arrays",
+        "build: 10,000 different distributions to arrays",
         median(lambda: different(10_000, 50_000, 100.0).arrays, 3),
     )
     small = different(200, 2000, 80.0)

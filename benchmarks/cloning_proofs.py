@@ -24,8 +24,8 @@ from shadowprice.cloning.api import (
 from shadowprice.core.errors import InputError
 
 
-def law(rng: np.random.Generator) -> Distribution:
-    """Draw a law of durations."""
+def distribution(rng: np.random.Generator) -> Distribution:
+    """Draw a distribution of durations."""
     mean = float(rng.uniform(1, 20))
     kind = rng.integers(4)
     if kind == 0:
@@ -45,7 +45,8 @@ def main() -> None:
     slowest = 0.0
     for _ in range(int(sys.argv[1]) if sys.argv[1:] else 1500):
         tasks = [
-            TaskGroup(int(rng.integers(1, 7)), law(rng)) for _ in range(int(rng.integers(1, 6)))
+            TaskGroup(int(rng.integers(1, 7)), distribution(rng))
+            for _ in range(int(rng.integers(1, 6)))
         ]
         machines = sum(group.count for group in tasks) + int(rng.choice([3, 20, 60, 200]))
         deadline = float(rng.uniform(5, 100))

@@ -34,6 +34,7 @@ _NAMES: Final = {
     "aclose": "close",
     "aiter_lines": "iter_lines",
     "aread": "read",
+    "aread_pieces": "read_pieces",
     "asyncio": "time",
 }
 
@@ -54,9 +55,11 @@ def synchronous(text: str) -> str:
     text = re.sub(r"\w+", lambda word: _NAMES.get(word[0], word[0]), text)
     if left := re.search(r"\b(async|await|asyncio|__a\w+__)\b", text):
         raise ValueError(f"{left[0]!r} has no synchronous counterpart")
-    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return done.stdout
+    for words in (["check", "--select", "I", "--fix", "--quiet"], ["format"]):
+        command = [sys.executable, "-m", "ruff", *words, "--stdin-filename", str(TARGET), "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        text = done.stdout
+    return text
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def family(name: str, divide: int = 1) -> torch.nn.Module:
 def thinned(model: torch.nn.Module, divide: int) -> torch.nn.Module:
     """Return a model of the same layers with fewer channels; images and classes stay.
 
-    Layers draw their weights as they do by themselves; without batch normalisation by He's law, as
-    torchvision draws those of VGG, for a thin network hardly begins to learn otherwise.
+    Layers draw their weights as usual. Without batch normalisation they use He's distribution, as
+    torchvision does for VGG, because a thin network hardly begins to learn otherwise.
     """
     normalised = any(isinstance(one, torch.nn.BatchNorm2d) for one in model.modules())
 

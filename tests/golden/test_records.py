@@ -83,7 +83,7 @@ COPIES: Final = (TaskCopies(0, 3, 2),)
 PLACEMENT: Final = Placement.of([(0, 2, 0), (3, 0, 1)])
 PLAN: Final = Schedule.of([(1, 0, 2, 0), (1, 3, 0, 1), (2, 0, 2, 0), (2, 3, 0, 1)])
 TRAINING: Final = job(CLUSTER, "training", utility=Sigmoid(9.0, 0.5, 4.0), tenant="vision")
-LAW: Final = DurationDistribution("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)
+DISTRIBUTION: Final = DurationDistribution("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)
 BAG: Final = build_bag_job(
     name="bag",
     arrival=1,

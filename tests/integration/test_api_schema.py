@@ -10,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.registry import create_executor
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -17,6 +19,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its own dependencies
     import schemathesis
     from schemathesis.specs.openapi import checks
+
+# Archives are sent as they are drawn.
+schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "2"))
 
@@ -57,11 +62,8 @@ def _holds(case, token: str) -> None:
         case.validate_response(answer, excluded_checks=excluded)
 
 
-@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
-def test_every_answer_is_as_documented(live: RunningService, mode) -> None:
+def _check(live: RunningService, operations: dict, mode) -> None:
     token = live.client.headers["authorization"]
-    operations = _operations(live)
-    assert len(operations) >= 27
     for label, operation in operations.items():
         asked: list[object] = []
 
@@ -87,3 +89,30 @@ def test_every_answer_is_as_documented(live: RunningService, mode) -> None:
         assert asked or mode is schemathesis.GenerationMode.NEGATIVE, label
     assert live.client.get("/readyz").status_code == 200
     assert live.client.get("/v1/jobs/known").status_code == 200
+
+
+MODES = pytest.mark.parametrize(
+    "mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value
+)
+
+
+@MODES
+def test_every_answer_is_as_documented(live: RunningService, mode) -> None:
+    operations = _operations(live)
+    assert len(operations) >= 27
+    _check(live, operations, mode)
+
+
+@MODES
+def test_every_answer_of_a_service_that_runs_jobs_is_as_documented(
+    tmp_path_factory: pytest.TempPathFactory, mode
+) -> None:
+    """An observing service takes no files."""
+    folder = tmp_path_factory.mktemp("runs")
+    options = ExecutorOptions(str(folder / "data" / "executor"), settings={"cgroup": "off"})
+    with run_service(folder, executor=create_executor("local", options)) as live:
+        live.client.post("/v1/jobs", json=job("known", run={"command": ["true"]}))
+        operations = _operations(live)
+        uploads = {label: operation for label, operation in operations.items() if "/upl" in label}
+        assert len(uploads) == 2
+        _check(live, uploads, mode)

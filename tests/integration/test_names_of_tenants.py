@@ -397,3 +397,24 @@ def test_separators_in_names_need_no_escapes(simple: RunningService) -> None:
     assert f"id:{second}" in hint
     assert "red/t6 (" not in hint  # it means both
     assert simple.client.get("/v1/jobs/%2Fred%252Ft6").json()["id"] == plain
+
+
+def test_events_of_a_job_are_found_by_every_reference_to_it(
+    simple: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also by the form in which a hint escapes separators in its name."""
+    monkeypatch.setenv("SHADOWPRICE_SERVER", simple.address)
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", simple.service.token_file.read_text().strip())
+    plain = simple.client.post("/v1/jobs", json=job("red/t~6")).json()["id"]
+    with simple.as_(simple.token("red")) as red:
+        mine = red.post("/v1/jobs", json=job("a~1")).json()["id"]
+        red.post("/v1/jobs", json=job("a"))
+    for number, references in (
+        (plain, ("red/t~6", "/red/t~6", "/red%2Ft%7E6", f"id:{plain}", str(plain))),
+        (mine, ("a~1", "red/a~1", "red/a%7E1", f"id:{mine}", str(mine))),
+    ):
+        for reference in references:
+            words = ["--after", "0", "--count", "2", "-o", "json", "--job", reference]
+            assert main(["events", *words]) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert [json.loads(line)["job_id"] for line in lines] == [number, number], reference

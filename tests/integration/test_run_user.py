@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import shutil
@@ -22,6 +23,7 @@ from shadowprice.service.settings import parse_users
 from tests.integration.test_observing import Witness
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
+from tests.unit.uploads.test_archive import DIR, END, member
 
 pytestmark = [
     pytest.mark.processes,
@@ -261,3 +263,24 @@ def test_what_allows_nobody_is_refused(
     assert main(["serve", "-c", str(tmp_path / "c.yaml"), "--allow-user", text]) == 2
     assert "has no user name; write vision:alice" in capsys.readouterr().err
     assert parse_users(["a:b:c", "*:d", "*:e"]) == {"a:b": ("c",), "*": ("d", "e")}
+
+
+def test_files_of_a_job_belong_to_its_user(folder: Path) -> None:
+    content = member("d", DIR, mode=0o755) + member("d/train.sh", content=b"id -un; pwd\n") + END
+    digest = hashlib.sha256(content).hexdigest()
+    with serving(folder, {"red": (USER,)}) as live:
+        answer = live.client.put(
+            f"/v1/uploads/{digest}?tenant=red",
+            content=content,
+            headers={"Content-Type": "application/x-tar"},
+        )
+        assert answer.status_code == 201, answer.text
+        record = job("files", ["sh", "-c", "sh d/train.sh; stat -c %U d d/train.sh .; touch mine"])
+        record["run"]["upload"] = digest
+        assert live.client.post("/v1/jobs", json=record).status_code == 200
+        wait_until(lambda: live.client.get("/v1/jobs/files").json()["state"] == "finished")
+        [work] = (folder / "users").glob("*/work")
+        lines = live.client.get("/v1/jobs/files/logs").json()["text"].splitlines()
+        assert lines == [USER, str(work), USER, USER, USER]
+        assert (work / "mine").exists()
+        assert [path.name for path in work.parent.glob("work*")] == ["work"]

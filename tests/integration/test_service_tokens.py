@@ -13,6 +13,7 @@ from tests.support.services import RunningService, job, run_service
 OPEN = {("get", "/healthz"), ("get", "/readyz")}
 OWN = "/v1/jobs/{name}"
 STATEMENT = "/v1/tenants/{name}/statement"
+UPLOAD = "/v1/uploads/{digest}"
 OPERATORS = {
     ("get", "/metrics"),
     ("get", "/v1/tokens"),
@@ -107,6 +108,8 @@ def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) ->
     left = {(m, p) for m, p in routes if (m, p) not in OPERATORS | OPEN and not p.startswith(OWN)}
     assert left <= {
         ("get", STATEMENT),
+        ("get", UPLOAD),
+        ("put", UPLOAD),
         ("post", "/v1/jobs"),
         ("post", "/v1/quote"),
         *(("get", f"/v1/{name}") for name in LOOKING),

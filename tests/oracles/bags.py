@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag
-from shadowprice.laws.named import law_of
+from shadowprice.distributions.named import build_distribution
 
 Floats = NDArray[np.float64]
 
 
 def survival(bag: Bag, group: int, slots: float) -> float:
-    """P(a task lasts longer than so many slots), written out for the two laws that tests draw."""
-    numbers = bag.groups[group].law.parameters
+    """P(a task lasts longer than some slots), for the two distributions that tests draw."""
+    numbers = bag.groups[group].distribution.parameters
     seconds = slots * bag.slot_seconds
-    if bag.groups[group].law.name == "pareto":
+    if bag.groups[group].distribution.name == "pareto":
         return float(min(1.0, (numbers["minimum"] / seconds) ** numbers["shape"]))  # type: ignore[operator]
-    if bag.groups[group].law.name == "weibull" and numbers["shape"] == 1.0:
+    if bag.groups[group].distribution.name == "weibull" and numbers["shape"] == 1.0:
         beyond = max(0.0, seconds - numbers["minimum"])  # type: ignore[operator]
         return math.exp(-beyond / (numbers["expected"] - numbers["minimum"]))  # type: ignore[operator]
-    return float(law_of(bag.groups[group].law).survival(seconds))
+    return float(build_distribution(bag.groups[group].distribution).survival(seconds))
 
 
 def still_running(chances: Sequence[float], copies: Sequence[int]) -> dict[int, float]:
@@ -45,12 +45,12 @@ def places(
     need = [sum(copies)]
     for v in range(1, slots):
         chances = [survival(bag, g, v) ** r for g, r in zip(tasks, copies, strict=True)]
-        law = still_running(chances, copies)
-        expected = sum(number * weight for number, weight in law.items())
+        distribution = still_running(chances, copies)
+        expected = sum(number * weight for number, weight in distribution.items())
         quantile = min(
             number
-            for number in (0, *law)
-            if sum(weight for other, weight in law.items() if other > number) <= level
+            for number in (0, *distribution)
+            if sum(weight for other, weight in distribution.items() if other > number) <= level
         )
         need.append(min(max(quantile, math.floor(expected + 1e-12)), need[-1]))
     while need and not need[-1]:

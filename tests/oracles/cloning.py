@@ -13,35 +13,35 @@ from scipy.optimize import minimize
 from shadowprice.cloning.api import CloningProblem, Distribution, Empirical, LogNormal
 
 
-def cost_by_quadrature(law: Distribution, ratio: float) -> float:
+def cost_by_quadrature(distribution: Distribution, ratio: float) -> float:
     """Return g(r) = r * integral of S^r by adaptive quadrature."""
-    if isinstance(law, Empirical):
-        times, left = law.steps
+    if isinstance(distribution, Empirical):
+        times, left = distribution.steps
         edges = np.concatenate([[0.0], times])
         heights = np.concatenate([[1.0], left[:-1]]) ** ratio
-        total = float(np.diff(edges) @ heights) * law.factor
-        if law.tail is not None and law.steps[1][-1] ** ratio > 1e-18:
-            cut = law.factor * law.tail.threshold
+        total = float(np.diff(edges) @ heights) * distribution.factor
+        if distribution.tail is not None and distribution.steps[1][-1] ** ratio > 1e-18:
+            cut = distribution.factor * distribution.tail.threshold
 
             def beyond(u: float) -> float:
-                return float(law.survival(cut * math.exp(u)) ** ratio) * cut * math.exp(u)
+                return float(distribution.survival(cut * math.exp(u)) ** ratio) * cut * math.exp(u)
 
-            far = 50.0 / (law.tail.order * ratio - 1.0)
+            far = 50.0 / (distribution.tail.order * ratio - 1.0)
             total += quad(beyond, 0.0, far, epsabs=0, epsrel=1e-11, limit=500)[0]
         return ratio * total
-    start = law.shortest
-    reach = max(law.mean - start, 1e-12)
+    start = distribution.shortest
+    reach = max(distribution.mean - start, 1e-12)
 
     def inside(u: float) -> float:
         time = start + reach * math.exp(u)
-        return float(law.survival(time) ** ratio) * reach * math.exp(u)
+        return float(distribution.survival(time) ** ratio) * reach * math.exp(u)
 
     far = 0.0
-    while law.survival(start + reach * math.exp(far)) ** ratio * math.exp(far) > 1e-16:
+    while distribution.survival(start + reach * math.exp(far)) ** ratio * math.exp(far) > 1e-16:
         far += 1.0
     pieces = np.linspace(-45.0, far, 40)
-    if isinstance(law, LogNormal):
-        pieces = np.linspace(-45.0, far, 40 + int(20 / law.sigma))
+    if isinstance(distribution, LogNormal):
+        pieces = np.linspace(-45.0, far, 40 + int(20 / distribution.sigma))
     with warnings.catch_warnings():
         # Where the integrand is 0 to the last bit, no relative accuracy can be had.
         warnings.simplefilter("ignore", IntegrationWarning)
@@ -53,25 +53,28 @@ def cost_by_quadrature(law: Distribution, ratio: float) -> float:
 
 
 def tasks(problem: CloningProblem) -> list[Distribution]:
-    """Return the law of every task."""
+    """Return the distribution of every task."""
     return [group.duration for group in problem.groups for _ in range(group.count)]
 
 
 def miss_of(problem: CloningProblem, copies: tuple[int, ...] | np.ndarray) -> float:
     """Return 1 - product of (1 - S^r), (3)."""
     kept = 1.0
-    for law, ratio in zip(tasks(problem), copies, strict=True):
-        kept *= 1.0 - float(law.survival(problem.deadline)) ** ratio
+    for distribution, ratio in zip(tasks(problem), copies, strict=True):
+        kept *= 1.0 - float(distribution.survival(problem.deadline)) ** ratio
     return 1.0 - kept
 
 
 def brute_force(problem: CloningProblem, relaxed: bool, most: int) -> tuple[float, int]:
     """Return the least cost over all whole copies up to ``most``, and how many vectors hold."""
-    laws = tasks(problem)
-    costs = [[cost_by_quadrature(law, r) for r in range(1, most + 1)] for law in laws]
-    late = [float(law.survival(problem.deadline)) for law in laws]
+    distributions = tasks(problem)
+    costs = [
+        [cost_by_quadrature(distribution, r) for r in range(1, most + 1)]
+        for distribution in distributions
+    ]
+    late = [float(distribution.survival(problem.deadline)) for distribution in distributions]
     best, holding = math.inf, 0
-    for copies in itertools.product(range(1, most + 1), repeat=len(laws)):
+    for copies in itertools.product(range(1, most + 1), repeat=len(distributions)):
         if sum(copies) > problem.machines:
             continue
         if relaxed:
@@ -92,8 +95,10 @@ def general_solver(
 
     ``cost(copies)`` returns (5) for real copies.
     """
-    laws = tasks(problem)
-    decay = np.array([-float(law.log_survival(problem.deadline)) for law in laws])
+    distributions = tasks(problem)
+    decay = np.array(
+        [-float(distribution.log_survival(problem.deadline)) for distribution in distributions]
+    )
     assert callable(cost)
 
     def slack(r: np.ndarray) -> float:
@@ -102,13 +107,13 @@ def general_solver(
         return float(1.0 - used / problem.budget)
 
     room = {"type": "ineq", "fun": lambda r: 1.0 - r.sum() / problem.machines}
-    start = np.full(len(laws), max(problem.machines / len(laws) * 0.98, 1.0))
+    start = np.full(len(distributions), max(problem.machines / len(distributions) * 0.98, 1.0))
     scale = float(cost(start))
     found = minimize(
         lambda r: float(cost(np.maximum(r, 1.0))) / scale,
         start,
         method=method,
-        bounds=[(1.0, float(problem.most_copies))] * len(laws),
+        bounds=[(1.0, float(problem.most_copies))] * len(distributions),
         constraints=[{"type": "ineq", "fun": slack}, room],
         options={"maxiter": 2000, "ftol": 1e-14}
         if method == "SLSQP"

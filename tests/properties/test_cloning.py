@@ -35,7 +35,7 @@ means = st.floats(1.0, 20.0)
 # Orders of 2 and above: a copy never pays for itself, as the paper assumes.
 dear = st.builds(Pareto.of_mean, st.floats(2.0, 4.0), means)
 paretos = st.builds(Pareto.of_mean, st.floats(1.1, 4.0), means)
-laws: st.SearchStrategy[Distribution] = st.one_of(
+distributions: st.SearchStrategy[Distribution] = st.one_of(
     paretos,
     st.builds(lambda k, m: Weibull(k, m, 0.1 * m), st.floats(0.4, 1.0), means),
     st.builds(lambda p, m: HyperExponential((1 - p, p), (m, 9 * m)), st.floats(0.05, 0.5), means),
@@ -43,8 +43,8 @@ laws: st.SearchStrategy[Distribution] = st.one_of(
 )
 
 
-def groups(law: st.SearchStrategy[Distribution]) -> st.SearchStrategy[list[TaskGroup]]:
-    return st.lists(st.builds(TaskGroup, st.integers(1, 6), law), min_size=1, max_size=5)
+def groups(distribution: st.SearchStrategy[Distribution]) -> st.SearchStrategy[list[TaskGroup]]:
+    return st.lists(st.builds(TaskGroup, st.integers(1, 6), distribution), min_size=1, max_size=5)
 
 
 def solved(
@@ -69,7 +69,7 @@ rooms = st.integers(0, 60)
 
 @pytest.mark.extended
 @FAST
-@given(groups(laws), rooms, deadlines, epsilons, st.sampled_from(DeadlineConstraint))
+@given(groups(distributions), rooms, deadlines, epsilons, st.sampled_from(DeadlineConstraint))
 def test_solutions_are_feasible_proved_and_above_their_bounds(
     tasks: list[TaskGroup],
     room: int,
@@ -119,7 +119,7 @@ def test_copies_do_not_grow_with_the_deadline(
 
 
 @FAST
-@given(groups(laws), rooms, deadlines, epsilons, st.floats(0.1, 1.0))
+@given(groups(distributions), rooms, deadlines, epsilons, st.floats(0.1, 1.0))
 def test_cost_does_not_fall_with_epsilon(
     tasks: list[TaskGroup], room: int, deadline: float, epsilon: float, share: float
 ) -> None:
@@ -133,7 +133,7 @@ def test_cost_does_not_fall_with_epsilon(
 
 
 @FAST
-@given(groups(laws), rooms, deadlines, epsilons, st.integers(1, 20))
+@given(groups(distributions), rooms, deadlines, epsilons, st.integers(1, 20))
 def test_more_machines_never_cost_more(
     tasks: list[TaskGroup], room: int, deadline: float, epsilon: float, more: int
 ) -> None:
@@ -147,7 +147,7 @@ def test_more_machines_never_cost_more(
 
 
 @FAST
-@given(groups(laws), deadlines, epsilons)
+@given(groups(distributions), deadlines, epsilons)
 def test_relaxing_lowers_the_cost_and_closed_form_raises_it(
     tasks: list[TaskGroup], deadline: float, epsilon: float
 ) -> None:
@@ -203,11 +203,16 @@ def test_a_cheap_task_that_may_have_two_hundred_copies_is_no_obstacle_to_a_proof
 
 
 @settings(parent=FAST, max_examples=example_count(25))
-@given(st.lists(laws, min_size=1, max_size=4), st.integers(0, 8), deadlines, st.floats(0.02, 0.4))
+@given(
+    st.lists(distributions, min_size=1, max_size=4),
+    st.integers(0, 8),
+    deadlines,
+    st.floats(0.02, 0.4),
+)
 def test_whole_copies_match_brute_force(
     each: list[Distribution], room: int, deadline: float, epsilon: float
 ) -> None:
-    found = solved([TaskGroup(1, law) for law in each], room, deadline, epsilon)
+    found = solved([TaskGroup(1, distribution) for distribution in each], room, deadline, epsilon)
     if found is None or room + 1 > 6:
         return
     best, _ = brute_force(found.problem, False, room + 1)

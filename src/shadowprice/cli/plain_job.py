@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from typer.core import TyperCommand
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
+from shadowprice.uploads.host import host_identity
 
 if TYPE_CHECKING:
     from shadowprice.client import Client
+    from shadowprice.rest.ops import ServiceStatus
+    from shadowprice.rest.uploads import UploadLimits
 
 DEFAULT_TIME: Final = "1h"
 """Planned run time of a command without ``--time``."""
@@ -86,32 +87,33 @@ class PlainJob:
     env: Sequence[str] = ()
     retries: int | None = None
     user: str | None = None
+    upload: bool | None = None
 
     def given(self) -> list[str]:
         """Return the options that were given, as written on the command line."""
         options = [name for name in self.__slots__ if name not in ("words", "program", "title")]
         return [f"--{name}" for name in options if getattr(self, name) not in (None, ())]
 
-    def record(self, client: Client) -> dict[str, Any]:
+    def record(
+        self, client: Client, send: Callable[[Path, UploadLimits], str | None]
+    ) -> dict[str, Any]:
         """Return the job's record for the service that a client reaches.
+
+        ``send`` sends the files of a directory to it, and returns their digest.
 
         Raises
         ------
         InputError
-            If an option is invalid, or the job's directory isn't known where the service runs it.
+            If an option is invalid, or the job can't get the files of its directory.
         """
         if not self.words:
             raise InputError(Fault("COMMAND", "is missing after --", "write -- python train.py"))
-        here = _runs_here(client)
-        run: dict[str, Any] = {
-            "command": list(self.words),
-            "workdir": self._directory(here, client),
-            "env": self._environment(here),
-            "retries": self.retries,
-            "user": self.user,
-        }
+        status = client.service()
+        here = _runs_here(status)
+        directory = self._directory(here)
+        environment = self._environment(here)
         if here:
-            _check_program(self.program, run["workdir"], run["env"].get("PATH"))
+            _check_program(self.program, str(directory), environment.get("PATH"))
         record = {
             "name": self.name or generate_name(self.title),
             "tenant": self.tenant,
@@ -119,8 +121,14 @@ class PlainJob:
             "worker": self._worker(),
             "by": None if self.by is None else absolute_moment(self.by, "--by"),
             "priority": self.priority,
-            "run": {key: value for key, value in run.items() if value not in (None, {})},
         }
+        run: dict[str, Any] = {"command": list(self.words)}
+        if self.sends_files(here):  # last, because it takes long
+            run["upload"] = send(directory, self._limits(status, directory, client))
+        elif here or self.workdir is not None:
+            run["workdir"] = str(directory)
+        run |= {"env": environment, "retries": self.retries, "user": self.user}
+        record["run"] = {key: value for key, value in run.items() if value not in (None, {})}
         return {key: value for key, value in record.items() if value is not None}
 
     def _work(self) -> dict[str, Any]:
@@ -155,22 +163,40 @@ class PlainJob:
             worker["memory"] = self.memory
         return worker
 
-    def _directory(self, here: bool, client: Client) -> str:
+    def sends_files(self, here: bool) -> bool:
+        """Return whether the job gets the files of its directory; ``here`` if it runs there."""
+        return self.upload if self.upload is not None else not here and self.workdir is None
+
+    def _directory(self, here: bool) -> Path:
         try:
-            directory = str((Path.cwd() / (self.workdir or "")).absolute())
+            directory = (Path.cwd() / (self.workdir or "")).absolute()
         except FileNotFoundError:
             raise InputError(Fault("--workdir", "the current directory was removed")) from None
-        if here and not Path(directory).is_dir():
-            raise InputError(Fault("--workdir", f"{directory!r} is not a directory"))
-        if not here and self.workdir is None:
-            raise InputError(
-                Fault(
-                    client.address.url,
-                    "jobs of this service don't run on this machine, so they lack this directory",
-                    "give a directory of the machines that run jobs: --workdir DIR",
-                )
-            )
+        if (here or self.sends_files(here)) and not directory.is_dir():
+            raise InputError(Fault("--workdir", f"{str(directory)!r} is not a directory"))
         return directory
+
+    def _limits(self, status: ServiceStatus, directory: Path, client: Client) -> UploadLimits:
+        """Return the limits of what is sent.
+
+        Raises
+        ------
+        InputError
+            If the service takes no files, or too many would be sent by accident.
+        """
+        if status.uploads is None:
+            hint = (
+                "give a directory of the machines that run jobs: --workdir DIR, or --no-upload if "
+                "the job needs none, such as with an image that has the files"
+            )
+            message = "jobs of this service don't run on this machine, and get no files from it"
+            raise InputError(Fault(client.address.url, message, hint))
+        home = Path(os.environ.get("HOME") or "/")
+        if self.upload is None and directory.resolve() in {home.resolve(), Path("/")}:
+            message = f"{str(directory)!r} would be sent to {client.address.url}"
+            hint = "change to the directory of the job, or give --upload to send this one"
+            raise InputError(Fault("--upload", message, hint))
+        return status.uploads
 
     def _environment(self, here: bool) -> dict[str, str]:
         """Return the variables of the job: the passed ones if it runs here, and those of --env."""
@@ -226,14 +252,9 @@ def absolute_moment(text: str, location: str) -> str:
     return text
 
 
-def _runs_here(client: Client) -> bool:
-    """Return whether the service runs its jobs as processes of this machine."""
-    host = urlsplit(client.address.url).hostname or ""
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    return loopback and client.service().executor == "local"
+def _runs_here(status: ServiceStatus) -> bool:
+    """Return whether jobs of a service see the files of this process under the same names."""
+    return status.host is not None and status.host == host_identity()
 
 
 def _check_program(program: str, directory: str, path: str | None) -> None:

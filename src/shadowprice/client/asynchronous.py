@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar
@@ -16,6 +16,7 @@ from shadowprice.client.errors import ServiceError
 from shadowprice.client.stream import SseDecoder, reconnect_delays
 from shadowprice.client.transport import (
     STREAM_READ_TIMEOUT_SECONDS,
+    aread_pieces,
     httpx,
     httpx_options,
     is_retryable,
@@ -43,6 +44,8 @@ from shadowprice.rest.ops import ServiceStatus, Timespan
 from shadowprice.rest.servers import Server
 from shadowprice.rest.tenants import AccountEntry, Statement, Tenant
 from shadowprice.rest.tokens import NewToken, Token
+from shadowprice.rest.uploads import Upload
+from shadowprice.uploads.packing import Archive
 
 T = TypeVar("T")
 
@@ -106,7 +109,10 @@ class AsyncClient:
         for pause in retry_delays(call, self.retry):
             await asyncio.sleep(pause)
             try:
-                return parse_response(await self._http.request(**request(call, self._most)), call)
+                arguments = request(call, self._most)
+                if call.archive is not None:
+                    arguments["content"] = aread_pieces(call)
+                return parse_response(await self._http.request(**arguments), call)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 last_error = to_unreachable_error(self.address, error)
                 last_error.__cause__ = error
@@ -126,6 +132,32 @@ class AsyncClient:
     async def submit_many(self, jobs: Sequence[Json], *, wait: int = 0) -> SubmitResult:
         """Submit at most 1,000 jobs, all or none."""
         return await self.send(calls.submit_many(jobs, wait))
+
+    async def upload(
+        self,
+        archive: Archive,
+        *,
+        tenant: str | None = None,
+        sent: Callable[[int], None] | None = None,
+    ) -> Upload:
+        """Store an archive of files for jobs, unless it is there.
+
+        Parameters
+        ----------
+        archive : Archive
+            The result of `shadowprice.uploads.packing.packed`. Jobs name its ``digest`` in
+            ``run.upload``.
+        tenant : str or None
+            Tenant of the jobs, for operators.
+        sent : callable or None
+            Receives the number of bytes that were sent.
+        """
+        try:
+            return await self.send(calls.upload(archive.digest, tenant))
+        except ServiceError as error:
+            if error.code != "not-found":
+                raise
+        return await self.send(calls.send_upload(archive, tenant, sent))
 
     async def job(self, name: str) -> JobDetail:
         """Return a job with its submission."""

@@ -40,7 +40,10 @@ from shadowprice.rest.ops import ServiceStatus, Timespan
 from shadowprice.rest.servers import Server, ServerList
 from shadowprice.rest.tenants import Statement, Tenant, TenantList
 from shadowprice.rest.tokens import NewToken, Token, TokenList
+from shadowprice.rest.uploads import Upload
 from shadowprice.short_table import ShortTable, ShownAsTable, table_of_records
+from shadowprice.uploads.archive import MEDIA_TYPE
+from shadowprice.uploads.packing import Archive
 
 Json = Mapping[str, Any]
 Model = TypeVar("Model", bound=ApiRecord)
@@ -74,6 +77,10 @@ class ApiCall(Generic[T]):
         Whether the request is idempotent, so that it may be retried.
     headers : mapping
         Headers, besides those of every request.
+    archive : Archive or None
+        Content of the body instead of JSON.
+    sent : callable or None
+        Receives the number of bytes of the archive that were sent.
     """
 
     method: str
@@ -84,6 +91,8 @@ class ApiCall(Generic[T]):
     patience: float = 0.0
     repeatable: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
+    archive: Archive | None = None
+    sent: Callable[[int], None] | None = None
 
     @property
     def parameters(self) -> dict[str, str | int]:
@@ -219,6 +228,28 @@ def _idempotency_key() -> dict[str, str]:
 
 def _error(problem: Problem) -> ServiceError:
     return ServiceError(problem.status, problem.record)
+
+
+def upload(digest: str, tenant: str | None = None) -> ApiCall[Upload]:
+    """Get an upload."""
+    return ApiCall("GET", _path("uploads", digest), _read(Upload), {"tenant": tenant})
+
+
+def send_upload(
+    archive: Archive, tenant: str | None = None, sent: Callable[[int], None] | None = None
+) -> ApiCall[Upload]:
+    """Store an archive of files for jobs."""
+    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(archive.size)}
+    return ApiCall(
+        "PUT",
+        _path("uploads", archive.digest),
+        _read(Upload),
+        {"tenant": tenant},
+        patience=60,  # the service writes it to its disk
+        headers=headers,
+        archive=archive,
+        sent=sent,
+    )
 
 
 def jobs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar
@@ -19,6 +19,7 @@ from shadowprice.client.transport import (
     httpx_options,
     is_retryable,
     parse_response,
+    read_pieces,
     request,
     retry_delays,
     to_service_error,
@@ -42,6 +43,8 @@ from shadowprice.rest.ops import ServiceStatus, Timespan
 from shadowprice.rest.servers import Server
 from shadowprice.rest.tenants import AccountEntry, Statement, Tenant
 from shadowprice.rest.tokens import NewToken, Token
+from shadowprice.rest.uploads import Upload
+from shadowprice.uploads.packing import Archive
 
 T = TypeVar("T")
 
@@ -105,7 +108,10 @@ class Client:
         for pause in retry_delays(call, self.retry):
             time.sleep(pause)
             try:
-                return parse_response(self._http.request(**request(call, self._most)), call)
+                arguments = request(call, self._most)
+                if call.archive is not None:
+                    arguments["content"] = read_pieces(call)
+                return parse_response(self._http.request(**arguments), call)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 last_error = to_unreachable_error(self.address, error)
                 last_error.__cause__ = error
@@ -125,6 +131,32 @@ class Client:
     def submit_many(self, jobs: Sequence[Json], *, wait: int = 0) -> SubmitResult:
         """Submit at most 1,000 jobs, all or none."""
         return self.send(calls.submit_many(jobs, wait))
+
+    def upload(
+        self,
+        archive: Archive,
+        *,
+        tenant: str | None = None,
+        sent: Callable[[int], None] | None = None,
+    ) -> Upload:
+        """Store an archive of files for jobs, unless it is there.
+
+        Parameters
+        ----------
+        archive : Archive
+            The result of `shadowprice.uploads.packing.packed`. Jobs name its ``digest`` in
+            ``run.upload``.
+        tenant : str or None
+            Tenant of the jobs, for operators.
+        sent : callable or None
+            Receives the number of bytes that were sent.
+        """
+        try:
+            return self.send(calls.upload(archive.digest, tenant))
+        except ServiceError as error:
+            if error.code != "not-found":
+                raise
+        return self.send(calls.send_upload(archive, tenant, sent))
 
     def job(self, name: str) -> JobDetail:
         """Return a job with its submission."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,10 +19,12 @@ except ModuleNotFoundError as error:  # reported when a client is created or a c
     raise MissingClientError("httpx", "client", "speaking to the live service") from error
 
 __all__ = [
+    "aread_pieces",
     "httpx",
     "httpx_options",
     "is_retryable",
     "parse_response",
+    "read_pieces",
     "request",
     "retry_delays",
     "to_service_error",
@@ -33,6 +35,9 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a response in seconds; a call can extend it."""
+
+PIECE_BYTES: Final = 256 << 10
+"""Bytes of an archive that are read and sent together."""
 
 STREAM_READ_TIMEOUT_SECONDS: Final = 45.0
 """Timeout of a silent stream in seconds; the service sends a keep-alive every 15 s."""
@@ -74,6 +79,25 @@ def request(call: ApiCall[Any], most: float | None = None) -> dict[str, Any]:
         "timeout": DEFAULT_TIMEOUT_SECONDS + call.patience if most is None else most,
     }
     return arguments if call.body is None else {**arguments, "json": call.body}
+
+
+def read_pieces(call: ApiCall[Any]) -> Iterator[bytes]:
+    """Yield the archive of a call; an empty body without one."""
+    if call.archive is None:
+        return
+    call.archive.file.seek(0)
+    position = 0
+    while piece := call.archive.file.read(PIECE_BYTES):
+        yield piece
+        position += len(piece)
+        if call.sent is not None:
+            call.sent(position)
+
+
+async def aread_pieces(call: ApiCall[Any]) -> AsyncIterator[bytes]:
+    """Yield the same as `read_pieces`, for an asynchronous client."""
+    for piece in read_pieces(call):
+        yield piece
 
 
 def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:

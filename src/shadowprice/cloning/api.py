@@ -4,15 +4,15 @@ from shadowprice.cloning.copies import CopyPlan, CopyPlanner, fit_durations
 from shadowprice.cloning.montecarlo import MonteCarloResult, SamplingMethod, simulate
 from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint, TaskGroup
 from shadowprice.cloning.solver import CloningSolution, SolveMethod, solve
-from shadowprice.laws.distributions import (
+from shadowprice.distributions.empirical import Empirical
+from shadowprice.distributions.parametric import (
     Distribution,
     HyperExponential,
     LogNormal,
     Pareto,
     Weibull,
 )
-from shadowprice.laws.empirical import Empirical
-from shadowprice.laws.tail import ParetoTail, fit_pareto_tail
+from shadowprice.distributions.tail import ParetoTail, fit_pareto_tail
 
 __all__ = [
     "CloningProblem",

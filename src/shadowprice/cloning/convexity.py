@@ -112,15 +112,17 @@ class Convexity:
     def _refuse(self, problem: CloningProblem, group: int) -> None:
         """Refuse the problem because of a merged group."""
         position = int(np.flatnonzero(problem.member == group)[0])
-        law = problem.groups[position].duration
+        distribution = problem.groups[position].duration
         raise InputError(
             Fault(
                 f"tasks[{position}].duration",
-                f"this {law.label} law breaks Lemma 1's condition beyond {self.most[group]} copies "
+                f"this {distribution.label} distribution breaks Lemma 1's condition beyond "
+                f"{self.most[group]} copies "
                 "(its cost curve is not convex there), and more copies may be better: a solution "
                 "may not be the optimum",
-                "allow a longer deadline or fewer machines, or describe the tasks by a law whose "
-                "hazard falls (pareto, weibull with shape <= 1, hyper-exponential)",
+                "allow a longer deadline or fewer machines, or describe the tasks by a "
+                "distribution whose hazard falls (pareto, weibull with shape <= 1, "
+                "hyper-exponential)",
             )
         )
 

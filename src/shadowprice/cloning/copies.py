@@ -17,9 +17,9 @@ from shadowprice.cloning.problem import CloningProblem, TaskGroup
 from shadowprice.cloning.savings import CopySavings
 from shadowprice.cloning.solver import expected_cost, miss_probability, solve
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.laws.distributions import Distribution
-from shadowprice.laws.empirical import Empirical
-from shadowprice.laws.tail import fit_pareto_tail
+from shadowprice.distributions.empirical import Empirical
+from shadowprice.distributions.parametric import Distribution
+from shadowprice.distributions.tail import fit_pareto_tail
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class CopyPlanner:
 
     Parameters
     ----------
-    law : Distribution or sequence of Distribution
+    distribution : Distribution or sequence of Distribution
         Distribution of the durations in seconds: one for all tasks, or one for each task.
     miss_probability : float
         Limit of the probability that the bag misses its deadline.
@@ -68,21 +68,25 @@ class CopyPlanner:
     Raises
     ------
     InputError
-        If ``law`` is no distribution.
+        If ``distribution`` is no distribution.
     """
 
-    law: Distribution | Sequence[Distribution]
+    distribution: Distribution | Sequence[Distribution]
     miss_probability: float = 0.05
     copies: int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         values: tuple[object, ...]
-        values = tuple(self.law) if isinstance(self.law, Sequence) else (self.law,)
+        values = (
+            tuple(self.distribution)
+            if isinstance(self.distribution, Sequence)
+            else (self.distribution,)
+        )
         for value in values:
             if not isinstance(value, Distribution):
                 hint = "write for example Pareto.of_mean(1.8, 30.0), of shadowprice.cloning.api"
                 message = f"expected a distribution, got {type(value).__name__}"
-                raise InputError(Fault("law", message, hint))
+                raise InputError(Fault("distribution", message, hint))
 
     def plan(
         self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None
@@ -107,15 +111,17 @@ class CopyPlanner:
             miss probability that would do. Also if the number of distributions or copies differs
             from that of tasks, or a distribution breaks an assumption of the solver.
         """
-        laws = self._laws(tasks, remaining)
+        distributions = self._distributions(tasks, remaining)
         if not remaining:
             return CopyPlan((), deadline)
         if self.copies is not None:
-            return self._stated(self.copies, laws, tasks, remaining, processes, deadline)
+            return self._stated(self.copies, distributions, tasks, remaining, processes, deadline)
         if deadline is None or processes < len(remaining):
-            return CopyPlan((1,) * len(remaining), deadline, savings=_savings(laws, processes))
+            return CopyPlan(
+                (1,) * len(remaining), deadline, savings=_savings(distributions, processes)
+            )
         try:
-            solution = solve(self._problem(laws, processes, deadline))
+            solution = solve(self._problem(distributions, processes, deadline))
         except InputError as error:
             raise InputError([_about_processes(fault) for fault in error.faults]) from error
         return CopyPlan(
@@ -125,24 +131,30 @@ class CopyPlanner:
             solution.expected_cost,
         )
 
-    def _laws(self, tasks: int, remaining: Sequence[int]) -> tuple[Distribution, ...]:
+    def _distributions(self, tasks: int, remaining: Sequence[int]) -> tuple[Distribution, ...]:
         """Return the distribution of every remaining task's duration."""
-        laws = tuple(self.law) if isinstance(self.law, Sequence) else (self.law,) * tasks
-        if len(laws) != tasks:
+        distributions = (
+            tuple(self.distribution)
+            if isinstance(self.distribution, Sequence)
+            else (self.distribution,) * tasks
+        )
+        if len(distributions) != tasks:
             hint = "give one distribution for all tasks, or one for each task"
-            raise InputError(Fault("law", f"{len(laws)} distributions for {tasks} tasks", hint))
-        return tuple(laws[task] for task in remaining)
+            raise InputError(
+                Fault("distribution", f"{len(distributions)} distributions for {tasks} tasks", hint)
+            )
+        return tuple(distributions[task] for task in remaining)
 
     def _problem(
-        self, laws: Sequence[Distribution], processes: int, deadline: float
+        self, distributions: Sequence[Distribution], processes: int, deadline: float
     ) -> CloningProblem:
-        groups = [TaskGroup(1, distribution) for distribution in laws]
+        groups = [TaskGroup(1, distribution) for distribution in distributions]
         return CloningProblem(groups, processes, deadline, self.miss_probability)
 
     def _stated(
         self,
         stated: int | Sequence[int],
-        laws: Sequence[Distribution],
+        distributions: Sequence[Distribution],
         tasks: int,
         remaining: Sequence[int],
         processes: int,
@@ -158,7 +170,7 @@ class CopyPlanner:
         copies = tuple(numbers[task] for task in remaining)
         if deadline is None or sum(copies) > processes:
             return CopyPlan(copies, deadline)
-        problem = self._problem(laws, processes, deadline)
+        problem = self._problem(distributions, processes, deadline)
         counts: NDArray[np.int64] = np.array(copies, dtype=np.int64)
         missed, cost = miss_probability(problem, counts), expected_cost(problem, counts)
         return CopyPlan(copies, deadline, missed, cost)
@@ -188,10 +200,10 @@ def fit_durations(durations: ArrayLike, *, tail: bool = True) -> Distribution:
         raise InputError(Fault("durations", message, hint)) from error
 
 
-def _savings(laws: Sequence[Distribution], processes: int) -> CopySavings | None:
+def _savings(distributions: Sequence[Distribution], processes: int) -> CopySavings | None:
     if processes == 1:
         return None
-    savings = CopySavings(laws)
+    savings = CopySavings(distributions)
     # The first call compiles for seconds, so it happens before any task runs.
     savings.best(0.0, (), ())
     return savings

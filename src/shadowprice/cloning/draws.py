@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from shadowprice.cloning.problem import TaskGroup
-from shadowprice.laws.distributions import (
+from shadowprice.distributions.parametric import (
     Distribution,
     HyperExponential,
     LogNormal,
@@ -27,14 +27,18 @@ class DurationSampler:
     """Maps uniform numbers to durations of the tasks of given groups, one column per task."""
 
     def __init__(self, groups: Sequence[TaskGroup]) -> None:
-        self._laws = [group.duration for group in groups]
+        self._distributions = [group.duration for group in groups]
         self._counts = np.array([group.count for group in groups], dtype=np.int64)
         self._columns: dict[type[Distribution], Integers] = {}
         owner = np.repeat(np.arange(len(groups), dtype=np.int64), self._counts)
-        forms = np.array([type(law).__name__ for law in self._laws])[owner]
-        for law in self._laws:
-            if type(law) not in self._columns:
-                self._columns[type(law)] = np.flatnonzero(forms == type(law).__name__)
+        forms = np.array([type(distribution).__name__ for distribution in self._distributions])[
+            owner
+        ]
+        for distribution in self._distributions:
+            if type(distribution) not in self._columns:
+                self._columns[type(distribution)] = np.flatnonzero(
+                    forms == type(distribution).__name__
+                )
         self._owner = owner
         # No closed inverse of S^r: the copies of these tasks are drawn one by one.
         self.by_copy = forms == HyperExponential.__name__
@@ -47,9 +51,9 @@ class DurationSampler:
         ends = np.concatenate([[0], np.cumsum(drawn)])[
             np.concatenate([[0], np.cumsum(self._counts)])
         ]
-        for position, law in enumerate(self._laws):
-            if isinstance(law, HyperExponential):
-                yield int(ends[position]), int(ends[position + 1]), law
+        for position, distribution in enumerate(self._distributions):
+            if isinstance(distribution, HyperExponential):
+                yield int(ends[position]), int(ends[position + 1]), distribution
 
     def times(self, uniforms: Floats, exponents: Integers | None = None) -> Floats:
         """Return times in seconds for uniform numbers, both of shape (trials, tasks).
@@ -75,10 +79,10 @@ class DurationSampler:
 
     def _inverse(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
         """Return S^-1 at ln S = ``logs``, one distribution per column."""
-        laws = [self._laws[position] for position in self._owner[columns]]
+        distributions = [self._distributions[position] for position in self._owner[columns]]
 
         def column(name: str) -> Floats:
-            return np.array([getattr(law, name) for law in laws])
+            return np.array([getattr(distribution, name) for distribution in distributions])
 
         if form is Pareto:
             logs *= -1.0 / column("shape")
@@ -97,6 +101,8 @@ class DurationSampler:
             return np.asarray(times + column("minimum"))
         survival = np.exp(logs)
         for position in np.unique(self._owner[columns]):
-            of_law = self._owner[columns] == position
-            survival[:, of_law] = self._laws[position].inverse_survival(survival[:, of_law])
+            of_distribution = self._owner[columns] == position
+            survival[:, of_distribution] = self._distributions[position].inverse_survival(
+                survival[:, of_distribution]
+            )
         return survival

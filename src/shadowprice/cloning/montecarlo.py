@@ -131,8 +131,8 @@ def _first_to_finish(
 ) -> Floats:
     """Return every task's duration, shape (trials, tasks), from one uniform number per draw."""
     # Hyper-exponential copies are mapped first, because their number also selects the phase.
-    for begin, end, law in sampler.phases(drawn):
-        numbers[:, begin:end] = law.from_uniform(numbers[:, begin:end])
+    for begin, end, distribution in sampler.phases(drawn):
+        numbers[:, begin:end] = distribution.from_uniform(numbers[:, begin:end])
     minimum = np.empty((len(numbers), len(drawn)))
     least_of_copies(numbers, drawn, minimum)
     # For other tasks the smallest number gives the shortest time, so only that is mapped.

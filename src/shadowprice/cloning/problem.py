@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.distributions.parametric import Distribution
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.kinds import TABLE, WEIBULL
-from shadowprice.laws.distributions import Distribution
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -142,8 +142,8 @@ class CloningProblem:
             by_form.setdefault(type(group.duration), []).append(position)
         decays = np.empty(len(self.groups))
         for form, positions in by_form.items():
-            laws = [self.groups[position].duration for position in positions]
-            decays[positions] = form.log_survivals(laws, deadline)
+            distributions = [self.groups[position].duration for position in positions]
+            decays[positions] = form.log_survivals(distributions, deadline)
         return np.where(decays > -MIN_DECAY, 0.0, np.minimum(-decays, MAX_DECAY))
 
     @cached_property
@@ -153,19 +153,23 @@ class CloningProblem:
         numbers = np.empty((len(self.groups), 7))
         numbers[:, 0] = self.decays(self.deadline)
         for position, group in enumerate(self.groups):
-            law = group.duration
+            distribution = group.duration
             table = 0
-            if law.kind == TABLE:
-                cached = tables.get(law.table_key)
+            if distribution.kind == TABLE:
+                cached = tables.get(distribution.table_key)
                 if cached is None:
-                    cached = tables[law.table_key] = len(rows)
-                    rows.append(law.table(float(self.most_copies)))
+                    cached = tables[distribution.table_key] = len(rows)
+                    rows.append(distribution.table(float(self.most_copies)))
                 table = cached
-            minimum, scale = law.shortest, law.scale
-            if law.kind == WEIBULL and law.shape_parameter == 1.0 and minimum == 0.0:
+            minimum, scale = distribution.shortest, distribution.scale
+            if (
+                distribution.kind == WEIBULL
+                and distribution.shape_parameter == 1.0
+                and minimum == 0.0
+            ):
                 minimum = TIE_SLOPE * scale
             numbers[position, 1:] = (
-                minimum, scale, law.kind, law.shape_parameter, table, group.count,
+                minimum, scale, distribution.kind, distribution.shape_parameter, table, group.count,
             )  # fmt: skip
         keys = np.ascontiguousarray(numbers[:, :6]).view(np.dtype((np.void, 6 * 8))).ravel()
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)

@@ -7,30 +7,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from shadowprice.cloning.waves import GRID, tabulate_distributions
+from shadowprice.distributions.parametric import Distribution
 from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
-from shadowprice.laws.distributions import Distribution
 
 
 class CopySavings:
     """Savings of copies of running tasks while no task waits.
 
-    ``laws`` has the distribution of each task; ``most`` limits the copies of a task that run at
+    ``distributions`` are those of the tasks; ``most`` limits the copies of a task that run at
     once; ``machine_price`` is the flowtime in seconds that a machine second costs, so that idle
     machines don't copy for nearly nothing.
     """
 
     def __init__(
-        self, laws: Sequence[Distribution], *, most: int = 3, machine_price: float = 0.1
+        self, distributions: Sequence[Distribution], *, most: int = 3, machine_price: float = 0.1
     ) -> None:
-        distinct = {id(law): law for law in laws}
+        distinct = {id(distribution): distribution for distribution in distributions}
         positions = {key: position for position, key in enumerate(distinct)}
-        self._law = np.array([positions[id(law)] for law in laws], dtype=np.int64)
+        self._distribution = np.array(
+            [positions[id(distribution)] for distribution in distributions], dtype=np.int64
+        )
         unique = tuple(distinct.values())
-        self._laws = tabulate_distributions(unique)
+        self._distributions = tabulate_distributions(unique)
         self._most = most
         self._price = machine_price
         # Seconds between checks while no task ends.
-        self.look = 0.25 * float(self._laws.means[self._law].mean())
+        self.look = 0.25 * float(self._distributions.means[self._distribution].mean())
 
     def best(
         self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
@@ -50,13 +52,13 @@ class CopySavings:
             starts[row, : len(newest)] = newest
         gains = Gains(np.zeros(count), np.zeros(count))
         tasks = Tasks(
-            self._law[np.asarray(running, dtype=np.int64)],
+            self._distribution[np.asarray(running, dtype=np.int64)],
             np.ones(count),
             np.zeros(count, dtype=np.bool_),
             copies,
             starts,
         )
-        assess(0, count, True, float(now), tasks, self._laws, GRID, gains)
+        assess(0, count, True, float(now), tasks, self._distributions, GRID, gains)
         gain = np.where(copies < self._most, gains.saving - self._price * gains.extra, 0.0)
         index = int(np.argmax(gain)) if count else 0
         return running[index] if count and gain[index] > 0.0 else None

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from shadowprice.cloning.workload import WaveJobs
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning.saving import LEAST_LOG, Laws, Tasks
+from shadowprice.distributions.parametric import Distribution
+from shadowprice.kernels.cloning.saving import LEAST_LOG, DistributionTables, Tasks
 from shadowprice.kernels.cloning.waves import (
     BY_SAVING,
     EVERY_TASK,
@@ -22,7 +23,6 @@ from shadowprice.kernels.cloning.waves import (
     run_waves,
 )
 from shadowprice.kernels.cloning.waves import Rule as KernelRule
-from shadowprice.laws.distributions import Distribution
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -142,14 +142,14 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
                 f"draw the jobs with most={max_copies}",
             )
         )
-    laws = tabulate_distributions(jobs.laws)
-    typical = float((laws.means[jobs.law] * jobs.scale).mean())
+    distributions = tabulate_distributions(jobs.distributions)
+    typical = float((distributions.means[jobs.distribution] * jobs.scale).mean())
     count = jobs.jobs
     order = np.empty(count, dtype=np.int64)
     order[np.lexsort((np.arange(count), -jobs.priority))] = np.arange(count)
-    number = len(jobs.law)
+    number = len(jobs.distribution)
     tasks = Tasks(
-        jobs.law,
+        jobs.distribution,
         jobs.scale,
         np.zeros(number, dtype=np.bool_),
         np.zeros(number, dtype=np.int64),
@@ -172,7 +172,7 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
         ),
         Crowd(jobs.arrival, order, jobs.first, owner, durations),
         tasks,
-        laws,
+        distributions,
         GRID,
         outcome,
     )
@@ -187,30 +187,30 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
     )
 
 
-def tabulate_distributions(laws: Sequence[Distribution]) -> Laws:
+def tabulate_distributions(distributions: Sequence[Distribution]) -> DistributionTables:
     """Return distributions in the form that kernels take."""
-    return Laws(
-        *log_survival_tables(laws),
-        np.array([law.mean for law in laws]),
-        np.array([break_even_age(law) for law in laws]),
+    return DistributionTables(
+        *log_survival_tables(distributions),
+        np.array([distribution.mean for distribution in distributions]),
+        np.array([break_even_age(distribution) for distribution in distributions]),
     )
 
 
-def log_survival_tables(laws: Sequence[Distribution]) -> tuple[Floats, Floats, Floats]:
+def log_survival_tables(distributions: Sequence[Distribution]) -> tuple[Floats, Floats, Floats]:
     """Tabulate ln S of every distribution at knots in ln t, from S = 1 far into the tail."""
-    tables = np.empty((len(laws), KNOTS))
-    begins, steps = np.empty(len(laws)), np.empty(len(laws))
-    for row, law in enumerate(laws):
-        low = float(law.inverse_survival(1.0 - 1e-6))
-        high = max(float(law.inverse_survival(1e-9)), 2.0 * low)
+    tables = np.empty((len(distributions), KNOTS))
+    begins, steps = np.empty(len(distributions)), np.empty(len(distributions))
+    for row, distribution in enumerate(distributions):
+        low = float(distribution.inverse_survival(1.0 - 1e-6))
+        high = max(float(distribution.inverse_survival(1e-9)), 2.0 * low)
         knots = np.linspace(np.log(low), np.log(high), KNOTS)
-        tables[row] = np.maximum(law.log_survival(np.exp(knots)), LEAST_LOG)
+        tables[row] = np.maximum(distribution.log_survival(np.exp(knots)), LEAST_LOG)
         tables[row, 0] = 0.0
         begins[row], steps[row] = knots[0], knots[1] - knots[0]
     return tables, begins, steps
 
 
-def break_even_age(law: Distribution) -> float:
+def break_even_age(distribution: Distribution) -> float:
     """Return the age in seconds at which a second copy reduces a task's machine time most.
 
     A copy started at age e gives the expected machine time integral_0^e S(t) dt + 2 integral S(e +
@@ -218,14 +218,14 @@ def break_even_age(law: Distribution) -> float:
     the first copy ends can cost less than one until the end. The ages tried are a grid up to a
     hundred means; the result is infinite if no copy helps.
     """
-    mean = law.mean
+    mean = distribution.mean
     time = np.concatenate([[0.0], np.geomspace(1e-3 * mean, 1000.0 * mean, 1500)])
-    unaided, fresh = law.survival(time), law.survival(time)
+    unaided, fresh = distribution.survival(time), distribution.survival(time)
     so_far = np.concatenate([[0.0], np.cumsum(0.5 * (unaided[1:] + unaided[:-1]) * np.diff(time))])
     best, smallest = float("inf"), float(so_far[-1]) * (1.0 - 1e-9)
     for age in np.concatenate([[0.0], np.geomspace(0.02 * mean, 100.0 * mean, 600)]):
         work = float(np.interp(age, time, so_far))
-        work += 2.0 * float(np.trapezoid(law.survival(age + time) * fresh, time))
+        work += 2.0 * float(np.trapezoid(distribution.survival(age + time) * fresh, time))
         if work < smallest:
             best, smallest = float(age), work
     return best

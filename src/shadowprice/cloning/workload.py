@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from shadowprice.cloning.problem import TaskGroup
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.laws.distributions import Distribution
-from shadowprice.laws.empirical import Empirical
+from shadowprice.distributions.empirical import Empirical
+from shadowprice.distributions.parametric import Distribution
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -28,9 +28,9 @@ class WaveJobs:
     """Priority of each job: higher goes first, equal ones in order of arrival."""
     first: Integers
     """First task of each job."""
-    laws: tuple[Distribution, ...]
+    distributions: tuple[Distribution, ...]
     """Distributions that rules know."""
-    law: Integers
+    distribution: Integers
     """Index of each task's distribution."""
     scale: Floats
     """Factor on each task's durations, for a task with more input."""
@@ -48,8 +48,8 @@ class WaveJobs:
     @property
     def expected_work(self) -> float:
         """Expected machine seconds of all tasks with one copy each."""
-        means = np.array([law.mean for law in self.laws])
-        return float(means[self.law] @ self.scale)
+        means = np.array([distribution.mean for distribution in self.distributions])
+        return float(means[self.distribution] @ self.scale)
 
 
 def poisson_jobs(
@@ -75,25 +75,25 @@ def poisson_jobs(
     counts = np.array([group.count for group in groups])
     total = int(counts.sum())
     bounds.WAVE_TASKS.check(jobs * total * most, "jobs", "simulate fewer jobs, tasks or copies")
-    laws = tuple(group.duration for group in groups)
-    law_of_task = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
+    distributions = tuple(group.duration for group in groups)
+    distribution_of_task = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
     factor = np.exp(rng.uniform(-np.log(spread), np.log(spread), jobs)) if spread > 1 else None
     scale = np.repeat(np.ones(jobs) if factor is None else factor, total)
     mean_factor = 1.0 if factor is None else float(np.sinh(np.log(spread)) / np.log(spread))
-    work = float(counts @ [law.mean for law in laws]) * mean_factor
+    work = float(counts @ [distribution.mean for distribution in distributions]) * mean_factor
     arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))
-    law = np.tile(law_of_task, jobs)
+    index = np.tile(distribution_of_task, jobs)
     survival = 1.0 - rng.random((jobs * total, most))
     durations = np.empty_like(survival)
-    for number, distribution in enumerate(laws):
-        rows = law == number
+    for number, distribution in enumerate(distributions):
+        rows = index == number
         durations[rows] = distribution.inverse_survival(survival[rows])
     return WaveJobs(
         arrival=arrival - arrival[0],
         priority=np.zeros(jobs),
         first=np.arange(0, jobs * total + 1, total, dtype=np.int64),
-        laws=laws,
-        law=law,
+        distributions=distributions,
+        distribution=index,
         scale=scale,
         durations=durations * scale[:, None],
     )
@@ -118,7 +118,7 @@ def jobs_from_records(
     _check_positive(machines=machines, load=load, jobs=jobs, most=most)
     rng = np.random.default_rng(seed)
     workers = recorded.shape[1]
-    law = Empirical(np.asarray(known, dtype=np.float64).ravel(), None)
+    distribution = Empirical(np.asarray(known, dtype=np.float64).ravel(), None)
     work = workers * float(recorded.mean())
     arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))
     tasks = jobs * workers
@@ -128,8 +128,8 @@ def jobs_from_records(
         arrival=arrival - arrival[0],
         priority=np.zeros(jobs),
         first=np.arange(0, tasks + 1, workers, dtype=np.int64),
-        laws=(law,),
-        law=np.zeros(tasks, dtype=np.int64),
+        distributions=(distribution,),
+        distribution=np.zeros(tasks, dtype=np.int64),
         scale=np.ones(tasks),
         durations=durations,
     )

@@ -2,7 +2,7 @@
 
 A bag is done when every task is done. A task is done when its first copy is done, and its other
 copies then stop (CSD, section II). The whole bag has a deadline, which it may miss with a small
-probability. This module holds plain numbers only. `laws` implements the distributions.
+probability. This module holds plain numbers only. `shadowprice.distributions` implements them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TaskCopies(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DurationDistribution:
-    """A distribution of durations in plain numbers; `shadowprice.laws` implements it.
+    """A distribution of durations in plain numbers; `shadowprice.distributions` implements it.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class BagTaskGroup:
     """A number of tasks whose durations follow one distribution."""
 
     count: int
-    law: DurationDistribution
+    distribution: DurationDistribution
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,15 @@ class Bag:
     @property
     def shortest_slots(self) -> int:
         """Minimum number of slots in which all tasks can end."""
-        min_seconds = max(group.law.shortest for group in self.groups)
+        min_seconds = max(group.distribution.shortest for group in self.groups)
         return max(1, math.ceil(min_seconds / self.slot_seconds))
 
     @property
     def worker_slots(self) -> float:
         """Expected worker-slots with one copy of each task; every task takes at least one slot."""
         return sum(
-            group.count * max(1.0, group.law.mean / self.slot_seconds) for group in self.groups
+            group.count * max(1.0, group.distribution.mean / self.slot_seconds)
+            for group in self.groups
         )
 
     def record(self) -> dict[str, object]:
@@ -113,10 +114,10 @@ class Bag:
             "groups": [
                 {
                     "count": group.count,
-                    "law": group.law.name,
-                    "parameters": dict(group.law.parameters),
-                    "shortest": group.law.shortest,
-                    "mean": group.law.mean,
+                    "distribution": group.distribution.name,
+                    "parameters": dict(group.distribution.parameters),
+                    "shortest": group.distribution.shortest,
+                    "mean": group.distribution.mean,
                 }
                 for group in self.groups
             ],
@@ -132,7 +133,10 @@ class Bag:
             BagTaskGroup(
                 group["count"],
                 DurationDistribution(
-                    group["law"], _plain(group["parameters"]), group["shortest"], group["mean"]
+                    group["distribution"],
+                    _plain(group["parameters"]),
+                    group["shortest"],
+                    group["mean"],
                 ),
             )
             for group in record["groups"]

@@ -130,14 +130,14 @@ RETRIES = _bound("retries", 1_000, "failures that a job is allowed")
 GRACE = _bound("grace", 86_400, "seconds that a process has to end by itself")
 INCIDENTS = _bound("incidents", 1_000_000, "incidents")
 
-SHAPE = _bound("shape", 1_000, "(the largest shape of a law)")
-SIGMA = _bound("sigma", 10, "(the largest sigma of a log-normal law)")
-PHASES = _bound("phases", 100, "phases of a hyper-exponential law")
+SHAPE = _bound("shape", 1_000, "(the largest shape of a distribution)")
+SIGMA = _bound("sigma", 10, "(the largest sigma of a log-normal distribution)")
+PHASES = _bound("phases", 100, "phases of a hyper-exponential distribution")
 EXPONENT = _bound("exponent", 100, "(the largest exponent of a utility)")
 
 GPUS = _bound("gpus", 1_000_000, "GPUs or cores of a job of a trace")
 MEMORY = _bound("memory", 2**52, "bytes of memory of a job of a trace")
-MEASURED = _bound("measured", 1_000_000, "measured durations of a law")
+MEASURED = _bound("measured", 1_000_000, "measured durations of a distribution")
 
 # Results
 RUN_FILE = _bound("run_file", 256 << 20, "bytes of run.json")

@@ -44,7 +44,7 @@ _PLAIN: Final = frozenset(
 """Classes and functions that policy state may contain besides numpy's and this package's."""
 
 
-_MADE_OF: Final = ("cloning", "core", "engine", "kernels", "laws", "policies")
+_MADE_OF: Final = ("cloning", "core", "engine", "kernels", "distributions", "policies")
 """Packages whose classes occur in policy state."""
 
 

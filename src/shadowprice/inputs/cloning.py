@@ -21,11 +21,11 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
 from shadowprice.core.specs.bags import TaskSpec
+from shadowprice.core.specs.distributions import DistributionContext, DurationDistributionSpec
 from shadowprice.core.specs.fields import DurationField, Number, max_length, max_value, positive
-from shadowprice.core.specs.laws import DistributionContext, DurationDistributionSpec
+from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml
-from shadowprice.laws.named import law_of
 
 
 class _TaskLaw(Spec):
@@ -111,7 +111,7 @@ def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
         if task_spec is None:
             continue
         try:
-            distribution = law_of(task_spec.duration.law(context))
+            distribution = build_distribution(task_spec.duration.distribution(context))
         except InputError as error:
             location = f"{place}: tasks[{position}].duration"
             faults += [

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from shadowprice.core import bounds
 from shadowprice.core.bag import DurationDistribution
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs.laws import EmpiricalDuration, EmpiricalLoader
+from shadowprice.core.specs.distributions import EmpiricalDuration, EmpiricalLoader
 from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs.text import read_lines
-from shadowprice.laws.named import law_of
 
 
 def duration_loader(folder: Path) -> EmpiricalLoader:
@@ -34,9 +34,9 @@ def duration_loader(folder: Path) -> EmpiricalLoader:
             "factor": spec.factor,
             "name": spec.file,
         }
-        law = DurationDistribution("empirical", parameters, 0.0, 0.0)
-        distribution = law_of(law)
-        return replace(law, shortest=distribution.shortest, mean=distribution.mean)
+        spec_in_seconds = DurationDistribution("empirical", parameters, 0.0, 0.0)
+        distribution = build_distribution(spec_in_seconds)
+        return replace(spec_in_seconds, shortest=distribution.shortest, mean=distribution.mean)
 
     return measured
 

@@ -50,6 +50,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "run.grace": "Grace period after SIGTERM, such as 30s, in which to save a checkpoint.",
     "run.tolerates": "Failures that do not end the job's processes: nothing, or workers.",
     "run.user": "User that runs the processes; not for pods.",
+    "run.upload": "Digest of files that the service received for the job; not for pods.",
     "run.image": "Container image.",
     "run.pod": "Settings of the pods.",
     "run.pod.tolerations": "Taints that the pods tolerate.",

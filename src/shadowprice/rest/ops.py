@@ -9,6 +9,7 @@ from pydantic import Field
 
 from shadowprice.rest.base import ApiRecord
 from shadowprice.rest.tokens import TokenRole
+from shadowprice.rest.uploads import UploadLimits
 
 
 class Health(ApiRecord):
@@ -47,6 +48,13 @@ class ServiceStatus(ApiRecord):
     policy: str
     policies: list[str]
     executor: str | None
+    host: str | None = Field(
+        description="identifies the machine on which jobs run, with its files; null if there are "
+        "several, or if it is unknown"
+    )
+    uploads: UploadLimits | None = Field(
+        description="limits of the files that jobs get from their submitters; null if they get none"
+    )
     observes: bool
     now: datetime
     slot_seconds: float

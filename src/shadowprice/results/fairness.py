@@ -175,7 +175,7 @@ class _Choices:
         np.divide(required[self.owners], rate, out=slots, where=rate > 0)
         for start, job in zip(self.starts, self.jobs, strict=True):
             if job.bag is not None:  # its only choice
-                longest = max(group.law.mean for group in job.bag.groups)
+                longest = max(group.distribution.mean for group in job.bag.groups)
                 slots[start] = max(1.0, longest / job.bag.slot_seconds)
         if first:
             slots += np.array([float(job.restart) for job in self.jobs])[self.owners]

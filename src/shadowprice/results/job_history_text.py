@@ -120,8 +120,8 @@ def _bag_request_lines(
     job: dict[str, Any], shape: dict[str, Any], slot: float
 ) -> Iterator[tuple[str, str]]:
     yield "asked for", f"{job['demand']} for every copy of a task"
-    for number, (count, law, mean) in enumerate(shape["tasks"]):
-        text = f"{pluralize(count, 'task')}, {law}, {format_seconds(mean)} on average"
+    for number, (count, distribution, mean) in enumerate(shape["tasks"]):
+        text = f"{pluralize(count, 'task')}, {distribution}, {format_seconds(mean)} on average"
         yield "tasks" if number == 0 else "", f"group {number}: {text}"
     until = format_seconds((job["arrival"] - job["submitted"] + shape["deadline_slots"]) * slot)
     limit = f"missed with probability {shape['miss_probability']:g} at most"

@@ -300,7 +300,8 @@ class _Descriptions:
         if job.bag is not None:
             shape |= {
                 "tasks": [
-                    [group.count, group.law.name, group.law.mean] for group in job.bag.groups
+                    [group.count, group.distribution.name, group.distribution.mean]
+                    for group in job.bag.groups
                 ],
                 "deadline_slots": job.bag.deadline,
                 "miss_probability": job.bag.miss_probability,

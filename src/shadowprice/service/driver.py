@@ -29,6 +29,7 @@ from shadowprice.service.state.slot_operations import (
     SlotAdvanceResult,
 )
 from shadowprice.service.store import retention
+from shadowprice.service.uploads import UploadStore
 from shadowprice.service.writer import PendingOperation, Writer
 
 log = logging.getLogger("shadowprice.service")
@@ -146,6 +147,7 @@ class Driver(Writer):
         self._swept = self._steady_from - self.sweep_seconds + first_purge_delay
         self._background = BackgroundTasks(log, metrics.failed)
         self._sweeping: asyncio.Task[None] | None = None
+        self.uploads: UploadStore | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fresh: Callable[[], Awaitable[None]] | None = None
         self.stale_jobs: Callable[[], frozenset[str]] | None = None
@@ -292,7 +294,7 @@ class Driver(Writer):
             await self._in_thread(lambda: truth.write_snapshot_step(self.snapshot_seconds))
 
     async def sweep(self) -> None:
-        """Purge closed jobs and prices past their retention, in small transactions.
+        """Purge closed jobs, prices and uploads past their retention, in small transactions.
 
         The executor's data of a job are deleted before its rows. If the purge is interrupted, the
         job still exists, and the next run repeats all steps.
@@ -302,6 +304,8 @@ class Driver(Writer):
         while await self._sweep_some(cutoff):
             await asyncio.sleep(self.sweep_pause)
         await self._in_thread(lambda: purge_prices(self._store, now, cutoff))
+        if self.uploads is not None:
+            self.uploads.sweep(now)
 
     async def _sweep_some(self, before: int) -> bool:
         """Purge one batch of jobs; return whether there may be more."""

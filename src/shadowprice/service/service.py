@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, select
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs import JobSpec
@@ -46,7 +46,12 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.execution.executor_identity import check_executor_identity
 from shadowprice.service.execution.invalid_progress import InvalidProgressReporter
-from shadowprice.service.execution.modes import check_executor, check_mode, check_users
+from shadowprice.service.execution.modes import (
+    WITHOUT_UPLOADS_HINT,
+    check_executor,
+    check_mode,
+    check_users,
+)
 from shadowprice.service.execution.observer import ObservationLoop
 from shadowprice.service.kubernetes_integration import KubernetesIntegration
 from shadowprice.service.metrics import Metrics
@@ -65,6 +70,8 @@ from shadowprice.service.state.server_limits import forget_withheld
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.timespan import FollowOption
 from shadowprice.service.store import Store, StoreError, tables
+from shadowprice.service.uploads import FOLDER as UPLOADS
+from shadowprice.service.uploads import UploadStore
 from shadowprice.service.usage import UsageLimits
 
 log = logging.getLogger("shadowprice.service")
@@ -145,10 +152,14 @@ class Service:
         check_executor(settings, self._executor)
         check_users(settings, self._executor)
 
+    @property
+    def _folder(self) -> Path:
+        """Directory of files that aren't in the database."""
+        return (self.store.folder or Path.cwd() / "shadowprice-executor").absolute()
+
     def _executor_options(self) -> ExecutorOptions:
-        folder = self.store.folder or Path.cwd() / "shadowprice-executor"
         return ExecutorOptions(
-            directory=str((folder / "executor").absolute()),
+            directory=str(self._folder / "executor"),
             address=self.settings.address,
             settings=self.settings.executor_settings,
             observing=self.settings.observe,
@@ -212,6 +223,8 @@ class Service:
             self.runner.settings = self.settings
             self.runner.address = self.address
             await self.runner.open()
+            if self._executor.capabilities.takes_uploads:
+                self.runner.uploads = self.driver.uploads = self._open_uploads(self.driver)
             if self._other_records:
                 self.runner.mark_all_lost(
                     "the executor's records of it are gone, and so is what ran"
@@ -397,7 +410,36 @@ class Service:
             note = f"first start, {escape_controls(str(self.token_file))}"
             _only(truth, CreateToken(token, AccessRole.OPERATOR, None, note, None))
 
+    def _open_uploads(self, driver: Driver) -> UploadStore:
+        uploads = UploadStore(
+            self._folder / UPLOADS,
+            self.settings.max_upload_bytes,
+            self.settings.max_tenant_upload_bytes,
+            driver.usage.uploads,
+        )
+        try:
+            uploads.open()
+        except OSError as error:
+            where = str(error.filename or self._folder / UPLOADS)
+            raise InputError(Fault(where, f"cannot be used: {error.strerror}")) from error
+        return uploads
+
     # ---------------------------------------------------------------- requests
+
+    @property
+    def uploads(self) -> UploadStore:
+        """The files of jobs.
+
+        Raises
+        ------
+        ProblemError
+            If the executor takes none, or this instance doesn't lead.
+        """
+        uploads = self.writing.uploads
+        if uploads is None:
+            detail = "jobs of this service get no files from their submitters"
+            raise ProblemError("unsupported", f"{detail}; {WITHOUT_UPLOADS_HINT}")
+        return uploads
 
     @property
     def writing(self) -> Driver:

@@ -33,6 +33,12 @@ MAX_OPEN_JOBS: Final = 10_000
 MAX_OPEN_MEMORY: Final = 64 << 20
 """Default maximum bytes of memory that the records of a tenant's open jobs take."""
 
+MAX_UPLOAD_BYTES: Final = 100 << 20
+"""Default maximum bytes of an upload."""
+
+MAX_TENANT_UPLOAD_BYTES: Final = 1 << 30
+"""Default maximum bytes of a tenant's uploads."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
@@ -78,6 +84,10 @@ class ServiceSettings:
         Maximum number of open jobs that a tenant's token may submit.
     max_open_memory : int
         Maximum bytes of memory that the records of these jobs take.
+    max_upload_bytes : int
+        Maximum bytes of an upload, which holds the files of a job.
+    max_tenant_upload_bytes : int
+        Maximum bytes of the uploads that a tenant's token may store.
     until : str or None
         End of the timespan, as `core.moments` parses it; ``none`` removes the stored one, and None
         keeps it.
@@ -108,6 +118,8 @@ class ServiceSettings:
     max_overrun: float | None = None
     max_open_jobs: int = MAX_OPEN_JOBS
     max_open_memory: int = MAX_OPEN_MEMORY
+    max_upload_bytes: int = MAX_UPLOAD_BYTES
+    max_tenant_upload_bytes: int = MAX_TENANT_UPLOAD_BYTES
 
     @property
     def cluster_address(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,7 +46,7 @@ class UsageLimits:
 
 
 class Usage:
-    """Open jobs by tenant with the memory of their records, and requests that are under way.
+    """Open jobs by tenant with their memory and uploads, and requests that are under way.
 
     A reservation covers a request from its check until its jobs are published. So concurrent
     requests don't exceed a limit together.
@@ -57,11 +57,15 @@ class Usage:
         self._jobs: Counter[str] = Counter()
         self._memory: Counter[str] = Counter()
         self._bodies: Counter[str] = Counter()
+        self._uploads: dict[str, tuple[str | None, str]] = {}
 
     def set(self, name: str, record: Mapping[str, Any]) -> None:
         """Record an open job, or a revision of it."""
         self.remove(name)
         tenant = record.get("tenant")
+        upload = (record.get("run") or {}).get("upload")
+        if upload is not None:
+            self._uploads[name] = None if tenant is None else str(tenant), str(upload)
         if tenant is not None:
             size = memory_of(record)
             self._open[name] = str(tenant), size
@@ -70,6 +74,7 @@ class Usage:
 
     def remove(self, name: str) -> None:
         """Remove a job that is closed."""
+        self._uploads.pop(name, None)
         tenant, size = self._open.pop(name, (None, 0))
         if tenant is not None:
             self._jobs[tenant] -= 1
@@ -78,8 +83,13 @@ class Usage:
     def clear(self) -> None:
         """Remove all jobs."""
         self._open.clear()
+        self._uploads.clear()
         self._jobs.clear()
         self._memory.clear()
+
+    def uploads(self) -> Collection[tuple[str | None, str]]:
+        """Return the tenant and digest of the uploads that open jobs use."""
+        return set(self._uploads.values())
 
     @contextmanager
     def reserve(self, limits: UsageLimits, tenant: str, jobs: int, memory: int) -> Iterator[None]:

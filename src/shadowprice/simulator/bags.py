@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.events import Run
 from shadowprice.core.job import Job
-from shadowprice.laws.named import law_of
+from shadowprice.distributions.named import build_distribution
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -90,7 +90,7 @@ class BagExecution:
         ends = np.full((tasks, max_copies), np.inf)
         row = 0
         for entry in copies:
-            distribution = law_of(bag.groups[entry.group].law)
+            distribution = build_distribution(bag.groups[entry.group].distribution)
             # In (0, 1], where the inverse survival is finite.
             survival = 1.0 - rng.random((entry.tasks, entry.copies))
             seconds = distribution.inverse_survival(survival)

@@ -7,18 +7,20 @@ from scipy import stats
 from shadowprice.cloning.api import CloningProblem, SamplingMethod, TaskGroup, simulate, solve
 from shadowprice.cloning.montecarlo import clopper_pearson
 from shadowprice.core.errors import InputError
-from tests.unit.cloning.test_laws import LAWS
+from tests.unit.cloning.test_distributions import DISTRIBUTIONS
 
-# Laws whose variance is finite in two copies: the standard error then means something.
-STEADY = [name for name in LAWS if name != "pareto, order 1.1"]
+# Only if the variance with two copies is finite does the standard error mean something.
+STEADY = [name for name in DISTRIBUTIONS if name != "pareto, order 1.1"]
 
 
 @pytest.mark.parametrize("draw", SamplingMethod)
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_runs_agree_with_the_formulas(name: str, draw: SamplingMethod) -> None:
-    law = LAWS[name]
-    deadline = float(law.inverse_survival(0.04))
-    problem = CloningProblem([TaskGroup(6, law), TaskGroup(3, law)], 60, deadline, 0.3)
+    distribution = DISTRIBUTIONS[name]
+    deadline = float(distribution.inverse_survival(0.04))
+    problem = CloningProblem(
+        [TaskGroup(6, distribution), TaskGroup(3, distribution)], 60, deadline, 0.3
+    )
     copies = np.array([1, 2, 3, 1, 2, 3, 2, 2, 3])
     measured = simulate(problem, copies, trials=20_000, seed=7, draw=draw, confidence=0.9999)
     low, high = measured.interval
@@ -28,9 +30,9 @@ def test_runs_agree_with_the_formulas(name: str, draw: SamplingMethod) -> None:
         assert abs(apart) < 4.5 * measured.machine_time_error
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_both_methods_of_drawing_have_the_same_distribution(name: str) -> None:
-    problem = CloningProblem([TaskGroup(5, LAWS[name])], 60, 1e6, 0.3)
+    problem = CloningProblem([TaskGroup(5, DISTRIBUTIONS[name])], 60, 1e6, 0.3)
     copies = np.array([1, 2, 2, 3, 4])
     first = simulate(problem, copies, trials=4000, seed=1)
     second = simulate(problem, copies, trials=4000, seed=2, draw=SamplingMethod.WINNER)
@@ -44,7 +46,10 @@ def test_both_methods_of_drawing_have_the_same_distribution(name: str) -> None:
 def test_a_run_equals_drawing_every_copy_separately() -> None:
     """The kernel against plain numpy on the same uniform numbers."""
     problem = CloningProblem(
-        [TaskGroup(2, LAWS["pareto"]), TaskGroup(1, LAWS["log-normal"])], 20, 60.0, 0.1
+        [TaskGroup(2, DISTRIBUTIONS["pareto"]), TaskGroup(1, DISTRIBUTIONS["log-normal"])],
+        20,
+        60.0,
+        0.1,
     )
     copies = np.array([2, 1, 3])
     measured = simulate(problem, copies, trials=50, seed=3)
@@ -52,16 +57,16 @@ def test_a_run_equals_drawing_every_copy_separately() -> None:
     for trial in range(50):
         u = 1.0 - uniforms[trial]
         times = [
-            LAWS["pareto"].inverse_survival(u[:2]).min(),
-            LAWS["pareto"].inverse_survival(u[2:3]).min(),
-            LAWS["log-normal"].inverse_survival(u[3:]).min(),
+            DISTRIBUTIONS["pareto"].inverse_survival(u[:2]).min(),
+            DISTRIBUTIONS["pareto"].inverse_survival(u[2:3]).min(),
+            DISTRIBUTIONS["log-normal"].inverse_survival(u[3:]).min(),
         ]
         assert measured.flowtimes[trial] == pytest.approx(max(times), rel=1e-12)
         assert measured.machine_times[trial] == pytest.approx(copies @ times, rel=1e-12)
 
 
 def test_same_seed_same_runs_and_more_trials_only_append() -> None:
-    problem = CloningProblem([TaskGroup(4, LAWS["weibull"])], 20, 60.0, 0.1)
+    problem = CloningProblem([TaskGroup(4, DISTRIBUTIONS["weibull"])], 20, 60.0, 0.1)
     copies = solve(problem).copies
     first = simulate(problem, copies, trials=300, seed=5)
     again = simulate(problem, copies, trials=300, seed=5)
@@ -73,7 +78,7 @@ def test_same_seed_same_runs_and_more_trials_only_append() -> None:
 
 
 def test_solutions_hold_their_deadline() -> None:
-    problem = CloningProblem([TaskGroup(30, LAWS["pareto"])], 200, 80.0, 0.05)
+    problem = CloningProblem([TaskGroup(30, DISTRIBUTIONS["pareto"])], 200, 80.0, 0.05)
     found = solve(problem)
     measured = simulate(problem, found.copies, trials=20_000, seed=1, confidence=0.9999)
     assert measured.interval[0] < found.miss_probability < measured.interval[1]
@@ -89,7 +94,7 @@ def test_interval_is_exact() -> None:
 
 
 def test_nothing_to_run_is_refused() -> None:
-    problem = CloningProblem([TaskGroup(4, LAWS["weibull"])], 20, 60.0, 0.1)
+    problem = CloningProblem([TaskGroup(4, DISTRIBUTIONS["weibull"])], 20, 60.0, 0.1)
     with pytest.raises(InputError, match="trials"):
         simulate(problem, np.ones(4, dtype=np.int64), trials=0)
     with pytest.raises(InputError, match="one copy"):

@@ -32,13 +32,15 @@ BODY = np.random.default_rng(9).gamma(20.0, 0.4, 500)
 
 
 def mixed(machines: int = 20, deadline: float = 40.0, epsilon: float = 0.05) -> CloningProblem:
-    laws: list[Distribution] = [
+    distributions: list[Distribution] = [
         Pareto.of_mean(1.4, 9.0),
         Weibull(0.6, 6.0, 1.0),
         HyperExponential((0.8, 0.2), (3.0, 20.0), 0.5),
         LogNormal.of_mean(1.1, 8.0),
     ]
-    return CloningProblem([TaskGroup(1, law) for law in laws], machines, deadline, epsilon)
+    return CloningProblem(
+        [TaskGroup(1, distribution) for distribution in distributions], machines, deadline, epsilon
+    )
 
 
 def paretos(
@@ -105,9 +107,10 @@ def test_integer_copies_are_optimal(
     if constraint is DeadlineConstraint.EXACT:
         assert miss_of(problem, found.copies) <= problem.miss_probability * (1 + 1e-9)
     assert found.miss_probability == pytest.approx(miss_of(problem, found.copies), rel=1e-9)
-    laws = [group.duration for group in problem.groups for _ in range(group.count)]
+    distributions = [group.duration for group in problem.groups for _ in range(group.count)]
     total = sum(
-        cost_by_quadrature(law, float(c)) for law, c in zip(laws, found.copies, strict=True)
+        cost_by_quadrature(distribution, float(c))
+        for distribution, c in zip(distributions, found.copies, strict=True)
     )
     assert found.expected_cost == pytest.approx(total, rel=1e-9)
 
@@ -257,10 +260,10 @@ def test_theorem_1_costs_more_for_unequal_means() -> None:
 @pytest.mark.parametrize("ratio", [1.999998, 2.0, 2.000002, 2.000018, 2.0001])
 def test_rounded_copies_of_the_subgradient_method_meet_the_deadline(ratio: float) -> None:
     """The optimum is just above or below an integer, within the method's tolerance."""
-    law = Pareto.of_mean(2.0, 12.0)
-    budget = -20.0 * math.log1p(-((law.minimum / 60.0) ** (2.0 * ratio)))
+    distribution = Pareto.of_mean(2.0, 12.0)
+    budget = -20.0 * math.log1p(-((distribution.minimum / 60.0) ** (2.0 * ratio)))
     epsilon = -math.expm1(-budget)
-    problem = CloningProblem([TaskGroup(20, law)], 200, 60.0, epsilon)
+    problem = CloningProblem([TaskGroup(20, distribution)], 200, 60.0, epsilon)
     answer = solve(problem, SolveMethod.SUBGRADIENT)
     assert answer.miss_probability <= epsilon * (1.0 + 1e-9)
 
@@ -348,12 +351,17 @@ def test_integer_copies_of_the_subgradient_method_always_hold() -> None:
 
 
 def test_grouping_changes_nothing() -> None:
-    law = Pareto.of_mean(1.8, 10.0)
+    distribution = Pareto.of_mean(1.8, 10.0)
     other = Weibull(0.7, 8.0, 1.0)
-    grouped = CloningProblem([TaskGroup(7, law), TaskGroup(5, other)], 60, 70.0, 0.03)
-    single = CloningProblem([TaskGroup(1, law)] * 7 + [TaskGroup(1, other)] * 5, 60, 70.0, 0.03)
+    grouped = CloningProblem([TaskGroup(7, distribution), TaskGroup(5, other)], 60, 70.0, 0.03)
+    single = CloningProblem(
+        [TaskGroup(1, distribution)] * 7 + [TaskGroup(1, other)] * 5, 60, 70.0, 0.03
+    )
     shuffled = CloningProblem(
-        [TaskGroup(3, law), TaskGroup(5, other), TaskGroup(4, law)], 60, 70.0, 0.03
+        [TaskGroup(3, distribution), TaskGroup(5, other), TaskGroup(4, distribution)],
+        60,
+        70.0,
+        0.03,
     )
     first, second, third = solve(grouped), solve(single), solve(shuffled)
     assert first.copies.tolist() == second.copies.tolist()

@@ -43,7 +43,13 @@ def test_the_history_equals_that_of_a_plain_simulation(
     jobs = drawn(load)
     priority = np.random.default_rng(3).integers(0, 3, jobs.jobs).astype(float)
     jobs = WaveJobs(
-        jobs.arrival, priority, jobs.first, jobs.laws, jobs.law, jobs.scale, jobs.durations
+        jobs.arrival,
+        priority,
+        jobs.first,
+        jobs.distributions,
+        jobs.distribution,
+        jobs.scale,
+        jobs.durations,
     )
     parameters = WaveRule(rule, copies=copies, look=2.5)
     flow, work, copies_begun = PlainWaves(jobs, 10, parameters, 2.5).run()
@@ -109,7 +115,13 @@ def test_higher_priority_goes_first() -> None:
     priority = np.zeros(jobs.jobs)
     priority[late] = 1.0
     urgent = WaveJobs(
-        jobs.arrival, priority, jobs.first, jobs.laws, jobs.law, jobs.scale, jobs.durations
+        jobs.arrival,
+        priority,
+        jobs.first,
+        jobs.distributions,
+        jobs.distribution,
+        jobs.scale,
+        jobs.durations,
     )
     before, after = waves(jobs, WaveRuleKind.NONE), waves(urgent, WaveRuleKind.NONE)
     assert after.started[late] < before.started[late]
@@ -151,38 +163,38 @@ def test_copies_thin_out_as_load_rises() -> None:
 
 
 def naive_gain(
-    laws: list[Distribution], ages: list[list[float]], target: int, most: int
+    distributions: list[Distribution], ages: list[list[float]], target: int, most: int
 ) -> tuple[float, float]:
     """Saving and extra machine time by adaptive quadrature, straight from their definition."""
 
     def rest(task: int, time: float) -> float:
-        law, value = laws[task], 1.0
+        distribution, value = distributions[task], 1.0
         for age in ages[task]:
-            value *= float(law.survival(age + time)) / float(law.survival(age))
+            value *= float(distribution.survival(age + time)) / float(distribution.survival(age))
         return value
 
     def wait(task: int) -> float:
         if len(ages[task]) >= most:
             return np.inf
-        return max(break_even_age(laws[task]) - ages[task][-1], 0.0)
+        return max(break_even_age(distributions[task]) - ages[task][-1], 0.0)
 
-    waits = [wait(task) for task in range(len(laws))]
+    waits = [wait(task) for task in range(len(distributions))]
 
     def without(task: int, time: float) -> float:
         value = rest(task, time)
         if time > waits[task]:
-            value *= float(laws[task].survival(time - waits[task]))
+            value *= float(distributions[task].survival(time - waits[task]))
         return value
 
     def own(time: float) -> float:
         return rest(target, time) if waits[target] == 0 else without(target, time)
 
     def both(time: float) -> float:
-        return rest(target, time) * float(laws[target].survival(time))
+        return rest(target, time) * float(distributions[target].survival(time))
 
     def sooner(time: float) -> float:
         value = own(time) - both(time)
-        for task in range(len(laws)):
+        for task in range(len(distributions)):
             if task != target:
                 value *= 1.0 - without(task, time)
         return value
@@ -202,7 +214,7 @@ def naive_gain(
 
 
 def test_savings_follow_their_definition() -> None:
-    laws: list[Distribution] = [
+    distributions: list[Distribution] = [
         LogNormal.of_mean(1.0, 8.0), LogNormal.of_mean(1.2, 12.0), LogNormal.of_mean(0.8, 5.0),
     ]  # fmt: skip
     ages = [[30.0], [4.0, 1.0], [0.0]]
@@ -213,13 +225,13 @@ def test_savings_follow_their_definition() -> None:
 
     def gains(grid: np.ndarray) -> Gains:
         found = Gains(np.zeros(3), np.zeros(3))
-        assess(0, 3, True, 100.0, tasks, tabulate_distributions(laws), grid, found)
+        assess(0, 3, True, 100.0, tasks, tabulate_distributions(distributions), grid, found)
         return found
 
     saving, extra = gains(np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 800)]))
     coarse, coarse_extra = gains(GRID)
     for task in range(3):
-        expected_saving, expected_extra = naive_gain(laws, ages, task, 3)
+        expected_saving, expected_extra = naive_gain(distributions, ages, task, 3)
         assert saving[task] == pytest.approx(expected_saving, rel=5e-3, abs=5e-3)
         assert extra[task] == pytest.approx(expected_extra, rel=5e-3, abs=2e-2)
         # The grid that runs use is coarse, and good enough to choose by.
@@ -228,10 +240,10 @@ def test_savings_follow_their_definition() -> None:
 
 
 def test_paying_age_minimises_the_machine_time() -> None:
-    law = Pareto.of_mean(1.8, 10.0)
-    best = break_even_age(law)
+    distribution = Pareto.of_mean(1.8, 10.0)
+    best = break_even_age(distribution)
     rng = np.random.default_rng(8)
-    first, second = (law.inverse_survival(1.0 - rng.random(2_000_000)) for _ in range(2))
+    first, second = (distribution.inverse_survival(1.0 - rng.random(2_000_000)) for _ in range(2))
 
     def work(age: float) -> float:
         copied = first > age
@@ -254,7 +266,9 @@ def test_measured_times_become_jobs() -> None:
 def test_the_load_is_the_requested_one() -> None:
     jobs = poisson_jobs(HEAVY, machines=25, load=0.8, jobs=20_000, seed=3, spread=3.0, most=1)
     assert jobs.expected_work / (25 * jobs.arrival[-1]) == pytest.approx(0.8, rel=0.03)
-    assert jobs.durations.mean() * len(jobs.law) == pytest.approx(jobs.expected_work, rel=0.1)
+    assert jobs.durations.mean() * len(jobs.distribution) == pytest.approx(
+        jobs.expected_work, rel=0.1
+    )
 
 
 @pytest.mark.parametrize(

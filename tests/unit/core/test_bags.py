@@ -11,9 +11,9 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
+from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs import read_cluster, read_jobs
 from shadowprice.inputs.cloning import read_cloning
-from shadowprice.laws.named import law_of
 
 CLUSTER = """\
     slot: 1min
@@ -50,16 +50,18 @@ def test_a_bag(tmp_path: Path) -> None:
     assert (job.arrival, job.required, bag.tasks) == (2, 13, 13)
     assert bag.deadline == pytest.approx(9.0)  # 9.5 slots from its submission
     assert bag.slots == 9
-    assert [group.law.name for group in bag.groups] == [
+    assert [group.distribution.name for group in bag.groups] == [
         "pareto",
         "log-normal",
         "hyper-exponential",
         "weibull",
     ]
-    assert [group.law.mean for group in bag.groups] == pytest.approx(
+    assert [group.distribution.mean for group in bag.groups] == pytest.approx(
         [120.0, 10.0 + 60.0 * 1.6487212707, 84.0, 60.0]
     )
-    assert [group.law.shortest for group in bag.groups] == pytest.approx([60.0, 10.0, 0.0, 0.0])
+    assert [group.distribution.shortest for group in bag.groups] == pytest.approx(
+        [60.0, 10.0, 0.0, 0.0]
+    )
     assert job.shortest_slots == 1
     assert bag.worker_slots == pytest.approx(6 * 2 + 4 * 108.92 / 60 + 2 * 1.4 + 1, rel=1e-4)
 
@@ -73,23 +75,25 @@ def test_a_bag_survives_its_record(tmp_path: Path) -> None:
 
 def test_durations_measured_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "times.csv").write_text("name,ms\nx,60000\nx,90000\nx,120000\nx,150000\n")
-    law = "{kind: empirical, file: times.csv, column: ms, unit: ms, tail: none}"
+    distribution = "{kind: empirical, file: times.csv, column: ms, unit: ms, tail: none}"
     old = "{kind: pareto, shape: 2.0, mean: 2min}"
-    (job,) = read(tmp_path, BAG.replace(old, law))
+    (job,) = read(tmp_path, BAG.replace(old, distribution))
     assert job.bag is not None
-    measured = job.bag.groups[0].law
+    measured = job.bag.groups[0].distribution
     assert (measured.shortest, measured.mean) == pytest.approx((60.0, 105.0))
     # The journal carries the sample, so that a replay needs no file.
     (tmp_path / "times.csv").unlink()
     again = Job.from_record(json.loads(json.dumps(job.record())))
     assert again.bag == job.bag
-    survival = law_of(again.bag.groups[0].law).survival([59.0, 60.0, 100.0, 151.0])
+    survival = build_distribution(again.bag.groups[0].distribution).survival(
+        [59.0, 60.0, 100.0, 151.0]
+    )
     assert survival.tolist() == pytest.approx([1.0, 0.75, 0.5, 0.0])
     with pytest.raises(InputError, match=r"tasks\[0\].duration: .*times.csv: no such"):
-        read(tmp_path, BAG.replace(old, law))
+        read(tmp_path, BAG.replace(old, distribution))
 
 
-LAWS_OF_BOTH = [
+DISTRIBUTIONS_OF_BOTH = [
     ("{kind: pareto, shape: 1.5, minimum: 4s}", ""),
     ("{kind: pareto, shape: 2, mean: 12s}", ""),
     ("{kind: weibull, shape: 0.7, mean: 9s, minimum: 500ms}", ""),
@@ -117,9 +121,9 @@ LAWS_OF_BOTH = [
 ]
 
 
-@pytest.mark.parametrize(("law", "told"), LAWS_OF_BOTH)
-def test_job_files_and_cloning_files_say_the_same_of_a_law(
-    tmp_path: Path, law: str, told: str
+@pytest.mark.parametrize(("distribution", "told"), DISTRIBUTIONS_OF_BOTH)
+def test_job_files_and_cloning_files_say_the_same_of_a_distribution(
+    tmp_path: Path, distribution: str, told: str
 ) -> None:
     sample = np.random.default_rng(1).pareto(2.0, 60) + 1.0
     (tmp_path / "times.txt").write_text("\n".join(map(str, sample)))
@@ -129,14 +133,17 @@ machines: 200
 deadline: 570s
 miss_probability: 0.05
 tasks:
-  - {{count: 6, duration: {law}}}
+  - {{count: 6, duration: {distribution}}}
 """
     (tmp_path / "k.yaml").write_text(cloning)
-    bag = BAG.replace("{kind: pareto, shape: 2.0, mean: 2min}", law)
+    bag = BAG.replace("{kind: pareto, shape: 2.0, mean: 2min}", distribution)
     if not told:
         (job,) = read(tmp_path, bag)
         assert job.bag is not None
-        assert law_of(job.bag.groups[0].law) is read_cloning(tmp_path / "k.yaml").groups[0].duration
+        assert (
+            build_distribution(job.bag.groups[0].distribution)
+            is read_cloning(tmp_path / "k.yaml").groups[0].duration
+        )
         return
     said = []
     for reader in (lambda: read(tmp_path, bag), lambda: read_cloning(tmp_path / "k.yaml")):

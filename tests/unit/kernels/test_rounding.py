@@ -117,7 +117,7 @@ def test_results_follow_the_law_of_the_literal_loop(
         loop[key] = loop.get(key, 0) + 1
     chance = rounded(slot, w, s, 0, 1.03, TRIES, 0)[1]
     assert 0.02 < chance < 0.5
-    # Two samples of one law: the chi-square statistic of the pooled table is near its degrees.
+    # Two samples of one distribution: the chi-square of the pooled table is near its degrees.
     keys = sorted(set(ours) | set(loop))
     statistic = sum(
         (ours.get(key, 0) - loop.get(key, 0)) ** 2 / (ours.get(key, 0) + loop.get(key, 0))

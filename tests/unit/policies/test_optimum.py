@@ -31,10 +31,10 @@ from shadowprice.core.utility import Constant, Linear, Sigmoid, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import IncrementalProgram, LinearProgram
-from shadowprice.policies.offline import search
 from shadowprice.policies.offline.cuts import pools
 from shadowprice.policies.offline.packing import EqualItems, SlotServers, items_of, pack
 from shadowprice.policies.offline.problem import full_problem
+from shadowprice.policies.offline.rows import add_totals
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
@@ -72,9 +72,8 @@ def test_agrees_with_the_problem_as_printed(seed: int) -> None:
     assert found.bound >= plain.objective - 1e-6 * max(1.0, plain.objective)
 
 
-def test_branching_agrees_with_the_problem_as_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs that compete for few servers; the solver alone proves nothing in its single node."""
-    monkeypatch.setattr(search, "WHOLE_NODES", 0)
+def test_branching_agrees_with_the_problem_as_printed() -> None:
+    """Jobs that compete for few servers."""
     nodes = []
     for seed in range(12):
         on, jobs = crowded_world(seed)
@@ -92,10 +91,10 @@ def test_branching_agrees_with_the_problem_as_printed(monkeypatch: pytest.Monkey
     assert max(nodes) > 1
 
 
-def crowded_world(seed: int) -> tuple[Cluster, list[Job]]:
+def crowded_world(seed: int, each: int = 2) -> tuple[Cluster, list[Job]]:
     """Return jobs whose parameter servers are fractions of a worker's, on unequal servers."""
     rng = np.random.default_rng(seed)
-    on = cluster(2, 2, gpus=4, horizon=6)
+    on = cluster(each, each, gpus=4, horizon=6)
     capacity = on.capacity.copy()
     capacity[0] //= 2
     jobs = [
@@ -119,6 +118,70 @@ def crowded_world(seed: int) -> tuple[Cluster, list[Job]]:
         for at in range(5)
     ]
     return replace(on, capacity=capacity), jobs
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_exchangeable_slots_and_tied_utilities_agree_with_the_problem_as_printed(
+    equal: bool,
+) -> None:
+    """Six servers. Utilities hardly fall, so that many completion slots earn nearly the same."""
+    nodes = []
+    for seed in range(8):
+        on, jobs = crowded_world(seed, each=3)
+        if equal:
+            capacity = on.capacity.copy()
+            capacity[0] = capacity[1]
+            on = replace(on, capacity=capacity)
+        rng = np.random.default_rng(seed)
+        flat = [
+            replace(one, arrival=0, utility=Linear(float(rng.integers(10, 100)), -0.01))
+            for one in jobs
+        ]
+        found = solve(full_problem(on, flat, 6), time_limit=120.0, clock=Clock.PROCESSOR)
+        plain = plain_optimum(on, flat, 6)
+        assert found.optimal
+        assert plain.optimal
+        assert found.utility == pytest.approx(plain.objective, rel=3e-6)
+        nodes.append(found.nodes)
+    assert max(nodes) > 1
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
+@given(SEEDS)
+def test_rows_of_a_job_are_the_hull_of_its_numbers(seed: int) -> None:
+    """Maximise random weights over the relaxed rows, and over all numbers that meet (6)."""
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 4, gpus=int(rng.integers(1, 9)), horizon=6)
+    one = job(
+        on,
+        chunks=int(rng.integers(1, 13)),
+        epochs=2,
+        minibatches=10,
+        worker_amounts={"gpu": 1000, "bandwidth": int(rng.integers(1, 30)) * 10**8},
+        ps_amounts={"cpu": 1000, "bandwidth": int(rng.integers(30, 90)) * 10**8},
+    )
+    problem = full_problem(on, [one], 6)
+    request = problem.requests[0]
+    program = LinearProgram()
+    totals = add_totals(program, problem, 0, request)
+    assert request.linear
+    assert totals is not None
+    points = [(n, one.ps_needed(n)) for n in range(totals.maximum + 1)]
+    ((n, _),), ((z, _),) = totals.workers, totals.ps
+    for relaxed in (True, False):
+        for price in rng.random(5) * one.ps_bandwidth / one.worker_bandwidth * 1.5:
+            incremental = IncrementalProgram(program, Deadline.never(), relaxed=relaxed)
+            incremental.set_costs([n, z], [1.0, -price])
+            expected = max(count - price * ps for count, ps in points)
+            assert incremental.solve().objective == pytest.approx(expected, abs=1e-6)
+    for count, ps in points:
+        # With one parameter server fewer, no number of workers that needs it is allowed.
+        incremental = IncrementalProgram(program, Deadline.never())
+        incremental.set_costs([n, z], [1.0, 0.0])
+        incremental.limit_columns([z], [float(max(0, ps - 1))])
+        allowed = max(k for k, needed in points if needed <= max(0, ps - 1))
+        assert round(incremental.solve().objective) == allowed
+        assert allowed < count or not count
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
@@ -151,7 +214,7 @@ def test_inequalities_of_a_slot_are_those_of_its_packings(seed: int) -> None:
         )
         is not None
     ]
-    for pool in pools(problem, slot, Deadline.never()):
+    for pool in pools(problem, slot):
         for _ in range(5):
             pool.separate(rng.random(len(pool.items)) * 6)
         for cut, counts in itertools.product(pool.cuts, packable):

@@ -114,7 +114,7 @@ def alone(on: Cluster, one: Job, n: Fraction) -> Fraction:
         if max(needed) <= 1 and gain:
             slots = Fraction(one.required, gain)
             if one.bag is not None:
-                means = [group.law.mean / one.bag.slot_seconds for group in one.bag.groups]
+                means = [group.distribution.mean / one.bag.slot_seconds for group in one.bag.groups]
                 slots = max(Fraction(1), Fraction(max(means)))
             if on.restart_first:
                 slots += one.restart
@@ -402,7 +402,7 @@ def test_tasks_that_start_over_are_repeated_work() -> None:
     assert row["outcome"] == "finished"
     assert row["restarts"] == 1
     assert row["lost_gpu_hours"] == pytest.approx(8 * 60 / 3600)
-    longest = bag.bag.groups[0].law.mean / 60 if bag.bag else 0.0
+    longest = bag.bag.groups[0].distribution.mean / 60 if bag.bag else 0.0
     assert row["finish_time_fairness"] == pytest.approx(row["jct"] / math.ceil(longest))
 
 

@@ -59,6 +59,32 @@ def test_times_in_every_usual_form_are_read(form: str) -> None:
     assert times.seconds.to_list() == [expected + 86400 * day for day in range(3)]
 
 
+@pytest.mark.parametrize(
+    ("header", "options"), [("Due date", ""), ("Wanted", "?map=deadline=Wanted")]
+)
+def test_deadlines_are_read_from_their_column(tmp_path: Path, header: str, options: str) -> None:
+    rows = "2024-03-05 10:00,60,1,2024-03-05 11:30\n2024-03-05 10:10,60,1,\n"
+    trace = read(tmp_path, f"submit,duration,gpus,{header}\n{rows}", options)
+    assert trace.jobs["deadline"].to_list() == [5400.0, None]
+    if not options:
+        without = read(tmp_path, f"submit,duration,gpus,{header}\n{rows}", "?map=deadline=")
+        assert without.jobs["deadline"].null_count() == 2
+
+
+@pytest.mark.parametrize(
+    ("deadline", "message"),
+    [
+        ("2024-03-05 09:00", "is before the submission"),
+        ("soon", "is not a time"),
+        ("3600", "counts from another beginning; write times as the submissions do"),
+    ],
+)
+def test_a_wrong_deadline_is_refused(tmp_path: Path, deadline: str, message: str) -> None:
+    text = f"submit,duration,gpus,deadline\n2024-03-05 10:00,60,1,{deadline}\n"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, text)
+
+
 @pytest.mark.parametrize("scale", [1, 10**3, 10**6, 10**9])
 def test_numbers_since_1970_are_read_by_their_size(scale: int) -> None:
     times = read_times(pl.Series([str(1_711_386_367 * scale)]), "Europe/Berlin", "", "here")

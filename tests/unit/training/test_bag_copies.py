@@ -28,7 +28,7 @@ from tests.support import bag_functions
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[3]
-LAW = Pareto.of_mean(1.8, 0.9)
+DISTRIBUTION = Pareto.of_mean(1.8, 0.9)
 LEVEL = 0.999
 """How seldom a right tail is refused, over all seeds; Dvoretzky, Kiefer, Wolfowitz and Massart."""
 
@@ -38,9 +38,11 @@ def _plan(planner: CopyPlanner, tasks: int, processes: int, deadline: float | No
 
 
 def test_copies_are_those_of_cloning() -> None:
-    laws = [LAW] * 5 + [Pareto(2.5, 0.3)] * 3
-    plan = _plan(CopyPlanner(laws, 0.02), 8, 40, 2.0)
-    found = solve(CloningProblem([TaskGroup(5, LAW), TaskGroup(3, laws[-1])], 40, 2.0, 0.02))
+    distributions = [DISTRIBUTION] * 5 + [Pareto(2.5, 0.3)] * 3
+    plan = _plan(CopyPlanner(distributions, 0.02), 8, 40, 2.0)
+    found = solve(
+        CloningProblem([TaskGroup(5, DISTRIBUTION), TaskGroup(3, distributions[-1])], 40, 2.0, 0.02)
+    )
     assert sorted(plan.copies) == sorted(found.copies.tolist())
     assert plan.machine_seconds == pytest.approx(found.expected_cost)
     assert plan.miss_probability == pytest.approx(found.miss_probability)
@@ -50,30 +52,30 @@ def test_copies_are_those_of_cloning() -> None:
 
 def test_what_cannot_be_planned_is_told() -> None:
     with pytest.raises(InputError, match=r"8 processes cannot finish .* processes: "):
-        _plan(CopyPlanner(LAW), 8, 8, 1.0)
+        _plan(CopyPlanner(DISTRIBUTION), 8, 8, 1.0)
     with pytest.raises(InputError, match="2 distributions for 3 tasks"):
-        _plan(CopyPlanner([LAW, LAW]), 3, 9, 9.0)
-    with pytest.raises(InputError, match="law: expected a distribution, got int"):
+        _plan(CopyPlanner([DISTRIBUTION, DISTRIBUTION]), 3, 9, 9.0)
+    with pytest.raises(InputError, match="distribution: expected a distribution, got int"):
         CopyPlanner(3)  # type: ignore[arg-type]  # the error under test
     with pytest.raises(InputError, match="copies: 0 copies for 3 tasks"):
-        _plan(CopyPlanner(LAW, copies=0), 3, 9, 9.0)
-    assert _plan(CopyPlanner(LAW), 3, 2, 9.0).savings is not None
-    assert _plan(CopyPlanner(LAW), 3, 1, 9.0).savings is None
-    given = _plan(CopyPlanner(LAW, copies=2), 3, 9, 1.0)
-    late = LAW.survival(1.0) ** 2
+        _plan(CopyPlanner(DISTRIBUTION, copies=0), 3, 9, 9.0)
+    assert _plan(CopyPlanner(DISTRIBUTION), 3, 2, 9.0).savings is not None
+    assert _plan(CopyPlanner(DISTRIBUTION), 3, 1, 9.0).savings is None
+    given = _plan(CopyPlanner(DISTRIBUTION, copies=2), 3, 9, 1.0)
+    late = DISTRIBUTION.survival(1.0) ** 2
     assert given.miss_probability == pytest.approx(1.0 - (1.0 - late) ** 3)
 
 
-def test_measured_durations_make_a_law() -> None:
-    seconds = LAW.inverse_survival(np.random.default_rng(1).uniform(1e-9, 1.0, 4000))
-    law = fit_durations(seconds)
-    assert law.survival(2.0) == pytest.approx(float(LAW.survival(2.0)), rel=0.2)
-    assert law.survival(60.0) > 0.0
+def test_measured_durations_make_a_distribution() -> None:
+    seconds = DISTRIBUTION.inverse_survival(np.random.default_rng(1).uniform(1e-9, 1.0, 4000))
+    distribution = fit_durations(seconds)
+    assert distribution.survival(2.0) == pytest.approx(float(DISTRIBUTION.survival(2.0)), rel=0.2)
+    assert distribution.survival(60.0) > 0.0
     assert fit_durations(seconds, tail=False).survival(seconds.max() * 1.01) == 0.0
 
 
 @pytest.mark.parametrize("durations", [[], [0.0, 1.0], [math.nan, 1.0], [math.inf], [-1.0]])
-def test_what_are_no_durations_make_no_law(durations: list[float]) -> None:
+def test_what_are_no_durations_make_no_distribution(durations: list[float]) -> None:
     for tail in (True, False):
         with pytest.raises(InputError, match="durations: expected positive, finite durations"):
             fit_durations(durations, tail=tail)
@@ -92,10 +94,10 @@ def test_stated_copies_are_a_number_or_one_for_each_task() -> None:
 
 
 def test_copies_of_remaining_tasks_are_those_of_their_own_distributions() -> None:
-    laws = [LAW, Pareto(2.5, 0.3), LAW]
-    plan = CopyPlanner(laws, copies=[3, 2, 1]).plan(3, (1, 2), 9, 1.0)
+    distributions = [DISTRIBUTION, Pareto(2.5, 0.3), DISTRIBUTION]
+    plan = CopyPlanner(distributions, copies=[3, 2, 1]).plan(3, (1, 2), 9, 1.0)
     assert plan.copies == (2, 1)
-    kept = (1.0 - laws[1].survival(1.0) ** 2) * (1.0 - LAW.survival(1.0))
+    kept = (1.0 - distributions[1].survival(1.0) ** 2) * (1.0 - DISTRIBUTION.survival(1.0))
     assert plan.miss_probability == pytest.approx(1.0 - float(kept))
 
 
@@ -123,12 +125,14 @@ def test_the_measured_tail_is_the_predicted_one() -> None:
     with bag.Workers(wait, tasks * copies) as workers:
         for seed in (3, 4):
             outcome = workers.run(
-                [Wait(LAW, seed)] * tasks, copies=CopyPlanner(LAW, copies=copies), deadline=1.0
+                [Wait(DISTRIBUTION, seed)] * tasks,
+                copies=CopyPlanner(DISTRIBUTION, copies=copies),
+                deadline=1.0,
             )
             winners = [one for one in outcome.tries if one.ending is bag.Ending.WON]
             assert (len(winners), len(outcome.tries)) == (tasks, tasks * copies)
             for one in winners:
-                drawn = [_drawn(LAW, seed, one.task, copy) for copy in range(copies)]
+                drawn = [_drawn(DISTRIBUTION, seed, one.task, copy) for copy in range(copies)]
                 assert outcome.values[one.task] == drawn[one.copy] <= outcome.ends[one.task]
                 least.append(min(drawn))
                 won.append(drawn[one.copy])
@@ -136,19 +140,19 @@ def test_the_measured_tail_is_the_predicted_one() -> None:
     # No task ends sooner than the least of three copies. How much later it ends depends on the load
     # of the machine, so the tail is compared from above by the durations drawn.
     sample = np.sort(ends)
-    assert _below(sample, LAW.survival(sample) ** copies) < 1.0
+    assert _below(sample, DISTRIBUTION.survival(sample) ** copies) < 1.0
     exact = np.sort(least)
-    assert _above(exact, LAW.survival(exact) ** copies) < 1.0
+    assert _above(exact, DISTRIBUTION.survival(exact) ** copies) < 1.0
     # The first copy to end wins: those that won last less than single copies would.
     winning = np.sort(won)
-    assert _below(winning, LAW.survival(winning)) > 1.0
+    assert _below(winning, DISTRIBUTION.survival(winning)) > 1.0
 
 
 def test_idle_processes_copy_what_is_late(tmp_path: Path) -> None:
     # The first copy of one task never ends: without another one the bag would not either.
-    law = Pareto.of_mean(1.6, 0.3)
+    distribution = Pareto.of_mean(1.6, 0.3)
     with bag.Workers(bag_functions.late, 3) as workers:
-        outcome = workers.run([(str(tmp_path), 2)] * 4, copies=CopyPlanner(law))
+        outcome = workers.run([(str(tmp_path), 2)] * 4, copies=CopyPlanner(distribution))
     assert outcome.plan.savings is not None
     assert outcome.values[2] > 0
     first = next(one for one in outcome.tries if (one.task, one.copy) == (2, 0))
@@ -179,7 +183,9 @@ def test_what_decides_on_copies_is_compiled_before_a_task_begins() -> None:
     assert done.stdout.split() == ["(0,", "1)"], done.stderr
 
 
-def _drawn(law: Pareto, seed: int, task: int, copy: int) -> float:
+def _drawn(distribution: Pareto, seed: int, task: int, copy: int) -> float:
     import random
 
-    return float(law.inverse_survival(1.0 - random.Random(f"{seed}/{task}/{copy}").random()))
+    return float(
+        distribution.inverse_survival(1.0 - random.Random(f"{seed}/{task}/{copy}").random())
+    )

@@ -183,6 +183,17 @@ def serve(
             help="Maximum memory that the records of a tenant's open jobs take, such as 64MiB.",
         ),
     ] = "64MiB",
+    max_upload_size: Annotated[
+        str,
+        typer.Option(
+            "--max-upload-size",
+            help="Maximum size of the files that a job receives from its submitter.",
+        ),
+    ] = "100MiB",
+    max_uploads: Annotated[
+        str,
+        typer.Option("--max-uploads", help="Maximum size of all such files of a tenant."),
+    ] = "1GiB",
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -232,6 +243,8 @@ def serve(
         keep_days=float(retention) / 86_400,
         max_open_jobs=max_open_jobs,
         max_open_memory=_bytes(max_open_memory, "--max-open-memory"),
+        max_upload_bytes=_bytes(max_upload_size, "--max-upload-size"),
+        max_tenant_upload_bytes=_bytes(max_uploads, "--max-uploads"),
         token_file=token_file,
         families=families,
         users=parse_users(allow_user or []),
@@ -336,6 +349,7 @@ def backup(
         check_backup_target,
         is_store,
     )
+    from shadowprice.service.uploads import FOLDER as UPLOADS
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
@@ -352,6 +366,14 @@ def backup(
     check_output_file(target, lambda _: is_store(target))
     backup_file(source, target)
     record: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}
+    uploads = Path(data) / UPLOADS
+    if uploads.is_dir() and any(uploads.glob("*/*.tar")):
+        stderr().print(
+            f"the copy doesn't contain {uploads}, the files of submitted jobs; a restore into "
+            "another directory needs them",
+            soft_wrap=True,
+            markup=False,
+        )
     if output is Output.JSON:
         print_result(json.dumps(record))
     else:

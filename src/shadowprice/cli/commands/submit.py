@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -33,11 +33,13 @@ from shadowprice.cli.plain_job import (
     command_title,
     with_absolute_deadline,
 )
+from shadowprice.cli.upload import send_directory
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import first_line, lines_after_first
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
+    from shadowprice.rest.uploads import UploadLimits
 
 
 MAX_OUTLOOKS = 3
@@ -198,6 +200,15 @@ def submit(
             rich_help_panel=JOB_OPTIONS,
         ),
     ] = None,
+    upload: Annotated[
+        bool | None,
+        typer.Option(
+            "--upload/--no-upload",
+            help="Send the files of the directory, except those excluded by .gitignore and "
+            ".shadowpriceignore, for the job to run in a copy.",
+            show_default="sent if the service doesn't see the directory, without --workdir",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(
@@ -241,10 +252,11 @@ def submit(
     """Submit a command, a script, or the jobs of files to the live service; show its promises.
 
     A command runs in the current directory, with the variables of the environment that select its
-    programs. A script (its name ends in .sh, or it begins with #!) runs as it is now, even if the
-    file changes later. Its lines #SHADOWPRICE --gpus 2 --time 3h give options, and common #SBATCH
-    lines are understood; options of the command line take precedence. Files can be submitted
-    again: the same name and content is the same job. A refused job isn't an error.
+    programs. If the service doesn't see the directory, it receives its files. A script (its name
+    ends in .sh, or it begins with #!) runs as it is now, even if the file changes later. Its lines
+    #SHADOWPRICE --gpus 2 --time 3h give options, and common #SBATCH lines are understood; options
+    of the command line take precedence. Files can be submitted again: the same name and content is
+    the same job. A refused job isn't an error.
 
     [bold]Examples[/bold]
 
@@ -273,13 +285,19 @@ def submit(
         program, title = words[0], command_title(words)
     plain = PlainJob(
         words, program, title, name, gpus, cpus, memory, time, steps, by, priority, tenant,
-        workdir, tuple(env or ()), retries, user,
+        workdir, tuple(env or ()), retries, user, upload,
     )  # fmt: skip
     _check_call(files or [], only, plain, command=COMMAND in ctx.meta)
     submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
     with connected(server) as client:
-        entries = _entries(files, only) if files else [Entry("", _record(plain, client, script))]
+
+        def send(directory: Path, limits: UploadLimits) -> str | None:
+            return send_directory(client, directory, limits, tenant, quiet=quiet, dry_run=dry_run)
+
+        entries = (
+            _entries(files, only) if files else [Entry("", _record(plain, client, send, script))]
+        )
         if dry_run:
             _print_quotes(client, entries, output, outlook=True)
             raise typer.Exit
@@ -349,10 +367,15 @@ def _print_problems(
         stderr().print(text, soft_wrap=True, markup=False)
 
 
-def _record(plain: PlainJob, client: Client, script: BatchScript | None) -> Mapping[str, Any]:
+def _record(
+    plain: PlainJob,
+    client: Client,
+    send: Callable[[Path, UploadLimits], str | None],
+    script: BatchScript | None,
+) -> Mapping[str, Any]:
     """Return the record of a command; errors of options have their location in the script."""
     try:
-        return plain.record(client)
+        return plain.record(client, send)
     except InputError as error:
         # The last line of an option is the one in force.
         lines = {} if script is None else {entry.name: entry.location for entry in script.options}

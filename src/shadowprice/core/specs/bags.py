@@ -1,4 +1,4 @@
-"""The models of bags of tasks: tasks with their laws, and a deadline."""
+"""The models of bags of tasks: tasks with their distributions, and a deadline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
 from shadowprice.core.bag import Bag, BagTaskGroup
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs.distributions import DistributionContext, DurationDistributionSpec
 from shadowprice.core.specs.fields import Spec, max_value
-from shadowprice.core.specs.laws import DistributionContext, DurationDistributionSpec
 
 
 class TaskSpec(Spec):
-    """Tasks of a bag that follow one law."""
+    """Tasks of a bag that follow one distribution."""
 
     count: Annotated[PositiveInt, max_value(bounds.TASKS)] = 1
     duration: DurationDistributionSpec
@@ -41,7 +41,7 @@ def resolve_bag(
     miss_probability : float
         How often it may be missed.
     reading : Reading
-        The length of a slot, and where laws that were measured are found.
+        The length of a slot, and where distributions that were measured are found.
     before : Fraction
         Slots from the submission to the beginning of the arrival slot.
 
@@ -54,7 +54,7 @@ def resolve_bag(
     groups, faults = [], []
     for position, task in enumerate(tasks):
         try:
-            groups.append(BagTaskGroup(task.count, task.duration.law(reading)))
+            groups.append(BagTaskGroup(task.count, task.duration.distribution(reading)))
         except InputError as error:
             place = f"tasks[{position}].duration"
             faults += [
@@ -68,13 +68,13 @@ def resolve_bag(
     slots = deadline.in_slots(slot) - (before if deadline.on_clock else 0)
     seconds = float(slots * slot)
     for position, group in enumerate(groups):
-        if group.law.shortest >= seconds:
+        if group.distribution.shortest >= seconds:
             raise InputError(
                 Fault(
                     "deadline",
                     f"the {seconds:g}s that it leaves from the beginning of the arrival slot are "
                     f"not longer than the shortest possible duration of tasks[{position}], "
-                    f"{group.law.shortest:g}s: no number of copies helps",
+                    f"{group.distribution.shortest:g}s: no number of copies helps",
                     "allow a later deadline",
                 )
             )

@@ -13,7 +13,7 @@ from pydantic import (
 from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.errors import Fault
-from shadowprice.core.specs.laws import DISTRIBUTION_KINDS
+from shadowprice.core.specs.distributions import DISTRIBUTION_KINDS
 from shadowprice.core.wording import MAX_DISPLAY_CHARS, closest_match, quote_for_display
 
 Model = TypeVar("Model", bound=BaseModel)

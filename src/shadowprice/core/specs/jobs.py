@@ -30,6 +30,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job, StepModel, build_bag_job, build_job
 from shadowprice.core.moments import SECOND, check_moment, parse_moment_ahead
 from shadowprice.core.specs.bags import TaskSpec, resolve_bag
+from shadowprice.core.specs.distributions import DistributionContext, EmpiricalLoader
 from shadowprice.core.specs.fields import (
     AmountField,
     AmountsField,
@@ -44,7 +45,6 @@ from shadowprice.core.specs.fields import (
     positive,
     to_integer_amounts,
 )
-from shadowprice.core.specs.laws import DistributionContext, EmpiricalLoader
 from shadowprice.core.specs.run import RunSpec
 from shadowprice.core.specs.utilities import (
     PRIORITY_LEVELS,
@@ -316,7 +316,7 @@ class JobSpec(Spec):
         cluster : Cluster
             The servers.
         measured : callable, optional
-            Returns the law of durations measured in a file; without it such a law is refused.
+            Returns the distribution of durations measured in a file; without it, files are refused.
         submitted : int, optional
             Submission time in nanoseconds since 1970; None in a simulation, which has no calendar.
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, WithJsonSchema, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
@@ -25,6 +32,7 @@ from shadowprice.core.wording import quote_for_display
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SHELL: Final = ("/bin/sh", "-c")
 
 
@@ -63,6 +71,7 @@ class RunSpec(Spec):
     user: str | None = None
     image: Annotated[str, max_length(bounds.PATH)] | None = None
     pod: PodSpec | None = None
+    upload: str | None = None
 
     @field_validator("command", mode="before")
     @classmethod
@@ -122,6 +131,21 @@ class RunSpec(Spec):
                 f"{quote_for_display(value)} is no image; write for example registry/name:tag"
             )
         return value
+
+    @field_validator("upload")
+    @classmethod
+    def _is_a_digest(cls, value: str | None) -> str | None:
+        if value is not None and not _DIGEST.fullmatch(value):
+            raise ValueError(
+                f"{quote_for_display(value)} is not a SHA-256 digest; submit --upload sends files"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_directory(self) -> Self:
+        if self.upload is not None and self.workdir is not None:
+            raise ValueError("workdir has no effect with upload; remove one of them")
+        return self
 
     def resolve(self, slot_seconds: Fraction) -> Program:
         """Return the program for executors.

@@ -29,6 +29,9 @@ class ExecutorCapabilities:
         Whether jobs run as users other than the service's.
     observes : bool
         Whether `observe` also returns jobs that other schedulers started.
+    takes_uploads : bool
+        Whether `GenerationSpec.archive` is unpacked into the job's directory. Other executors get
+        no archive.
     """
 
     discovers_servers: bool = False
@@ -36,6 +39,7 @@ class ExecutorCapabilities:
     progress_files: bool = False
     isolates_users: bool = False
     observes: bool = False
+    takes_uploads: bool = False
 
 
 @runtime_checkable

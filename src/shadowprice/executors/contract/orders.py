@@ -56,6 +56,9 @@ class GenerationSpec:
         Identifies this command across stores that reuse its number; empty if unknown.
     name : str
         Name of the job for its processes; empty if it is the key.
+    archive : str
+        Absolute path of an archive (`uploads.archive`) that fills the job's own directory before
+        its first generation; empty for none. ``program.directory`` is empty then.
     """
 
     command: int
@@ -74,6 +77,7 @@ class GenerationSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     identity: str = ""
     name: str = ""
+    archive: str = ""
 
     @property
     def workers(self) -> int:
@@ -104,6 +108,7 @@ class GenerationSpec:
             "labels": dict(self.labels),
             "identity": self.identity,
             "name": self.name,
+            "archive": self.archive,
         }
 
     @classmethod

@@ -65,7 +65,10 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
             self.entries[job, number] = entry
 
     async def start(
-        self, spec: GenerationSpec, prepare: Callable[[GenerationT], tuple[dict[str, Any], str]]
+        self,
+        spec: GenerationSpec,
+        prepare: Callable[[GenerationT], tuple[dict[str, Any], str]],
+        unpack: Callable[[], str] = lambda: "",
     ) -> tuple[Receipt, GenerationT | None, str]:
         """Accept a start command; the caller holds the job's lock.
 
@@ -73,6 +76,9 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         ----------
         prepare : callable
             Returns an entry's plan, and a reason if the generation is refused.
+        unpack : callable
+            Fills the job's directory, in a thread, before ``prepare``; returns a reason if the
+            generation is refused.
 
         Returns
         -------
@@ -95,7 +101,9 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
                 return receipt, None, ""
             entry = self._make(*key, self.store.generation(*key))
             entry.placement = spec.placement
-            plan, refusal = prepare(entry)
+            refusal = await asyncio.to_thread(unpack) if spec.archive else ""
+            # No `await` from here to the entry: the devices of its plan are allocated by it.
+            plan, refusal = prepare(entry) if not refusal else ({}, refusal)
             entry.take_plan(plan)
             self.entries[key] = entry
             try:

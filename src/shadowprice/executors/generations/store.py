@@ -221,6 +221,6 @@ class GenerationStore:
         sync_directory(directory)
         for number in numbers:
             (self._live / f"{directory.name}.{number}").unlink(missing_ok=True)
-        for name in ("generations", "checkpoints", "work"):
+        for name in ("generations", "checkpoints", "work", "work.new"):
             shutil.rmtree(directory / name, ignore_errors=True)
         return True

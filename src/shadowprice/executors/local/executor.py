@@ -31,7 +31,7 @@ from shadowprice.executors.contract import (
     ServerInfo,
 )
 from shadowprice.executors.generations.desk import DiskGenerationRegistry
-from shadowprice.executors.generations.disk import FileLock
+from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
@@ -45,6 +45,7 @@ from shadowprice.executors.generations.generation import (
 )
 from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.placing import PlacementError, validate_spec
+from shadowprice.executors.generations.unpacking import unpack_files
 from shadowprice.executors.local import planning
 from shadowprice.executors.local.machine import MachineAllocator
 from shadowprice.executors.local.observing import observe_jobs
@@ -97,7 +98,10 @@ class LocalExecutor:
     def capabilities(self) -> ExecutorCapabilities:
         """Features of this executor; only root can isolate users."""
         return ExecutorCapabilities(
-            progress_files=True, observes=True, isolates_users=os.geteuid() == 0
+            progress_files=True,
+            observes=True,
+            isolates_users=os.geteuid() == 0,
+            takes_uploads=True,
         )
 
     @property
@@ -195,12 +199,30 @@ class LocalExecutor:
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._desk.one_at_a_time(spec.job):
-            receipt, entry, refusal = await self._desk.start(spec, partial(self._prepare, spec))
+            receipt, entry, refusal = await self._desk.start(
+                spec, partial(self._prepare, spec), partial(self._unpack, spec)
+            )
             if entry is not None:
                 if not refusal:
                     await asyncio.to_thread(self._launch, entry)
                 await self._look(entry)
             return receipt
+
+    def _unpack(self, spec: GenerationSpec) -> str:
+        """Fill the job's directory; return a reason if that fails."""
+        try:
+            if spec.program.user:
+                user = user_credentials(spec.program.user)
+                self._users.make(key_digest(spec.job), user)
+                own, owner = self._users.job(key_digest(spec.job)), (user["uid"], user["gid"])
+                return unpack_files(spec.archive, own / "work", owner)
+            own = self._desk.store.job(spec.job)
+            make_private(own)
+        except PlacementError as error:
+            return str(error)
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        return unpack_files(spec.archive, own / "work")
 
     def _prepare(
         self, spec: GenerationSpec, entry: TrackedGeneration

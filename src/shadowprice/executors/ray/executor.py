@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from shadowprice.executors.generations.disk import FileLock, create_file, make_p
 from shadowprice.executors.generations.generation import RUNNING
 from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.pieces import MAX_CHUNK_BYTES
+from shadowprice.executors.generations.unpacking import unpack_files
 from shadowprice.executors.ray.bundle import digest, source_files
 from shadowprice.executors.ray.driving import RayGenerationController
 from shadowprice.executors.ray.entry import RayGeneration
@@ -116,7 +118,10 @@ class RayExecutor:
     def capabilities(self) -> ExecutorCapabilities:
         """Features of this executor."""
         return ExecutorCapabilities(
-            discovers_servers=True, several_machines=True, progress_files=True
+            discovers_servers=True,
+            several_machines=True,
+            progress_files=True,
+            takes_uploads=True,
         )
 
     @property
@@ -256,13 +261,23 @@ class RayExecutor:
             if self.link is None or not self.link.up:
                 raise ExecutorError("not connected to Ray")
             receipt, entry, refusal = await self._desk.start(
-                spec, lambda _: build_launch_plan(spec, self.nodes, self._desk.deals)
+                spec,
+                lambda _: build_launch_plan(spec, self.nodes, self._desk.deals),
+                partial(self._unpack, spec),
             )
             if entry is not None:
                 await self.look(entry)
                 if not refusal and not entry.over:
                     self._drive(entry)
             return receipt
+
+    def _unpack(self, spec: GenerationSpec) -> str:
+        """Fill the job's directory, which all nodes see; return a reason if that fails."""
+        try:
+            make_private(self.folder(spec.job))
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        return unpack_files(spec.archive, self.folder(spec.job) / "work")
 
     def _drive(self, entry: RayGeneration) -> None:
         entry.driving = self.background.spawn(

@@ -69,14 +69,18 @@ Make = Callable[[float, int], WaveJobs]
 def measure_load(settings: ExperimentSettings) -> Tables:
     """Run generated jobs of 30 tasks of 10 s on average, with sizes spread fourfold."""
 
-    def maker(law: Distribution) -> Make:
+    def maker(distribution: Distribution) -> Make:
         return lambda load, seed: poisson_jobs(
-            [TaskGroup(30, law)],
+            [TaskGroup(30, distribution)],
             machines=MACHINES, load=load, jobs=150 if settings.quick else 800, seed=seed,
             spread=2.0, most=2,
         )  # fmt: skip
 
-    return {"load": _over_load(settings, {name: maker(law) for name, law in DISTRIBUTIONS.items()})}
+    return {
+        "load": _over_load(
+            settings, {name: maker(distribution) for name, distribution in DISTRIBUTIONS.items()}
+        )
+    }
 
 
 def measure_workers(settings: ExperimentSettings) -> Tables:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-LAW: Final = Pareto.of_mean(1.8, 0.18)
+DISTRIBUTION: Final = Pareto.of_mean(1.8, 0.18)
 TASKS: Final = 8
 PROCESSES: Final = 32
 DEADLINE: Final = 0.45
@@ -46,8 +46,8 @@ def measure_processes(settings: ExperimentSettings) -> Tables:
             for number in range(bags):
                 settings.progress(index * bags + number, len(PLANS) * bags, name)
                 outcome = workers.run(
-                    [Wait(LAW, settings.seed * 1_000_003 + number)] * TASKS,
-                    copies=CopyPlanner(LAW, MISS, copies), deadline=DEADLINE,
+                    [Wait(DISTRIBUTION, settings.seed * 1_000_003 + number)] * TASKS,
+                    copies=CopyPlanner(DISTRIBUTION, MISS, copies), deadline=DEADLINE,
                 )  # fmt: skip
                 outcomes.append(outcome)
                 machine_seconds = outcome.machine_seconds
@@ -86,7 +86,7 @@ def predicted_misses(seconds: NDArray[np.float64], copies: list[int]) -> NDArray
 
     ``copies`` has the copies of each task of the bag.
     """
-    late = LAW.survival(seconds)[:, None] ** np.asarray(copies)
+    late = DISTRIBUTION.survival(seconds)[:, None] ** np.asarray(copies)
     return np.asarray(1.0 - np.prod(1.0 - late, axis=1))
 
 
@@ -102,14 +102,14 @@ def band(samples: int) -> float:
 def draw_processes(tables: Tables, figure: Figure) -> None:
     """Draw how often bags, and single tasks, take longer than a time."""
     left, right = figure.subplots(1, 2)
-    times = np.geomspace(LAW.shortest, 20.0, 400)
+    times = np.geomspace(DISTRIBUTION.shortest, 20.0, 400)
     for name, _, colour in PLANS:
         rows = tables["tasks"].filter(pl.col("plan") == name)
         copies = rows["copies"][:TASKS].to_list()
         bag_seconds = tables["bags"].filter(pl.col("plan") == name)["seconds"].sort().to_numpy()
         _tail(left, bag_seconds, times, predicted_misses(times, copies), colour, name)
         task_seconds = rows["seconds"].sort().to_numpy()
-        late = np.mean(LAW.survival(times)[:, None] ** np.asarray(copies), axis=1)
+        late = np.mean(DISTRIBUTION.survival(times)[:, None] ** np.asarray(copies), axis=1)
         _tail(right, task_seconds, times, late, colour, name)
     for axes, title in ((left, "Bags of 8 tasks"), (right, "Single tasks")):
         axes.axvline(DEADLINE, color=PALETTE[6], linewidth=1.0, linestyle=":")

@@ -17,18 +17,18 @@ LEAST_LOG = -35.0
 """Minimum of ln S; a task that reaches it is assumed never to end by itself."""
 
 
-class Laws(NamedTuple):
+class DistributionTables(NamedTuple):
     """Distributions of durations at unit scale.
 
     Attributes
     ----------
-    tables : ndarray of float64, shape (laws, knots)
+    tables : ndarray of float64, shape (distributions, knots)
         ln S at knots in ln t.
-    begins, steps : ndarray of float64, shape (laws,)
+    begins, steps : ndarray of float64, shape (distributions,)
         First knot and distance of knots.
-    means : ndarray of float64, shape (laws,)
+    means : ndarray of float64, shape (distributions,)
         Mean durations.
-    paying : ndarray of float64, shape (laws,)
+    paying : ndarray of float64, shape (distributions,)
         Age from which a copy costs no machine time.
     """
 
@@ -44,7 +44,7 @@ class Tasks(NamedTuple):
 
     Attributes
     ----------
-    law, scale : ndarray of int64 and of float64, shape (tasks,)
+    distribution, scale : ndarray of int64 and of float64, shape (tasks,)
         Distribution of each task's duration, and its factor.
     done : ndarray of bool, shape (tasks,)
         Whether each has ended.
@@ -54,7 +54,7 @@ class Tasks(NamedTuple):
         Start of each copy; ``most`` is their maximum number.
     """
 
-    law: Integers
+    distribution: Integers
     scale: Floats
     done: NDArray[np.bool_]
     copies: Integers
@@ -93,7 +93,7 @@ def assess(
     whole: bool,
     now: float,
     tasks: Tasks,
-    laws: Laws,
+    distributions: DistributionTables,
     unit: Floats,
     gains: Gains,
 ) -> None:
@@ -115,14 +115,14 @@ def assess(
     task of the job has run. The job's tasks from ``low`` to ``high`` have started, and ``whole``
     says whether those are all of them.
     """
-    law, scale, done, copies, begun = tasks
-    tables, begins, steps, means, paying = laws
+    distribution, scale, done, copies, begun = tasks
+    tables, begins, steps, means, paying = distributions
     most = begun.shape[1]
     points = unit.shape[0]
     reach = 0.0
     for task in range(low, high):
         if not done[task]:
-            mean = means[law[task]] * scale[task]
+            mean = means[distribution[task]] * scale[task]
             reach = max(reach, mean + now - begun[task, 0])
     rest = np.empty((high - low, points))
     without = np.empty((high - low, points))
@@ -131,12 +131,14 @@ def assess(
         if done[task]:
             continue
         row = task - low
-        table = tables[law[task]]
-        begin, step = begins[law[task]], steps[law[task]]
+        table = tables[distribution[task]]
+        begin, step = begins[distribution[task]], steps[distribution[task]]
         size = scale[task]
         wait = np.inf
         if copies[task] < most:
-            wait = max(paying[law[task]] * size - (now - begun[task, copies[task] - 1]), 0.0)
+            wait = max(
+                paying[distribution[task]] * size - (now - begun[task, copies[task] - 1]), 0.0
+            )
         settled = 0.0
         for c in range(copies[task]):
             settled += log_survival(table, begin, step, (now - begun[task, c]) / size)
@@ -154,11 +156,11 @@ def assess(
         if done[task] or copies[task] >= most:
             continue
         row = task - low
-        table = tables[law[task]]
-        begin, step = begins[law[task]], steps[law[task]]
+        table = tables[distribution[task]]
+        begin, step = begins[distribution[task]], steps[distribution[task]]
         size = scale[task]
         count = float(copies[task])
-        wait = paying[law[task]] * size - (now - begun[task, copies[task] - 1])
+        wait = paying[distribution[task]] * size - (now - begun[task, copies[task] - 1])
         longer, sooner = 0.0, 0.0
         before_longer, before_sooner = 1.0, 0.0
         for g in range(1, points):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.cloning.saving import Gains, Laws, Tasks, assess
+from shadowprice.kernels.cloning.saving import DistributionTables, Gains, Tasks, assess
 from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
@@ -175,7 +175,7 @@ def _set_out(machines: int, jobs: Crowd, tasks: Tasks) -> _Course:
     size = tasks.begun.shape[0] * tasks.begun.shape[1]
     return _Course(
         counts,
-        np.full(len(tasks.law), np.inf),
+        np.full(len(tasks.distribution), np.inf),
         jobs.first[:-1].copy(),
         jobs.first[1:] - jobs.first[:-1],
         np.empty(many, dtype=np.int64),
@@ -227,7 +227,9 @@ def _end(
 
 
 @inlined
-def _arrive(offered: float, jobs: Crowd, tasks: Tasks, laws: Laws, course: _Course) -> float:
+def _arrive(
+    offered: float, jobs: Crowd, tasks: Tasks, distributions: DistributionTables, course: _Course
+) -> float:
     """Add the next job to the queue; return the work that has arrived, in seconds."""
     counts, queue, order = course.counts, course.queue, jobs.order
     job = counts[ARRIVED]
@@ -240,7 +242,7 @@ def _arrive(offered: float, jobs: Crowd, tasks: Tasks, laws: Laws, course: _Cour
     counts[ACTIVE] += 1
     counts[WAITING] += 1
     for task in range(jobs.first[job], jobs.first[job + 1]):
-        offered += laws.means[tasks.law[task]] * tasks.scale[task]
+        offered += distributions.means[tasks.distribution[task]] * tasks.scale[task]
     return offered
 
 
@@ -250,7 +252,7 @@ def _look_at(
     now: float,
     jobs: Crowd,
     tasks: Tasks,
-    laws: Laws,
+    distributions: DistributionTables,
     unit: Floats,
     course: _Course,
     gains: Gains,
@@ -258,7 +260,7 @@ def _look_at(
     """Evaluate copies of the tasks of a job that have started."""
     course.assessed[job] = now
     low, high = jobs.first[job], course.upcoming[job]
-    assess(low, high, high == jobs.first[job + 1], now, tasks, laws, unit, gains)
+    assess(low, high, high == jobs.first[job + 1], now, tasks, distributions, unit, gains)
 
 
 @inlined
@@ -337,7 +339,7 @@ def run_waves(
     rule: Rule,
     jobs: Crowd,
     tasks: Tasks,
-    laws: Laws,
+    distributions: DistributionTables,
     unit: Floats,
     out: Outcome,
 ) -> float:
@@ -349,7 +351,7 @@ def run_waves(
         M single-slot machines.
     tasks : Tasks
         Their tasks, none started; written.
-    laws : Laws
+    distributions : DistributionTables
         Distributions that rules may use.
     unit : ndarray, shape (points,)
         Grid of `assess`, from 0 up.
@@ -358,7 +360,7 @@ def run_waves(
     """
     course = _set_out(machines, jobs, tasks)
     counts = course.counts
-    gains = Gains(np.zeros(len(tasks.law)), np.zeros(len(tasks.law)))
+    gains = Gains(np.zeros(len(tasks.distribution)), np.zeros(len(tasks.distribution)))
     offered, wasted, tick = 0.0, 0.0, np.inf
     while counts[LEFT] > 0:
         end = _next_end(course)
@@ -370,7 +372,7 @@ def run_waves(
         if end == now:
             wasted = _end(now, wasted, jobs, tasks, course, out)
         elif arrive == now:
-            offered = _arrive(offered, jobs, tasks, laws, course)
+            offered = _arrive(offered, jobs, tasks, distributions, course)
         price = rule.machine_price
         if rule.kind == BY_SAVING and counts[FREE] > 0:
             # A machine second delays by 1 / M each job that waits, and each that arrives before
@@ -382,7 +384,7 @@ def run_waves(
                 job = course.queue[q]
                 begun = course.upcoming[job] > jobs.first[job]
                 if begun and now - course.assessed[job] >= rule.look:
-                    _look_at(job, now, jobs, tasks, laws, unit, course, gains)
+                    _look_at(job, now, jobs, tasks, distributions, unit, course, gains)
         while counts[FREE] > 0:
             chosen, copy = -1, True
             if rule.kind == EVERY_TASK:
@@ -396,7 +398,7 @@ def run_waves(
                 break
             _begin(chosen, copy, now, jobs, tasks, course, out)
             if rule.kind == BY_SAVING:
-                _look_at(jobs.owner[chosen], now, jobs, tasks, laws, unit, course, gains)
+                _look_at(jobs.owner[chosen], now, jobs, tasks, distributions, unit, course, gains)
         if 0 < counts[FREE] < machines and rule.kind >= LATE_TASKS:
             tick = now + rule.look
     return wasted

@@ -125,7 +125,7 @@ class Parts(NamedTuple):
     up_s: NDArray[np.float64]
 
 
-class Law(NamedTuple):
+class TotalDistribution(NamedTuple):
     """Distribution of the totals of the first machines, if all outcomes fit.
 
     Attributes
@@ -167,7 +167,7 @@ def _parts(gain: float, relaxed_w: NDArray[np.float64], relaxed_s: NDArray[np.fl
 
 
 @inlined
-def _law(slot: Slot, parts: Parts) -> Law:
+def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
     """Convolve the outcomes of machines that fit."""
     up_w, up_s = parts.up_w, parts.up_s
     n = len(parts.machine)
@@ -198,7 +198,7 @@ def _law(slot: Slot, parts: Parts) -> Law:
                         totals[i + 1, x + a, y + b] += weight * totals[i, x, y]
         top_a += more_a
         top_b += more_b
-    return Law(totals, chance)
+    return TotalDistribution(totals, chance)
 
 
 @inlined
@@ -210,7 +210,7 @@ def _feasible(wanted: Wanted, workers: int, servers: int) -> bool:
 @inlined
 def _draw(
     parts: Parts,
-    law: Law,
+    distribution: TotalDistribution,
     end_a: int,
     end_b: int,
     stream: np.uint64,
@@ -218,7 +218,7 @@ def _draw(
     out_s: NDArray[np.int64],
 ) -> None:
     """Draw each machine's outcome, from the last to the first, given their totals."""
-    totals, chance = law.totals, law.chance
+    totals, chance = distribution.totals, distribution.chance
     out_w[:] = 0
     out_s[:] = 0
     for i in range(len(parts.machine) - 1, -1, -1):
@@ -279,8 +279,8 @@ def round_feasibly(
         or sum_s + (parts.up_s > 0.0).sum() < wanted.servers
     ):
         return 0, 0.0
-    law = _law(slot, parts)
-    last = law.totals[len(parts.machine)]
+    distribution = _total_distribution(slot, parts)
+    last = distribution.totals[len(parts.machine)]
     probability = 0.0
     for a in range(last.shape[0]):
         for b in range(last.shape[1]):
@@ -304,5 +304,5 @@ def round_feasibly(
                 if last[a, b] > 0.0 and left >= 0.0:
                     end_a, end_b = a, b
                 left -= last[a, b]
-    _draw(parts, law, end_a, end_b, stream, out_w, out_s)
+    _draw(parts, distribution, end_a, end_b, stream, out_w, out_s)
     return int(rounds), probability

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag, TaskCopies
+from shadowprice.distributions.named import build_distribution
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.kernels.cloning.continuous import fewest_copies
-from shadowprice.laws.named import law_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -108,11 +108,15 @@ class BagPlanner:
     def __post_init__(self) -> None:
         self._groups = [g for g, count in enumerate(self.left) if count]
         self._count = np.array([self.left[g] for g in self._groups], dtype=np.int64)
-        self._laws = [law_of(self.bag.groups[g].law) for g in self._groups]
+        self._distributions = [
+            build_distribution(self.bag.groups[g].distribution) for g in self._groups
+        ]
         self._tasks = int(self._count.sum())
         slots = len(self.utility)
         times = np.arange(slots, dtype=np.float64) * self.bag.slot_seconds
-        self._log_survival = np.stack([law.log_survival(times) for law in self._laws])
+        self._log_survival = np.stack(
+            [distribution.log_survival(times) for distribution in self._distributions]
+        )
         self._log_survival[:, 0] = 0.0
         self._open = np.isfinite(self.cost).sum(axis=1) - 1
         seen: dict[bytes, int] = {}
@@ -182,7 +186,9 @@ class BagPlanner:
         cached = self._needs.get(time)
         if cached is None:
             seconds = time * self.bag.slot_seconds
-            decay = np.array([-float(law.log_survival(seconds)) for law in self._laws])
+            decay = np.array(
+                [-float(distribution.log_survival(seconds)) for distribution in self._distributions]
+            )
             decay = np.minimum(decay, _LARGEST_DECAY)
             copies = np.ones(len(decay), dtype=np.int64)
             used, extra = 0, -1

@@ -10,7 +10,7 @@ from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint, Task
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
-from shadowprice.laws.named import law_of
+from shadowprice.distributions.named import build_distribution
 from shadowprice.policies.bags.planner import RESERVE_SHARE
 
 
@@ -52,7 +52,7 @@ def refuse_infeasible_deadline(
     elapsed = slot - job.arrival
     time = min(float(slot_count), bag.deadline - elapsed) * bag.slot_seconds
     groups = [
-        TaskGroup(count, law_of(group.law))
+        TaskGroup(count, build_distribution(group.distribution))
         for count, group in zip(remaining, bag.groups, strict=True)
         if count
     ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.time_limit import Deadline
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.offline.cuts import Cut, CutPool, pools
 from shadowprice.policies.offline.problem import JobRequest, Problem
@@ -29,14 +29,14 @@ reported bounded programs as unbounded.
 class SlotKnowledge:
     """Inequalities by slot, and the slots that are modelled server by server."""
 
-    def __init__(self, problem: Problem, deadline: Deadline) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.by_server: set[int] = set()
         by_capacity: dict[bytes, list[CutPool]] = {}
         self.pools: list[list[CutPool]] = []
         for slot in range(problem.slots):
             key = problem.free[slot].tobytes()
             if key not in by_capacity:
-                by_capacity[key] = pools(problem, slot, deadline)
+                by_capacity[key] = pools(problem, slot)
             self.pools.append(by_capacity[key])
 
 
@@ -50,7 +50,7 @@ class Model:
     known : SlotKnowledge
         Slots to model server by server.
     must_complete : bool
-        Whether every job with completion slots has to complete.
+        Whether every job with completion slots has to complete. Each has one such slot then.
 
     Attributes
     ----------
@@ -78,6 +78,8 @@ class Model:
             self._limit_pools(slot, users)
             if slot in known.by_server:
                 add_servers(self.program, problem, slot, users)
+        if must_complete:
+            self._order_equal_slots(by_slot)
 
     def workers(self, values: Floats) -> Integers:
         """Return the workers of each job in each slot, shape (jobs, slots)."""
@@ -151,6 +153,16 @@ class Model:
                 [gain * scale for _, gain in prefix] + [-required * scale] * len(before),
                 lower=0,
             )
+
+    def _order_equal_slots(self, by_slot: dict[int, list[tuple[int, Totals]]]) -> None:
+        """Let a job's workers not increase over equal slots, because these can be exchanged."""
+        free = self._problem.free
+        for slot, following in pairwise(sorted(by_slot)):
+            users, later = dict(by_slot[slot]), dict(by_slot[following])
+            if users.keys() == later.keys() and np.array_equal(free[slot], free[following]):
+                job = max(users, key=lambda index: users[index].maximum)
+                terms = [(column, -count) for column, count in users[job].workers]
+                add_limit(self.program, terms + later[job].workers, 0)
 
     def _limit_pools(self, slot: int, users: list[tuple[int, Totals]]) -> None:
         """Limit a slot's demands by the total capacity of the servers that may carry them."""

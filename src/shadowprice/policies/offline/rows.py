@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -58,10 +59,32 @@ def _add_number(
     n = program.column(upper=maximum)
     if job.ps is None:
         return Totals([(n, 1)], [], [(n, 1)], maximum)
-    # (6): z B >= n b; (7) follows, as b <= B.
+    # (6): z B >= n b; (7) follows, as b <= B. Its integral points (z, n) lie below the rows.
     z = program.column(upper=job.ps_needed(maximum))
-    program.row([z, n], [1.0, -job.worker_bandwidth / job.ps_bandwidth], lower=0)
+    corners = _upper_hull(
+        [
+            (count, min(maximum, count * job.ps_bandwidth // job.worker_bandwidth))
+            for count in range(job.ps_needed(maximum) + 1)
+        ]
+    )
+    for (z0, n0), (z1, n1) in pairwise(corners):
+        add_limit(program, [(n, z1 - z0), (z, n0 - n1)], (z1 - z0) * n0 - (n1 - n0) * z0)
+    if len(corners) <= job.ps_needed(maximum):  # an integral point below the rows breaks (6)
+        program.row([z, n], [1.0, -job.worker_bandwidth / job.ps_bandwidth], lower=0)
     return Totals([(n, 1)], [(z, 1)], [(n, 1)], maximum)
+
+
+def _upper_hull(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the corners of the least concave function above points of ascending x."""
+    corners: list[tuple[int, int]] = []
+    for x, y in points:
+        while len(corners) > 1:
+            (x0, y0), (x1, y1) = corners[-2:]
+            if (y1 - y0) * (x - x0) > (y - y0) * (x1 - x0):
+                break
+            corners.pop()
+        corners.append((x, y))
+    return corners
 
 
 def _add_choices(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import Final
 
 import numpy as np
@@ -22,8 +21,8 @@ Floats = NDArray[np.float64]
 INTEGRAL: Final = 1e-6
 """Distance from an integer below which a share of a completion counts as integral."""
 
-WHOLE_NODES: Final = 300
-"""Nodes for which the solver searches the whole program, before the search of this module."""
+DELAY_SHARE: Final = 0.25
+"""Share of the utility above the best known by which completions are delayed before a trial."""
 
 VIOLATED: Final = 1e-4
 """Excess over the limit of an inequality per its largest weight, above which it is added."""
@@ -44,22 +43,15 @@ class _Window:
 _Windows = tuple[_Window, ...]
 
 
-class _Trial(Enum):
-    """Result of looking for numbers of workers that complete jobs by given slots."""
-
-    FOUND = auto()
-    IMPOSSIBLE = auto()
-    UNDECIDED = auto()
-
-
 class CompletionSearch:
     """Search for the completion slots of all jobs.
 
     A node allows each job a range of completion slots. Its bound is the relaxation's, which starts
     from the basis of the node before and keeps every inequality. If a relaxation completes a job
     partly by slot c, one child completes it by c, and the other later or never. If it completes
-    every job wholly or not at all, numbers of workers are looked for that do so. If there are none,
-    a row excludes that all these jobs complete by their slots.
+    every job wholly or not at all, numbers of workers are looked for that do so, or that do so
+    somewhat later (`_delay`). If there are none, a row excludes that all these jobs complete by
+    these slots.
 
     Parameters
     ----------
@@ -79,7 +71,7 @@ class CompletionSearch:
         self._best = best
         self._deadline = deadline
         self._gap = gap
-        self._known = SlotKnowledge(problem, deadline)
+        self._known = SlotKnowledge(problem)
         self._model = Model(problem, self._known)
         self._relaxation = IncrementalProgram(self._model.program, deadline, relaxed=True)
         self._added: set[tuple[int, int, int]] = set()
@@ -141,17 +133,13 @@ class CompletionSearch:
                 return bound, children
             if self._separate(result.values):
                 continue
-            completions = self._completions(result.values)
-            match self._try(completions):
-                case _Trial.FOUND:
-                    return None
-                case _Trial.IMPOSSIBLE:
-                    self._exclude(completions)
-                case _Trial.UNDECIDED:
-                    if self._deadline.passed:
-                        return bound, [windows]
-                    self._close(bound)
-                    return None
+            completions = self._delay(self._completions(result.values))
+            utility = self._best.utility
+            if self._is_impossible(completions):
+                self._exclude(completions)
+            elif self._best.utility <= utility and not self._deadline.passed:
+                self._close(bound)
+                return None
             if self._deadline.passed:
                 return bound, [windows]
 
@@ -196,55 +184,19 @@ class CompletionSearch:
         """Add the inequalities that the relaxation violates; return an upper bound."""
         requests = self._problem.requests
         bound = float(sum(job.completions[0][1] for job in requests if job.completions))
-        for roles_only in (True, False):
-            while True:
-                result = self._relaxation.solve()
-                if not result.optimal:
-                    return bound
-                bound = min(bound, result.bound)
-                if self.is_enough(bound):
-                    return bound
-                if not self._separate(result.values, roles_only=roles_only):
-                    break
-            if roles_only:
-                bound = min(bound, self._search_whole())
-        return bound
-
-    def _search_whole(self) -> float:
-        """Give the whole program to the solver for a few nodes; return an upper bound.
-
-        That proves easy instances faster, and finds good schedules for the others.
-        """
-        bound = np.inf
-        while not self._deadline.passed:
-            model = Model(self._problem, self._known)
-            model.add_cuts(self._known)
-            result = model.program.solve(
-                time_limit=self._deadline.remaining,
-                clock=self._deadline.clock,
-                node_limit=WHOLE_NODES,
-                gap=self._gap,
-            )
+        while True:
+            result = self._relaxation.solve()
+            if not result.optimal:
+                return bound
             bound = min(bound, result.bound)
-            if not result.feasible:
+            if self.is_enough(bound) or not self._separate(result.values):
                 return bound
-            unpacked = self._best.offer(model.workers(result.values))
-            if not unpacked or self.is_enough(bound) or not result.optimal:
-                return bound
-            if not self._tighten(model, result.values, unpacked):
-                return bound
-        return bound
 
-    def _separate(self, values: Floats, *, roles_only: bool = False) -> bool:
-        """Add inequalities that a relaxation violates; return whether there are any.
-
-        A slot's later pools, whose inequalities take longer to find, wait for its earlier ones.
-        """
+    def _separate(self, values: Floats) -> bool:
+        """Add inequalities that a relaxation violates; return whether there are any."""
         violated = False
         for slot, pools in enumerate(self._known.pools):
             for place, pool in enumerate(pools):
-                if roles_only and pool.covers_all_servers:
-                    break
                 items = self._model.items(pool, slot, values)
                 cuts = [
                     index
@@ -259,9 +211,7 @@ class CompletionSearch:
                     terms = self._model.cut_terms(pool, cut, slot)
                     self._relaxation.row(*reduced(terms, cut.limit))
                     self._added.add((slot, place, index))
-                if cuts:
-                    violated = True
-                    break
+                violated |= bool(cuts)
         return violated
 
     def _completions(self, values: Floats) -> dict[int, int]:
@@ -273,8 +223,33 @@ class CompletionSearch:
             if values[column] > 0.5
         }
 
-    def _try(self, completions: dict[int, int]) -> _Trial:
-        """Look for numbers of workers that complete jobs by given slots, and offer them."""
+    def _delay(self, completions: dict[int, int]) -> dict[int, int]:
+        """Delay completions, the least loss first; their utility remains above the best known.
+
+        If the later slots are impossible, all earlier ones are excluded with them: many differ by
+        next to no utility. Otherwise the best schedules improve, and the next delay is shorter.
+        """
+        delayed = dict(completions)
+        utilities = {job: dict(self._problem.requests[job].completions) for job in delayed}
+        total = sum(utilities[job][slot] for job, slot in delayed.items())
+        spare = (total - self._best.utility * (1 + self._gap)) * DELAY_SHARE
+        while True:
+            steps = []
+            for job, slot in delayed.items():
+                later = [c for c in utilities[job] if c > slot]
+                if later:
+                    steps.append((utilities[job][slot] - utilities[job][later[0]], job, later[0]))
+            if not steps or min(steps)[0] > spare:
+                return delayed
+            loss, job, slot = min(steps)
+            delayed[job] = slot
+            spare -= loss
+
+    def _is_impossible(self, completions: dict[int, int]) -> bool:
+        """Return whether no schedules complete jobs by given slots; offer them if there are any.
+
+        It is also false if that remains undecided.
+        """
         requests = tuple(
             replace(
                 request,
@@ -292,18 +267,18 @@ class CompletionSearch:
                 time_limit=self._deadline.remaining, clock=self._deadline.clock
             )
             if not result.feasible:
-                return _Trial.IMPOSSIBLE if result.optimal else _Trial.UNDECIDED
+                return result.optimal
             unpacked = self._best.offer(model.workers(result.values))
             if not unpacked:
-                return _Trial.FOUND
+                return False
             if not self._tighten(model, result.values, unpacked):
                 fresh = unpacked - self._known.by_server
                 if not fresh:
                     # These slots are modelled by server already: the solver's tolerances let it
                     # overbook by a rounding error.
-                    return _Trial.UNDECIDED
+                    return False
                 self._known.by_server |= fresh
-        return _Trial.UNDECIDED
+        return False
 
     def _tighten(self, model: Model, values: Floats, slots: set[int]) -> bool:
         """Search inequalities that exclude totals; return whether there are any."""

@@ -8,12 +8,14 @@ job i in slot t. Two families of rows replace the completion constraint (8), for
 
 The second holds for every prefix, which tightens the relaxation. At first a slot's servers are one
 pool: for each resource the sum of demands may not exceed the sum of capacities. The inequalities of
-`offline.cuts` add that servers are integral. Equal servers introduce no symmetry.
+`offline.cuts` add that servers are integral, and those of `offline.rows` that the parameter servers
+of a job are. Equal servers introduce no symmetry.
 
 Only the completion slots are branched on (`offline.search`). Numbers of workers follow by a small
-program once all completion slots are fixed. If its numbers can't be packed (checked exactly), more
-inequalities exclude them; if numbers inside the hull can't be packed, their slot is modelled server
-by server. So the search terminates, and its result is optimal.
+program once all completion slots are fixed; it orders equal slots, which can be exchanged. If its
+numbers can't be packed (checked exactly), more inequalities exclude them; if numbers inside the
+hull can't be packed, their slot is modelled server by server. So the search terminates, and its
+result is optimal.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ class RollingParameters(Parameters):
     quota: bool = Field(
         default=True,
         description="where tenants have shares: promises to a tenant's jobs stay within its share "
-        "and what nobody owns, and its open jobs come first there; else all compete by value",
+        "and what nobody owns, and its open jobs come first there once they were kept from half a "
+        "horizon of it; else all compete by value",
     )
     waiting: int = Field(
         default=256,

@@ -206,6 +206,10 @@ class Planner:
             plan = self._plan_jointly(state, slot, state.plan.pinned)
             if not plan.unplanned:
                 return plan
+        return self.keep_promised(state, slot)
+
+    def keep_promised(self, state: State, slot: int) -> JointPlan | None:
+        """Return the plan in force without jobs that have no promise; None if promises broke."""
         return self._keep(state, slot, state.plan.pinned)
 
     def commit(self, state: State, plan: JointPlan) -> None:

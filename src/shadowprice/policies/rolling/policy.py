@@ -55,12 +55,16 @@ from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.pinned_plans import cannot_move, pinned_placements
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
-from shadowprice.policies.rolling.quotas import build_quotas, check_shares
+from shadowprice.policies.rolling.quotas import (
+    build_quotas,
+    check_shares,
+    owed_limit,
+    tenant_rows,
+)
 from shadowprice.policies.rolling.state import State
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 _MAX_TOGETHER: Final = 16
 """Maximum number of waiting jobs that are planned jointly with promised ones.
@@ -129,6 +133,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             bags=BagTable(cluster, quotas),
             demand=DemandPrices(cluster, servers, quotas, parameters),
             plan=self._planner.new_plan(),
+            owed=np.zeros(len(quotas.share)),
         )
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
@@ -147,8 +152,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- other events
 
     def _recall(self, before: Self) -> None:
-        """Keep the learnt prices."""
+        """Keep the learnt prices, and what tenants are owed."""
         self._state.demand.restore_learnt(before._state.demand)
+        if self._quotas.given and before._quotas.given:
+            owed = dict(zip(tenant_rows(before._cluster), before._state.owed, strict=True))
+            rows = tenant_rows(self._cluster)
+            self._state.owed = np.array([owed.get(name, 0.0) for name in rows])
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Add an open job with its promise, plan and placement."""
@@ -426,25 +435,22 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             plans = self._plan_waiting(slot, waiting, state.plan.line)
 
         # 6. Plan all jobs jointly instead, if all of them fit and that earns more.
-        is_planned = plans[:, 0] >= 0
         if not (is_rush or self._quotas.given or self._parameters.steady):
-            joint = self._plan_together(slot, waiting, plans)
-            is_planned = is_planned if joint is None else joint
+            self._plan_together(slot, waiting, plans)
 
-        # 7. Allocate spare capacity to the steps up of the highest value. Tenants come first in
-        #    their own shares; other tenants' jobs get what remains unused.
+        # 7. Allocate spare capacity to the steps up of the highest value. What promises leave of
+        #    shares is lent to the densest jobs of all tenants.
         line = state.plan.line
         if self._quotas.given:
-            self._allocate_spare(slot, rows, weight, line)
-            line = line._replace(share=self._quotas.share[:0])
-            paused = waiting[~is_planned & (state.plan.log.level[waiting] < 0)]
-            self._plan_waiting(slot, paused, line)
+            line = self._lend_shares(slot, rows, waiting, weight)
         self._allocate_spare(slot, rows, weight, line)
 
         # 8. Place the levels of the slot on servers, with few moves: first what shrinks.
         yield from self._bag_scheduler.release_finished(state, view)
         yield from self._place(slot, rows, weight)
         yield from self._bag_scheduler.start(state, slot)
+        if self._quotas.given:
+            self._record_owed(slot, rows)
 
     def _replan(self, view: View, slot: int, *, lean: bool = False) -> Iterator[Decision]:
         """Replan promised jobs from a slot on, once a slot; yield promises that changed.
@@ -565,22 +571,17 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.plan.order = np.concatenate((state.plan.order, rows[promised]))
         return result
 
-    def _plan_together(self, slot: int, waiting: Integers, result: Floats) -> Flags | None:
+    def _plan_together(self, slot: int, waiting: Integers, result: Floats) -> None:
         """Plan all open jobs jointly by due slots, if all of them fit and that earns more.
 
         Planned one by one, the densest first, a job takes the slots that suit it. So a job that
         could wait may block one that can't. A joint plan promises nothing.
-
-        Returns
-        -------
-        ndarray of bool, shape (waiting,), or None
-            Waiting jobs that are planned now, and no other ones; None if plans stay as they are.
         """
         state, jobs, slack = self._state, self._state.jobs, self._parameters.slack
         # Jobs that didn't fit together don't fit until one of them is gone.
         misfits = state.misfits
         if not self._parameters.together or (misfits is not None and misfits <= jobs.rows.keys()):
-            return None
+            return
         state.misfits = None
         utility_alone = np.zeros(len(waiting))
         due = np.zeros(len(waiting), np.int64)
@@ -590,13 +591,52 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         planned = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
         earns_more = utility_alone[chosen].sum() * (1.0 - slack) > planned[chosen].sum()
         if not earns_more or chosen.sum() > _MAX_TOGETHER:
-            return None
+            return
         plan = self._planner.plan_together(state, slot, waiting[chosen], due[chosen])
         if plan is None:
             state.misfits = frozenset(jobs.rows)
-            return None
+            return
         self._planner.commit(state, plan)
-        return chosen
+
+    # ---------------------------------------------------------------- tenants' shares
+
+    def _lend_shares(
+        self, slot: int, rows: Integers, waiting: Integers, weight: Floats
+    ) -> Timeline:
+        """Plan waiting jobs again, in all capacity that no promise uses, the densest first.
+
+        Only jobs of tenants that are owed too much come first, each in its tenant's share. Returns
+        the remaining free capacity, not confined to shares.
+        """
+        state, jobs = self._state, self._state.jobs
+        unconfined = self._quotas.share[:0]
+        plan = self._planner.keep_promised(state, slot)
+        if plan is None:  # without the waiting jobs, promised ones are packed on other servers
+            return state.plan.line._replace(share=unconfined)
+        self._planner.commit(state, plan)
+        waiting = waiting[jobs.promise[waiting] < 0]
+        is_owed = (state.owed > owed_limit(self._cluster.horizon))[jobs.arrays.tenant]
+        first = waiting[is_owed[waiting]]
+        planned = self._plan_waiting(slot, first, plan.line)[:, 0] >= 0
+        self._allocate_spare(slot, rows[is_owed[rows]], weight, plan.line)
+        started = np.concatenate((first[planned], waiting[plan.log.level[waiting] >= 0]))
+        line = plan.line._replace(share=unconfined)
+        self._plan_waiting(slot, waiting[~np.isin(waiting, started)], line)
+        return line
+
+    def _record_owed(self, slot: int, rows: Integers) -> None:
+        """Record what tenants' jobs use of their shares in the slot that begins."""
+        state, arrays = self._state, self._state.jobs.arrays
+        usage, demand = state.bags.tenant_usage(slot), np.zeros_like(self._quotas.share)
+        top = np.maximum(arrays.levels, 1) - 1
+        for amount, level in ((usage, state.jobs.level), (demand, top)):
+            running = rows[level[rows] >= 0]
+            index = running, level[running]
+            workers, ps_counts = arrays.worker_counts[index], arrays.ps_counts[index]
+            total = workers[:, None] * arrays.worker[running]
+            total += ps_counts[:, None] * arrays.ps[running]
+            np.add.at(amount, arrays.tenant[running], total)
+        state.owed = self._quotas.owed_after(state.owed, usage, demand)
 
     # ---------------------------------------------------------------- spare capacity, placement
 

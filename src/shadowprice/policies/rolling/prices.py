@@ -18,7 +18,7 @@ from shadowprice.kernels.replanning.next_slot import min_cluster_slots
 from shadowprice.policies.rolling.offers import Offer, refuse_little_evidence
 from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
-from shadowprice.policies.rolling.quotas import Quotas
+from shadowprice.policies.rolling.quotas import Quotas, tenant_rows
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -343,12 +343,12 @@ class DemandPrices:
         # Tenants keep their learnt prices; new tenants start without any.
         by_owner: dict[str | None, PriceLearner] = {}
         if before._quotas.given:
-            by_owner = dict(zip(_owners(before._cluster), before.learners, strict=True))
+            by_owner = dict(zip(tenant_rows(before._cluster), before.learners, strict=True))
         self.learners = [
             by_owner[name].rebased_on(self._pools, part)
             if name in by_owner
             else self._new_learner(part)
-            for name, part in zip(_owners(self._cluster), self._quotas.part, strict=True)
+            for name, part in zip(tenant_rows(self._cluster), self._quotas.part, strict=True)
         ]
 
     def add_arrival(self, job: Job, slot: int) -> None:
@@ -457,11 +457,6 @@ class DemandPrices:
             part = np.tile(part, self._pools.columns // part.shape[1])
             shares = (shares[0] / part, shares[1] / part)
         return min_cluster_slots(arrays, rows, *shares), observed[owner]
-
-
-def _owners(cluster: Cluster) -> list[str | None]:
-    """Return the tenant of each row of `Quotas`; None, the last, for jobs without one."""
-    return [*(tenant.name for tenant in cluster.tenants), None]
 
 
 def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:

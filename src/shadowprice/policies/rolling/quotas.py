@@ -1,4 +1,4 @@
-"""Limits of promises to a tenant's jobs: its share, and the capacity beyond all shares."""
+"""Shares of tenants: limits of promises to a tenant's jobs, and what its jobs are owed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _MOST: Final = np.iinfo(np.int64).max // 16
+
+_HORIZONS_OWED: Final = 0.5
+"""Horizons of its share that a tenant lends while its own jobs could use it.
+
+With a quarter, jobs of several tenants more often run side by side, so that each ends later.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +65,24 @@ class Quotas:
         limit = own + np.maximum(self.common - beyond, 0)
         return np.asarray(np.where(self.common < 0, -1, limit), np.int64)
 
+    def owed_after(self, owed: Floats, usage: Integers, demand: Integers) -> Floats:
+        """Return what each tenant is owed after a slot, in slots of its share.
+
+        A tenant without demand is owed nothing. Of several resources the dominant one counts.
+
+        Parameters
+        ----------
+        owed : ndarray of float64, shape (tenants + 1,)
+            What each was owed before the slot.
+        usage, demand : ndarray of int64, shaped as `share`
+            What its jobs use in the slot, and what they could use.
+        """
+        owned = np.maximum(self.share, 1)
+        used = np.where(self.share > 0, usage / owned, 0.0).max(axis=1)
+        wanted = np.where(self.share > 0, demand / owned, 0.0).max(axis=1)
+        after = np.maximum(owed + np.minimum(wanted, 1.0) - used, 0.0)
+        return np.asarray(np.where(wanted > 0.0, after, 0.0), np.float64)
+
 
 def build_quotas(cluster: Cluster, *, enabled: bool) -> Quotas:
     """Return the shares of a cluster, or quotas without shares unless ``enabled``."""
@@ -83,6 +107,16 @@ def build_quotas(cluster: Cluster, *, enabled: bool) -> Quotas:
     for column in np.flatnonzero(owned):
         part[:, column] = (share[:, column] + common[column]) / max(1, int(total[column]))
     return Quotas(share, common, np.minimum(part, 1.0))
+
+
+def tenant_rows(cluster: Cluster) -> list[str | None]:
+    """Return the tenant of each row of `Quotas`; None, the last, for jobs without one."""
+    return [*(tenant.name for tenant in cluster.tenants), None]
+
+
+def owed_limit(horizon: int) -> float:
+    """Return how many slots of its share a tenant may be owed until its jobs come first."""
+    return _HORIZONS_OWED * horizon
 
 
 def check_shares(cluster: Cluster) -> None:

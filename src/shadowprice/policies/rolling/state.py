@@ -15,6 +15,7 @@ from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.open_jobs import OpenJobs
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
@@ -171,6 +172,8 @@ class State:
         Shadow prices learnt from arrivals.
     plan : JointPlan
         The joint plan in force.
+    owed : ndarray of float64, shape (tenants + 1,)
+        Slots of its share that each tenant is owed (`Quotas.owed_after`).
     planned_slot : int or None
         First slot of the plan; None if it has to be renewed.
     is_estimate : bool
@@ -186,6 +189,7 @@ class State:
     bags: BagTable
     demand: DemandPrices
     plan: JointPlan
+    owed: Floats
     planned_slot: int | None = None
     is_estimate: bool = False
     is_lean: bool = False

@@ -25,6 +25,7 @@ from shadowprice.service.api import (
     servers,
     tenants,
     tokens,
+    uploads,
 )
 from shadowprice.service.api.requests import problem_response, split_path
 from shadowprice.service.auth import verify_progress_token
@@ -44,7 +45,8 @@ _CODES = {
 
 
 _ROUTERS = tuple(
-    module.router for module in (jobs, monitoring, comparison, servers, tokens, tenants, ops)
+    module.router
+    for module in (jobs, uploads, monitoring, comparison, servers, tokens, tenants, ops)
 )
 
 

@@ -53,7 +53,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.auth import Caller, hash_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
-from shadowprice.service.execution.modes import user_diagnostic
+from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.queries.event_text import format_event
@@ -175,6 +175,8 @@ async def submit(
     if service.runner is not None:
         _check_users(service, submissions, single=not several)
     token = None if idempotency_key is None else hash_token(idempotency_key)
+    if service.runner is not None:
+        await _check_uploads(service, submissions, token, single=not several)
     new = await _new_submissions(service, caller.scope, submissions, token)
     memory = sum(memory_of(submission.record) for submission in new)
     with service.reserve(caller.scope, len(new), memory):
@@ -234,6 +236,36 @@ def _check_users(service: Service, submissions: list[Submission], *, single: boo
     ]
     if any(faults):
         raise InputError([fault for fault in faults if fault is not None][:50])
+
+
+async def _check_uploads(
+    service: Service, submissions: list[Submission], token: str | None, *, single: bool
+) -> None:
+    """Record the use of uploads; refuse new jobs that name an unknown one.
+
+    Raises
+    ------
+    InputError
+        With every fault.
+    """
+    driver = service.writing
+    faults: dict[str, Fault] = {}
+    for index, submission in enumerate(submissions):
+        run, place = submission.spec.run, "job" if single else f"jobs[{index}]"
+        if run is None or run.upload is None:
+            continue
+        if driver.uploads is not None:
+            driver.uploads.use(submission.tenant, run.upload, driver.clock.now())
+        fault = upload_diagnostic(driver.uploads, submission.spec, place)
+        if fault is not None:
+            faults[submission.qualified_name] = fault
+    if not faults:
+        return
+    missing = [item for item in submissions if item.qualified_name in faults]
+    # A repeated submission needs no upload.
+    new = await service.read(lambda connection: without_known_jobs(connection, missing, token))
+    if new:
+        raise InputError([faults[item.qualified_name] for item in new][:50])
 
 
 async def _wait_for_decisions(
@@ -395,6 +427,11 @@ async def resubmit(
     )
     if service.runner is not None:
         _check_users(service, submissions, single=True)
+        run = submissions[0].spec.run
+        upload = None if run is None else run.upload
+        if upload is not None and not service.uploads.use(view.tenant, upload, driver.clock.now()):
+            detail = f"the files of job {view.name!r} were deleted; submit it from its directory"
+            raise ProblemError("conflict", detail)
     token = None if idempotency_key is None else hash_token(idempotency_key)
     new = await _new_submissions(service, caller.scope, submissions, token)
     with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):

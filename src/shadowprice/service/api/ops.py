@@ -17,6 +17,7 @@ from shadowprice.core.specs.fields import StrictSpec
 from shadowprice.core.wording import escape_controls, quote_for_display
 from shadowprice.policies.registry import policy_names
 from shadowprice.rest.ops import Health, ServiceStatus, ServiceWarning, Timespan, TokenOwner
+from shadowprice.rest.uploads import UploadLimits
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
@@ -33,6 +34,8 @@ from shadowprice.service.settings import NO_EXECUTOR
 from shadowprice.service.state.prices import server_classes_of
 from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.state.timespan import ChangeTimespan
+from shadowprice.uploads.archive import MAX_ENTRIES
+from shadowprice.uploads.host import host_identity
 
 router = api_router("", "operations")
 
@@ -153,6 +156,13 @@ def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
         }
 
 
+def _host(service: Service) -> str | None:
+    """Return the identity of the machine on which jobs run; None if it isn't known."""
+    if service.runner is None or service.runner.executor.capabilities.several_machines:
+        return None
+    return (host_identity() or None) if service.settings.executor == "local" else None
+
+
 @router.get("/v1/service")
 async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatus:
     """Return the service's configuration, its current slot and the number of jobs by state."""
@@ -167,6 +177,10 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         policy=driver.policy,
         policies=sorted({*policy_names(), driver.policy}),
         executor=None if service.settings.executor == NO_EXECUTOR else service.settings.executor,
+        host=_host(service),
+        uploads=None
+        if driver.uploads is None
+        else UploadLimits(max_bytes=driver.uploads.max_bytes, max_entries=MAX_ENTRIES),
         observes=service.settings.observe,
         now=to_datetime(driver.clock.now()),
         slot_seconds=float(servers.cluster.slot_seconds),

@@ -59,6 +59,7 @@ from shadowprice.service.state.report_operations import (
     RecordObstacles,
     RecordReports,
 )
+from shadowprice.service.uploads import UploadStore
 
 log = logging.getLogger("shadowprice.service")
 
@@ -91,6 +92,8 @@ class ExecutionController:
     ----------
     settings : ServiceSettings or None
         Define which users jobs may run as; None skips the check.
+    uploads : UploadStore or None
+        Files of jobs; None if the executor takes none.
     inbox : PendingReports
         Reports that are not recorded yet.
     """
@@ -103,6 +106,7 @@ class ExecutionController:
         self.executor = executor
         self.address = ""
         self.settings: ServiceSettings | None = None
+        self.uploads: UploadStore | None = None
         self._health_error: str | None = None
         self._driver = driver
         self._key = key
@@ -479,6 +483,7 @@ class ExecutionController:
             fault = user_diagnostic(self.settings, spec, "")
             if fault is not None:
                 raise InputError(fault)
+        archive = self._archive(spec.tenant, spec.run.upload) if spec.run.upload else ""
         program: Program = spec.run.resolve(servers.cluster.slot_seconds)
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)
@@ -500,7 +505,14 @@ class ExecutionController:
             labels=dict(spec.labels),
             identity=command_identity(self._key, order.job, order.generation, ordered),
             name=view.name,
+            archive=archive,
         )
+
+    def _archive(self, tenant: str | None, digest: str) -> str:
+        upload = None if self.uploads is None else self.uploads.find(tenant, digest)
+        if upload is None:
+            raise InputError("its files are missing; submit it again from its directory")
+        return str(upload.path)
 
     def job_spec(self, key: str) -> JobSpec:
         """Return the submitted specification of an open job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import JobSpec
@@ -10,6 +11,12 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.executors.contract import Executor
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
 from shadowprice.service.store import Store
+from shadowprice.service.uploads import UploadStore
+
+WITHOUT_UPLOADS_HINT: Final = (
+    "put them into the container image (run.image), or on file systems that jobs see (run.workdir)"
+)
+"""Hint for jobs of executors that take no files from their submitters."""
 
 
 def check_executor(settings: ServiceSettings, executor: Executor | None) -> None:
@@ -75,6 +82,23 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
     return Fault(
         location, f"{quote_for_display(spec.run.user)} is not allowed to this tenant", choices
     )
+
+
+def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) -> Fault | None:
+    """Return the problem with the upload that a job names; None if its tenant has it.
+
+    ``uploads`` is None if the executor takes no files.
+    """
+    if spec.run is None or spec.run.upload is None:
+        return None
+    location = f"{place}.run.upload"
+    if uploads is None:
+        return Fault(location, "jobs of this service get no files", WITHOUT_UPLOADS_HINT)
+    if uploads.find(spec.tenant, spec.run.upload) is None:
+        shown = quote_for_display(spec.run.upload)
+        hint = "send its files first: shadowprice submit --upload, or PUT /v1/uploads/DIGEST"
+        return Fault(location, f"unknown upload {shown} of the job's tenant", hint)
+    return None
 
 
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:

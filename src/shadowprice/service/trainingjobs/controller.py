@@ -29,7 +29,7 @@ from shadowprice.kubernetes.connection import MAX_INFLIGHT_REQUESTS, ApiClient
 from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
-from shadowprice.service.execution.modes import user_diagnostic
+from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
 from shadowprice.service.host import ServiceHost
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
@@ -413,6 +413,7 @@ class Controller:
                 now=self._driver.clock.now(),
             )
             fault = user_diagnostic(self._service.settings, submission.spec, "spec")
+            fault = fault or upload_diagnostic(self._driver.uploads, submission.spec, "spec")
             if fault is not None:
                 raise InputError(fault)
         except InputError as error:

@@ -42,6 +42,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "runseconds executiontime usedwalltime",
     "time_limit": "timelimit timelimitraw limit walltimelimit requestedtime requestedwalltime "
     "reqwalltime maxruntime walltime",
+    "deadline": "deadline deadlinetime due duedate dueat dueby ddl",
     "gpus": "gpus gpu numgpus numgpu ngpus gpunum gpucount requestedgpus reqgpus gpusrequested "
     "allocgpus gpusallocated alloctres reqtres tres allocgres reqgres gres",
     "gpus_per_node": "gpuspernode gpupernode",
@@ -91,6 +92,7 @@ _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
         "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header",
         "GPUs may be counts or TRES strings (gres/gpu:a100=2), or gpus_per_node times nodes",
         "time limits are kept apart from run times",
+        "deadlines are times, written as the submissions are",
         "jobs that never started, and those still running at the end of the log, are left out",
     ),
     options={
@@ -142,6 +144,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
         duration="_duration",
         queue="_queue",
         time_limit="_time_limit",
+        deadline="_deadline",
         gpus="_gpus",
         gpu_type="_gpu_type",
         cpus="_cpus",
@@ -273,7 +276,32 @@ class _Log:
             self._add(meaning, seconds, pl.Float64())
             self._check(meaning, "is not a time", hint)
             earlier = self._table.frame[f"_{meaning}"]
+        self._deadlines(zone, order, absolute=absolute)
         return absolute
+
+    def _deadlines(self, zone: str, order: Literal["", "dmy", "mdy"], *, absolute: bool) -> None:
+        """Add deadlines, which are times as the submissions are.
+
+        Raises
+        ------
+        InputError
+            If they count from another beginning.
+        """
+        texts = self._texts("deadline")
+        if texts.null_count() == len(texts):
+            self._add("deadline", [None] * len(texts), pl.Float64())
+            return
+        column = self._names["deadline"]
+        location = f"{self._table.path}: column {quote_for_display(column)}"
+        times = read_times(texts, zone, order, location, _unit(column, _SECONDS))
+        hint = "write times as the submissions do, or leave the column out: --map deadline="
+        if times.absolute is not absolute and times.seconds.drop_nulls().len():
+            raise InputError(Fault(location, "counts from another beginning", hint))
+        self._add("deadline", times.seconds, pl.Float64())
+        self._check("deadline", "is not a time", hint)
+        submitted = pl.coalesce("_submit", "_start")
+        valid = (pl.col("_deadline") >= submitted).fill_null(value=True)
+        self._table.check(valid, column, "is before the submission", hint)
 
     def durations(self) -> None:
         """Add duration and time_limit, in seconds; limits such as UNLIMITED are unknown."""

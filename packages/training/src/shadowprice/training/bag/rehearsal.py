@@ -11,7 +11,7 @@ from shadowprice.training.bag.attempt import current
 
 
 class Durations(Protocol):
-    """Distribution of durations in seconds, such as those of ``shadowprice.laws``."""
+    """Distribution of durations in seconds, such as those of ``shadowprice.distributions``."""
 
     def inverse_survival(self, probability: float) -> SupportsFloat:
         """Return the time that a task exceeds with a probability in (0, 1]."""
@@ -21,10 +21,10 @@ class Durations(Protocol):
 class Wait:
     """A task that sleeps for a random time.
 
-    Every copy draws its own time from ``law``. ``seed`` makes the random numbers of bags differ.
+    Every copy draws its own time from ``distribution``. ``seed`` makes the draws of bags differ.
     """
 
-    law: Durations
+    distribution: Durations
     seed: int
 
 
@@ -32,6 +32,6 @@ def wait(task: Wait) -> float:
     """Sleep for a time drawn for this copy of this task, and return that time in seconds."""
     attempt = current()
     uniform = random.Random(f"{task.seed}/{attempt.task}/{attempt.copy}").random()
-    seconds = float(task.law.inverse_survival(1.0 - uniform))
+    seconds = float(task.distribution.inverse_survival(1.0 - uniform))
     time.sleep(seconds)
     return seconds

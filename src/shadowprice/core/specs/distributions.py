@@ -1,7 +1,7 @@
-"""The laws of durations that files can name: one set for job files and cloning files.
+"""The distributions of durations that files can name: one set for job files and cloning files.
 
-A law of a file becomes a `DurationDistribution`: plain parameters in seconds, checked. Times may be
-written in slots where there are slots.
+A distribution of a file becomes a `DurationDistribution`: plain parameters in seconds, checked.
+Times may be written in slots where there are slots.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ DISTRIBUTION_KINDS: Final = (
     "log-normal",
     "empirical",
 )
-"""Laws of durations that a file can name."""
+"""DistributionTables of durations that a file can name."""
 
 
 @dataclass(frozen=True)
 class DistributionContext:
-    """What a law of a file is read with.
+    """What a distribution of a file is read with.
 
     Parameters
     ----------
     slot : Fraction or None
         Seconds of a slot; None where there are no slots.
     measured : callable or None
-        Returns the law of durations measured in a file; None where files are not read.
+        Returns the distribution of durations measured in a file; None where files are not read.
     """
 
     slot: Fraction | None = None
@@ -70,7 +70,7 @@ class DistributionContext:
 
 
 EmpiricalLoader = Callable[["EmpiricalDuration"], DurationDistribution]
-"""Returns the law of durations measured in a file."""
+"""Returns the distribution of durations measured in a file."""
 
 
 class ParetoDuration(Spec):
@@ -94,8 +94,8 @@ class ParetoDuration(Spec):
             raise ValueError("give one of mean and minimum: the shape and either fix the other")
         return self
 
-    def law(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the law."""
+    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+        """Return the distribution."""
         if self.mean is not None:
             mean = reading.seconds(self.mean)
             minimum = mean * (self.shape - 1.0) / self.shape
@@ -126,8 +126,8 @@ class WeibullDuration(Spec):
             )
         return shape
 
-    def law(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the law."""
+    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+        """Return the distribution."""
         return _weibull(self.shape, self.mean, self.minimum, reading)
 
 
@@ -138,8 +138,8 @@ class ExponentialDuration(Spec):
     mean: DurationField
     minimum: DurationField = Duration()
 
-    def law(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the law."""
+    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+        """Return the distribution."""
         return _weibull(1.0, self.mean, self.minimum, reading)
 
 
@@ -164,8 +164,8 @@ class HyperExponentialDuration(Spec):
             raise ValueError(f"the shares of the phases sum to {total:g}; they must sum to 1")
         return self
 
-    def law(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the law."""
+    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+        """Return the distribution."""
         minimum = reading.seconds(self.minimum)
         shares = tuple(phase.share for phase in self.phases)
         means = tuple(reading.seconds(phase.mean) for phase in self.phases)
@@ -190,8 +190,8 @@ class LogNormalDuration(Spec):
             raise ValueError("give one of mean and median: sigma and either fix the other")
         return self
 
-    def law(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the law."""
+    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+        """Return the distribution."""
         minimum = reading.seconds(self.minimum)
         stretch = math.exp(0.5 * self.sigma * self.sigma)
         given = self.mean if self.mean is not None else self.median
@@ -229,14 +229,14 @@ class EmpiricalDuration(Spec):
         """Seconds in a unit of the file."""
         return float(parse_duration(f"1{self.unit}").seconds)
 
-    def law(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the law."""
+    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+        """Return the distribution."""
         if reading.measured is None:
             raise InputError(
                 Fault(
                     "",
                     f"{self.file!r} cannot be read from here",
-                    "name a law with its parameters, or hand the job in as a file",
+                    "name a distribution with its parameters, or hand the job in as a file",
                 )
             )
         return reading.measured(self)

@@ -9,23 +9,24 @@ from typing import Any, Final
 import numpy as np
 
 from shadowprice.core.bag import DurationDistribution
-from shadowprice.laws.distributions import (
+from shadowprice.distributions.empirical import Empirical
+from shadowprice.distributions.parametric import (
     Distribution,
     HyperExponential,
     LogNormal,
     Pareto,
     Weibull,
 )
-from shadowprice.laws.empirical import Empirical
-from shadowprice.laws.tail import fit_pareto_tail
+from shadowprice.distributions.tail import fit_pareto_tail
 
-LAWS: Final[Mapping[str, type[Any]]] = {
-    law.label: law for law in (Pareto, Weibull, HyperExponential, LogNormal)
+DISTRIBUTIONS: Final[Mapping[str, type[Any]]] = {
+    distribution.label: distribution
+    for distribution in (Pareto, Weibull, HyperExponential, LogNormal)
 }
 """Distributions by `DurationDistribution.name`; `Empirical` is built from its sample instead."""
 
 
-def law_of(law: DurationDistribution) -> Distribution:
+def build_distribution(distribution: DurationDistribution) -> Distribution:
     """Return the distribution of a specification, in seconds; equal ones share an instance.
 
     Raises
@@ -33,7 +34,7 @@ def law_of(law: DurationDistribution) -> Distribution:
     InputError
         If a parameter is not allowed, such as a fitted tail that has no mean.
     """
-    return _distribution(law.name, tuple(sorted(law.parameters.items())))
+    return _distribution(distribution.name, tuple(sorted(distribution.parameters.items())))
 
 
 @lru_cache(maxsize=4096)
@@ -43,5 +44,5 @@ def _distribution(name: str, parameters: tuple[tuple[str, Any], ...]) -> Distrib
         durations = np.array(named.pop("durations"))
         tail = fit_pareto_tail(durations) if named.pop("tail") == "pareto" else None
         return Empirical(durations, tail, **named)
-    law: Distribution = LAWS[name](**named)
-    return law
+    distribution: Distribution = DISTRIBUTIONS[name](**named)
+    return distribution

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import InputError
+from shadowprice.distributions.parametric import Distribution
+from shadowprice.distributions.tail import ParetoTail
 from shadowprice.kernels.cloning.kinds import KNOT_STEP, TABLE
-from shadowprice.laws.distributions import Distribution
-from shadowprice.laws.tail import ParetoTail
 
 Floats = NDArray[np.float64]
 

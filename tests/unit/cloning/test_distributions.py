@@ -23,7 +23,7 @@ from tests.oracles.cloning import cost_by_quadrature
 
 SAMPLE = 3.0 * np.random.default_rng(5).pareto(1.7, 800) + 3.0
 
-LAWS: dict[str, Distribution] = {
+DISTRIBUTIONS: dict[str, Distribution] = {
     "pareto": Pareto.of_mean(2.0, 12.0),
     "pareto, order 1.1": Pareto.of_mean(1.1, 12.0),
     "weibull": Weibull(0.5, 12.0),
@@ -40,36 +40,38 @@ LAWS: dict[str, Distribution] = {
 }
 
 
-def curve_at(law: Distribution, ratio: float) -> float:
-    problem = CloningProblem([TaskGroup(1, law)], 1000, 1e4, 0.5)
+def curve_at(distribution: Distribution, ratio: float) -> float:
+    problem = CloningProblem([TaskGroup(1, distribution)], 1000, 1e4, 0.5)
     return float(costs(problem.arrays, np.zeros(1, dtype=np.int64), np.array([ratio]))[0])
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("ratio", [1.0, 1.37, 2.0, 3.9, 17.3, 400.0])
 def test_cost_curve_agrees_with_adaptive_quadrature(name: str, ratio: float) -> None:
-    law = LAWS[name]
-    assert curve_at(law, ratio) == pytest.approx(
-        cost_by_quadrature(law, ratio), rel=1e-9, abs=2e-9 * law.mean * (name == "exponential")
+    distribution = DISTRIBUTIONS[name]
+    assert curve_at(distribution, ratio) == pytest.approx(
+        cost_by_quadrature(distribution, ratio),
+        rel=1e-9,
+        abs=2e-9 * distribution.mean * (name == "exponential"),
     )
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_one_copy_costs_the_mean(name: str) -> None:
-    assert curve_at(LAWS[name], 1.0) == pytest.approx(LAWS[name].mean, rel=1e-9)
+    assert curve_at(DISTRIBUTIONS[name], 1.0) == pytest.approx(DISTRIBUTIONS[name].mean, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_inverse_survival_inverts(name: str) -> None:
-    law = LAWS[name]
+    distribution = DISTRIBUTIONS[name]
     probability = np.array([0.999, 0.7, 0.31, 0.02, 1e-4])
-    time = law.inverse_survival(probability)
-    if isinstance(law, Empirical):
+    time = distribution.inverse_survival(probability)
+    if isinstance(distribution, Empirical):
         # A step function: the time is the first at which no more than the probability is left.
-        assert np.all(law.survival(time) <= probability * (1 + 1e-12))
-        assert np.all(law.survival(time * (1 - 1e-9)) >= probability * (1 - 1e-9))
+        assert np.all(distribution.survival(time) <= probability * (1 + 1e-12))
+        assert np.all(distribution.survival(time * (1 - 1e-9)) >= probability * (1 - 1e-9))
     else:
-        np.testing.assert_allclose(law.survival(time), probability, rtol=1e-9)
+        np.testing.assert_allclose(distribution.survival(time), probability, rtol=1e-9)
 
 
 def test_distributions_agree_with_scipy() -> None:
@@ -80,8 +82,10 @@ def test_distributions_agree_with_scipy() -> None:
         "exponential": stats.expon(1.0, 11.0),
         "log-normal": stats.lognorm(1.0, 1.0, 11.0 * math.exp(-0.5)),
     }
-    for name, law in reference.items():
-        np.testing.assert_allclose(LAWS[name].survival(time), law.sf(time), rtol=1e-12)
+    for name, distribution in reference.items():
+        np.testing.assert_allclose(
+            DISTRIBUTIONS[name].survival(time), distribution.sf(time), rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -132,6 +136,6 @@ def test_tail_fit_is_hill_on_a_grid_of_thresholds() -> None:
     for threshold in np.unique(sample)[:-10]:
         beyond = sample[sample > threshold]
         order = 1.0 / np.mean(np.log(beyond / threshold))
-        law = stats.pareto(order, scale=threshold)
-        best = min(best, float(stats.kstest(beyond, law.cdf).statistic))
+        distribution = stats.pareto(order, scale=threshold)
+        best = min(best, float(stats.kstest(beyond, distribution.cdf).statistic))
     assert tail.distance == pytest.approx(best, rel=1e-9)

@@ -81,9 +81,9 @@ class Distribution(ABC):
         return np.asarray(np.exp(self.log_survival(time)))
 
     @classmethod
-    def log_survivals(cls, laws: Sequence[Distribution], time: float) -> Floats:
-        """Return ln S of many distributions of this kind at one time, shape (laws,)."""
-        return np.array([float(law.log_survival(time)) for law in laws])
+    def log_survivals(cls, distributions: Sequence[Distribution], time: float) -> Floats:
+        """Return ln S of many distributions of this kind at one time, shape (distributions,)."""
+        return np.array([float(distribution.log_survival(time)) for distribution in distributions])
 
     def quadrature(self, most: float) -> tuple[Floats, Floats]:
         """Return ln S at quadrature nodes, and weights in units of ``scale``, for r <= ``most``."""
@@ -157,9 +157,9 @@ class Pareto(Distribution):
         )
 
     @classmethod
-    def log_survivals(cls, laws: Sequence[Distribution], time: float) -> Floats:
-        order = np.array([law.shape_parameter for law in laws])
-        shortest = np.array([law.shortest for law in laws])
+    def log_survivals(cls, distributions: Sequence[Distribution], time: float) -> Floats:
+        order = np.array([distribution.shape_parameter for distribution in distributions])
+        shortest = np.array([distribution.shortest for distribution in distributions])
         return np.asarray(-order * np.log(np.maximum(time / shortest, 1.0)))
 
     def inverse_survival(self, probability: Floats | float) -> Floats:

@@ -1,0 +1,142 @@
+"""Routes of uploads: archives with the files of jobs, by digest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final
+
+from fastapi import Path, Request, Response
+
+from shadowprice.core.errors import Fault
+from shadowprice.core.wording import quote_for_display
+from shadowprice.rest.uploads import Upload
+from shadowprice.service.api.openapi import problems
+from shadowprice.service.api.requests import CallerDep, ServiceDep, api_router
+from shadowprice.service.auth import Caller
+from shadowprice.service.clock import to_datetime
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.uploads import IncomingUpload, StoredUpload
+from shadowprice.uploads.archive import MEDIA_TYPE
+
+router = api_router("/v1", "uploads")
+
+WRITE_BYTES: Final = 1 << 20
+"""Bytes that are written together, in a thread."""
+
+IDLE_TIMEOUT_SECONDS: Final = 60.0
+"""Longest pause within a body, so that no partial file stays for a client that hangs."""
+
+Digest = Annotated[
+    str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the archive, in hexadecimal")
+]
+
+
+def _tenant(caller: Caller, tenant: str | None) -> str | None:
+    """Return the tenant whose uploads a request means.
+
+    Raises
+    ------
+    ProblemError
+        If a tenant names another one.
+    """
+    if caller.scope is None:
+        return tenant
+    if tenant not in (None, caller.scope):
+        raise ProblemError("forbidden", "a tenant's token reaches its own uploads only")
+    return caller.scope
+
+
+def _resource(upload: StoredUpload, tenant: str | None) -> Upload:
+    used = to_datetime(upload.used)
+    return Upload(digest=upload.digest, tenant=tenant, bytes=upload.size, used=used)
+
+
+@router.get("/uploads/{digest}", responses=problems(403, 404, 409))
+async def get_upload(
+    digest: Digest, service: ServiceDep, caller: CallerDep, tenant: str | None = None
+) -> Upload:
+    """Return an upload of the caller's tenant; operators name a `tenant`, or none.
+
+    This counts as a use: the upload is kept for at least another hour.
+    """
+    owner = _tenant(caller, tenant)
+    upload = service.uploads.use(owner, digest, service.writing.clock.now())
+    if upload is None:
+        raise ProblemError("not-found", f"unknown upload {quote_for_display(digest)}")
+    return _resource(upload, owner)
+
+
+@router.put(
+    "/uploads/{digest}",
+    responses={201: {"model": Upload}, **problems(400, 403, 409, 413, 415, 422, 429)},
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def put_upload(
+    digest: Digest,
+    request: Request,
+    response: Response,
+    service: ServiceDep,
+    caller: CallerDep,
+    tenant: str | None = None,
+) -> Upload:
+    """Store an archive: a POSIX tar file without compression, whose digest is in the path.
+
+    It holds directories, files, and symbolic links within it. The answer (201) says that it is on
+    disk. If it is there already (200), the body isn't read.
+    """
+    owner, uploads, now = _tenant(caller, tenant), service.uploads, service.writing.clock.now()
+    kind = request.headers.get("content-type", MEDIA_TYPE).partition(";")[0].strip().lower()
+    if kind != MEDIA_TYPE:
+        raise ProblemError(
+            "unsupported-media-type", f"expected {MEDIA_TYPE}, got {quote_for_display(kind)}"
+        )
+    known = uploads.use(owner, digest, now)
+    if known is not None:
+        return _resource(known, owner)
+    with uploads.receive(owner, digest, now, limited=caller.scope is not None) as incoming:
+        await _receive(request, incoming)
+        await asyncio.to_thread(incoming.complete)
+    stored = uploads.find(owner, digest)
+    if stored is None:
+        raise ProblemError("storage", "the upload was removed", headers={"Retry-After": "10"})
+    response.status_code = 201
+    return _resource(stored, owner)
+
+
+async def _receive(request: Request, incoming: IncomingUpload) -> None:
+    """Write the body of a request, in large pieces.
+
+    Raises
+    ------
+    ProblemError
+        If a limit is exceeded, or no data come for `IDLE_TIMEOUT_SECONDS`.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit():
+        incoming.expect(int(declared))
+    pending: list[bytes] = []
+    size = 0
+    stream: Any = aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            detail = f"no data came for {IDLE_TIMEOUT_SECONDS:g} s"
+            fault = Fault("body", detail)
+            raise ProblemError("malformed", str(fault), faults=[fault]) from None
+        if chunk is not None and not declared.isdigit():
+            incoming.expect(len(chunk))
+        if chunk:
+            pending.append(chunk)
+            size += len(chunk)
+        if pending and (chunk is None or size >= WRITE_BYTES):
+            await asyncio.to_thread(incoming.write, b"".join(pending))
+            pending, size = [], 0
+        if chunk is None:
+            return

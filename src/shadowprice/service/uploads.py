@@ -1,0 +1,331 @@
+"""Uploads: archives of jobs' files, by tenant and digest, as files of the data directory.
+
+    DIR/TENANT/DIGEST.tar    a complete upload; TENANT is a digest of the tenant's name
+    DIR/TENANT/*.part        an upload that is arriving; the next start removes it
+
+An upload gets its name when its content is verified and on disk, so a name is a complete upload.
+Its modification time is its last use. A tenant finds only the uploads in its own folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from shadowprice.core.errors import Fault
+from shadowprice.core.job_keys import key_digest
+from shadowprice.executors.generations.disk import make_private, sync_directory
+from shadowprice.service.clock import SECOND
+from shadowprice.service.problems import ProblemError
+from shadowprice.uploads.archive import read_entries
+
+FOLDER: Final = "uploads"
+"""Name of the folder in a data directory."""
+
+KEEP_SECONDS: Final = 7 * 86_400
+"""Seconds after the last use for which an upload without an open job is kept."""
+
+MIN_KEEP_SECONDS: Final = 3_600
+"""The same if the tenant needs the space for another upload.
+
+Above zero, because a job refers to an upload only some time after its arrival.
+"""
+
+RETRY_AFTER: Final = {"Retry-After": "10"}
+
+_SUFFIX: Final = ".tar"
+_PARTIAL: Final = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUpload:
+    """A complete upload; ``used`` is its last use in nanoseconds since 1970."""
+
+    digest: str
+    path: Path
+    size: int
+    used: int
+
+
+class UploadStore:
+    """The uploads of all tenants. Only the event loop's thread changes it.
+
+    Parameters
+    ----------
+    folder : Path
+        Its directory; `open` creates it.
+    max_bytes : int
+        Maximum bytes of one upload.
+    max_tenant_bytes : int
+        Maximum bytes of a tenant's uploads, including those that are arriving.
+    in_use : callable
+        Returns the tenant and digest of every upload that an open job uses.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int,
+        max_tenant_bytes: int,
+        in_use: Callable[[], Iterable[tuple[str | None, str]]] = tuple,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self._in_use = in_use
+        self._folder = folder
+        self._max_tenant_bytes = max_tenant_bytes
+        self._stored: dict[tuple[str, str], StoredUpload] = {}
+        self._sizes: Counter[str] = Counter()
+        self._arriving: Counter[str] = Counter()
+
+    def open(self) -> None:
+        """Find complete uploads, and remove what an earlier process left of others.
+
+        Raises
+        ------
+        OSError
+            If the directory can't be created or read.
+        """
+        self._stored.clear()
+        self._sizes.clear()
+        make_private(self._folder)
+        for owner in self._folder.iterdir():
+            for file in owner.iterdir():
+                if file.suffix == _PARTIAL:
+                    file.unlink()
+                elif file.suffix == _SUFFIX:
+                    status = file.stat()
+                    upload = StoredUpload(file.stem, file, status.st_size, status.st_mtime_ns)
+                    self._add(owner.name, upload)
+
+    def _add(self, owner: str, upload: StoredUpload) -> None:
+        self._remove(owner, upload.digest)
+        self._stored[owner, upload.digest] = upload
+        self._sizes[owner] += upload.size
+
+    def _remove(self, owner: str, digest: str) -> None:
+        upload = self._stored.pop((owner, digest), None)
+        if upload is not None:
+            self._sizes[owner] -= upload.size
+
+    def find(self, tenant: str | None, digest: str) -> StoredUpload | None:
+        """Return a tenant's upload with a digest; None if there is none."""
+        return self._stored.get((_owner(tenant), digest))
+
+    def use(self, tenant: str | None, digest: str, now: int) -> StoredUpload | None:
+        """Record a use of an upload, and return it; None if there is none.
+
+        Raises
+        ------
+        ProblemError
+            If the use can't be recorded.
+        """
+        upload = self.find(tenant, digest)
+        if upload is None:
+            return None
+        try:
+            os.utime(upload.path, ns=(now, now))
+        except FileNotFoundError:  # removed by another program
+            self._remove(_owner(tenant), digest)
+            return None
+        except OSError as error:
+            raise _storage_problem(error) from error
+        upload = self._stored[_owner(tenant), digest] = replace(upload, used=now)
+        return upload
+
+    # ------------------------------------------------------------------ receiving
+
+    @contextmanager
+    def receive(
+        self, tenant: str | None, digest: str, now: int, *, limited: bool
+    ) -> Iterator[IncomingUpload]:
+        """Store an upload during a block; if the block ends early, nothing is left.
+
+        ``limited`` says whether the limit of the tenant applies.
+
+        Raises
+        ------
+        ProblemError
+            If the store can't be written.
+        """
+        owner = _owner(tenant)
+        reserved = 0
+
+        def reserve(size: int) -> None:
+            nonlocal reserved
+            if limited:
+                self._make_room(owner, size, now)
+            self._arriving[owner] += size
+            reserved += size
+
+        partial: Path | None = None
+        try:
+            make_private(self._folder / owner)
+            descriptor, name = tempfile.mkstemp(suffix=_PARTIAL, dir=self._folder / owner)
+            partial = Path(name)
+            with os.fdopen(descriptor, "r+b") as file:
+                incoming = IncomingUpload(file, partial, digest, self.max_bytes, reserve)
+                yield incoming
+                if incoming.stored is not None:
+                    partial = None
+                    self._add(owner, replace(incoming.stored, used=now))
+        except OSError as error:
+            raise _storage_problem(error) from error
+        finally:
+            self._arriving[owner] -= reserved
+            if partial is not None:
+                partial.unlink(missing_ok=True)
+
+    def _make_room(self, owner: str, size: int, now: int) -> None:
+        """Remove unused uploads of a tenant, the oldest first, until some bytes fit.
+
+        Raises
+        ------
+        ProblemError
+            If they don't fit.
+        """
+        limit = self._max_tenant_bytes
+        if self._sizes[owner] + self._arriving[owner] + size <= limit:
+            return
+        used = self._used()
+        unused = [
+            upload
+            for (of, digest), upload in self._stored.items()
+            if of == owner
+            and now - upload.used > MIN_KEEP_SECONDS * SECOND
+            and (owner, digest) not in used
+        ]
+        for upload in sorted(unused, key=lambda upload: upload.used):
+            upload.path.unlink(missing_ok=True)
+            self._remove(owner, upload.digest)
+            if self._sizes[owner] + self._arriving[owner] + size <= limit:
+                return
+        held = self._sizes[owner] + self._arriving[owner]
+        detail = (
+            f"uploads of {held:,} bytes and {size:,} new bytes exceed the limit of {limit:,} "
+            "bytes of a tenant"
+        )
+        hint = (
+            "wait until jobs that use uploads end, send fewer files, or ask the operator for "
+            "serve --max-uploads"
+        )
+        raise ProblemError(
+            "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
+        )
+
+    def _used(self) -> set[tuple[str, str]]:
+        return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
+
+    # ------------------------------------------------------------------ retention
+
+    def sweep(self, now: int) -> None:
+        """Remove uploads that no open job has used for `KEEP_SECONDS`.
+
+        Raises
+        ------
+        OSError
+            If a file can't be removed.
+        """
+        in_use = self._used()
+        for (owner, digest), upload in list(self._stored.items()):
+            if (owner, digest) in in_use:
+                os.utime(upload.path, ns=(now, now))
+                self._stored[owner, digest] = replace(upload, used=now)
+            elif now - upload.used > KEEP_SECONDS * SECOND:
+                upload.path.unlink(missing_ok=True)
+                self._remove(owner, digest)
+
+
+def _owner(tenant: str | None) -> str:
+    """Return the name of a tenant's folder; no tenant has an empty name."""
+    return key_digest(tenant or "")
+
+
+def _storage_problem(error: OSError) -> ProblemError:
+    detail = f"uploads can't be stored: {error.strerror or error}"
+    return ProblemError("storage", detail, headers=RETRY_AFTER)
+
+
+class IncomingUpload:
+    """An upload that is arriving; its calls may be made in another thread, one at a time.
+
+    Parameters
+    ----------
+    file : file
+        The partial file, and its path in ``partial``.
+    reserve : callable
+        Reserves bytes of the tenant; raises ProblemError above the limit.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        partial: Path,
+        digest: str,
+        max_bytes: int,
+        reserve: Callable[[int], None],
+    ) -> None:
+        self.stored: StoredUpload | None = None
+        self._file, self._partial = file, partial
+        self._digest, self._actual = digest, hashlib.sha256()
+        self._max_bytes, self._reserve = max_bytes, reserve
+        self._expected = self._reserved = 0
+
+    def expect(self, size: int) -> None:
+        """Reserve bytes, before they are written.
+
+        Raises
+        ------
+        ProblemError
+            If there are more than one upload or the tenant may have.
+        """
+        self._expected += size
+        if self._expected > self._max_bytes:
+            detail = f"the upload exceeds the limit of {self._max_bytes:,} bytes"
+            hint = "send fewer files, or ask the operator for serve --max-upload-size"
+            raise ProblemError("too-large", detail, faults=[Fault("body", detail, hint)])
+        if self._expected > self._reserved:
+            self._reserve(self._expected - self._reserved)
+            self._reserved = self._expected
+
+    def write(self, content: bytes) -> None:
+        """Write a piece.
+
+        Raises
+        ------
+        OSError
+            If the file can't be written.
+        """
+        self._file.write(content)
+        self._actual.update(content)
+
+    def complete(self) -> None:
+        """Verify the upload, and store it durably under its name.
+
+        Raises
+        ------
+        InputError
+            If the content has another digest, or is no archive that is accepted.
+        OSError
+            If the file can't be written.
+        """
+        actual = self._actual.hexdigest()
+        if actual != self._digest:
+            detail = f"expected content with the digest in the path, got {actual}"
+            raise ProblemError("input", detail, faults=[Fault("body", detail)])
+        self._file.flush()
+        for _ in read_entries(self._file):
+            pass
+        os.fsync(self._file.fileno())
+        target = self._partial.with_name(f"{self._digest}{_SUFFIX}")
+        size = os.fstat(self._file.fileno()).st_size
+        self._partial.rename(target)
+        sync_directory(target.parent)
+        sync_directory(target.parent.parent)
+        self.stored = StoredUpload(self._digest, target, size, 0)

@@ -1,0 +1,69 @@
+"""The executors' one suite: files that a job gets from its submitter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shadowprice.executors.contract import Ended, Ending, Executor, StartRefused
+from tests.contract.harness import LocalHarness as Harness
+from tests.contract.harness import Told, spec
+from tests.unit.uploads.test_archive import END, member
+
+pytestmark = pytest.mark.processes
+
+CONTENT = (
+    member("run me.sh", mode=0o755, content=b'#!/bin/sh\nread n <count\necho "$n:$(ls)"\n')
+    + member("count", content=b"1\n")
+    + END
+)
+
+
+def test_a_job_runs_in_the_files_of_its_archive_over_all_generations(
+    harness: Harness, tmp_path: Path
+) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not executor.capabilities.takes_uploads:
+            pytest.skip("this executor takes no files")
+        (tmp_path / "archive").write_bytes(CONTENT)
+        command = '"./run me.sh"; echo 2 >count; echo >made'
+        for job, generation, text in (
+            ("job", 1, "1:count\nrun me.sh\n"),
+            ("job", 2, "2:count\nmade\nrun me.sh\n"),
+            ("other", 1, "1:count\nrun me.sh\n"),
+        ):
+            start = spec(job, generation, command, archive=str(tmp_path / "archive"))
+            assert await executor.start(start) == "accepted"
+            ended = await told.one(Ended, job, generation)
+            assert (ended.ending, ended.reason) == (Ending.DONE, ended.reason)
+            assert (await executor.logs(job, generation)).text == text
+            await executor.forget(job, generation)
+        for job in ("job", "other"):
+            await executor.discard(job)
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize("content", [None, b"no archive", CONTENT[:700]])
+def test_an_archive_that_cannot_be_unpacked_refuses_the_generation(
+    harness: Harness, tmp_path: Path, content: bytes | None
+) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not executor.capabilities.takes_uploads:
+            pytest.skip("this executor takes no files")
+        if content is not None:
+            (tmp_path / "archive").write_bytes(content)
+        start = spec("job", 1, "echo never", archive=str(tmp_path / "archive"))
+        assert await executor.start(start) == "accepted"
+        refused = await told.one(StartRefused, "job")
+        word = "are missing" if content is None else "can't be unpacked"
+        assert refused.reason.startswith(f"its files {word}")
+        await executor.forget("job", 1)
+        # With the archive there, the next generation starts.
+        (tmp_path / "archive").write_bytes(CONTENT)
+        again = spec("job", 2, '"./run me.sh"', archive=str(tmp_path / "archive"))
+        assert await executor.start(again) == "accepted"
+        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+
+    harness.run(scenario)

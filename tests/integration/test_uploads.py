@@ -1,0 +1,416 @@
+"""Jobs whose service doesn't see the directory that they were submitted from."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.cli import plain_job
+from shadowprice.cli.main import main
+from shadowprice.client import AsyncClient, Client
+from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.registry import create_executor
+from shadowprice.service.clock import SECOND
+from shadowprice.service.uploads import KEEP_SECONDS, MIN_KEEP_SECONDS
+from shadowprice.uploads.packing import pack, packed, select_files
+from tests.support.services import RunningService, run_service
+from tests.support.waiting import wait_until
+from tests.unit.uploads.test_archive import END, HOSTILE, described, make_tree, member
+
+pytestmark = pytest.mark.processes
+
+CLUSTER = {"slot": "1s", "horizon": 100, "servers": [{"name": "g", "capacity": {"cpu": 4}}]}
+TAR = {"Content-Type": "application/x-tar"}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    folder = tmp_path_factory.mktemp("uploads")
+    options = ExecutorOptions(str(folder / "data" / "executor"), settings={"cgroup": "off"})
+    with run_service(folder, cluster=CLUSTER, executor=create_executor("local", options)) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _submitter(live: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", live.service.token_file.read_text().strip())
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    make_tree(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def archive(folder: Path) -> tuple[bytes, str]:
+    stream = io.BytesIO()
+    digest = pack(select_files(folder, max_bytes=1 << 30), stream)
+    return stream.getvalue(), digest
+
+
+def put(client: Any, content: bytes, digest: str | None = None, **more: Any) -> Any:
+    digest = digest or hashlib.sha256(content).hexdigest()
+    return client.put(f"/v1/uploads/{digest}", content=content, headers=TAR, **more)
+
+
+def stored_files(live: RunningService) -> list[Path]:
+    return sorted((live.service.store.folder / "uploads").glob("*/*"))
+
+
+def submit(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> Any:
+    assert main(["submit", "-o", "json", *words]) == status
+    captured = capsys.readouterr()
+    return (json.loads(captured.out) if status == 0 else None), captured.err
+
+
+def log_of(live: RunningService, job: dict[str, Any]) -> str:
+    return str(live.client.get(f"/v1/jobs/id:{job['id']}/logs").json()["text"])
+
+
+LIST = """\
+import json, os, stat, sys
+found = {}
+for folder, folders, files in os.walk(b"."):
+    for name in folders + files:
+        path = os.path.join(folder, name)
+        status = os.lstat(path)
+        kind = stat.S_ISLNK(status.st_mode)
+        what = os.readlink(path) if kind else (open(path, "rb").read() if name in files else b"")
+        found[os.fsdecode(path[2:])] = [
+            None if kind else stat.S_IMODE(status.st_mode), what.hex(), int(status.st_mtime)]
+json.dump({"cwd": os.getcwd(), "found": found}, sys.stdout)
+"""
+
+
+def test_a_job_gets_the_files_of_its_directory(
+    live: RunningService, capsys: pytest.CaptureFixture[str], root: Path
+) -> None:
+    (root / ".gitignore").write_text("data/\n")
+    (root / "data").mkdir()
+    (root / "data" / "large").write_bytes(bytes(1000))
+    (root / "outside").symlink_to("/etc/passwd")
+    words = ("--upload", "--wait", "--", sys.executable, "-c", LIST)
+    [job], notes = submit(capsys, *words)
+    assert "left out what isn't in the directory: 'outside' -> '/etc/passwd'" in notes
+    count = len(select_files(root, max_bytes=1 << 30).files)
+    assert f"sent {count} entries of {root} (" in notes
+    assert job["state"] == "finished", job
+    result = json.loads(log_of(live, job))
+    assert result["cwd"] != str(root)
+    expected = {}
+    for name, (what, mtime) in described(root).items():
+        if name in {"outside", "data", "data/large"}:
+            continue
+        sent = "train.py" if name == "inside" else what
+        mode, content = (None, os.fsencode(sent)) if isinstance(sent, str) else sent
+        expected[name] = [mode, (content or b"").hex(), mtime]
+    assert result["found"] == expected
+    [again], notes = submit(capsys, *words)
+    assert f"the service has the {count} entries of {root} (" in notes
+    assert json.loads(log_of(live, again))["found"] == expected
+
+
+def test_jobs_cannot_change_the_files_of_each_other(
+    live: RunningService, capsys: pytest.CaptureFixture[str], root: Path
+) -> None:
+    script = "import os; print(open('train.py').read()); open('train.py', 'w').write('mine')"
+    for _ in range(2):
+        [job], _ = submit(capsys, "--upload", "--wait", "--", sys.executable, "-c", script)
+        assert log_of(live, job).strip() == "print(1)"
+    assert (root / "train.py").read_text() == "print(1)\n"
+
+
+def test_a_remote_service_gets_the_files_without_an_option(
+    live: RunningService,
+    capsys: pytest.CaptureFixture[str],
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = f"exec {sys.executable} train.py"
+    [job], notes = submit(capsys, "--wait", "--", "sh", "-c", "pwd")
+    assert log_of(live, job).strip() == str(root)
+    assert "sent" not in notes
+    monkeypatch.setattr(plain_job, "host_identity", lambda: "another machine")
+    [job], notes = submit(capsys, "--wait", "--", "sh", "-c", program)
+    assert "upload" in live.client.get(f"/v1/jobs/id:{job['id']}").json()["spec"]["run"]
+    assert log_of(live, job).strip() == "1"
+    (root / "job.sh").write_text(f"#!/bin/sh\n{program}\n")
+    [job], _ = submit(capsys, "--wait", "job.sh")
+    assert log_of(live, job).strip() == "1"
+    [job], notes = submit(capsys, "--wait", "--workdir", "/usr", "--", "pwd")
+    assert (log_of(live, job).strip(), notes.count("sent")) == ("/usr", 0)
+    [job], notes = submit(capsys, "--no-upload", "--wait", "--", "sh", "-c", "ls; pwd")
+    assert log_of(live, job).strip().endswith("/work")  # an empty directory of its own
+    monkeypatch.setenv("HOME", str(root))
+    _, notes = submit(capsys, "--", "true", status=2)
+    assert f"--upload: '{root}' would be sent to {live.address}; change to the directory" in notes
+    service = live.service
+    uploads, service.driver.uploads = service.driver.uploads, None
+    try:
+        _, notes = submit(capsys, "--", "true", status=2)
+    finally:
+        service.driver.uploads = uploads
+    assert "jobs of this service don't run on this machine, and get no files from it" in notes
+
+
+def test_a_dry_run_sends_nothing(
+    live: RunningService, capsys: pytest.CaptureFixture[str], root: Path
+) -> None:
+    (root / "new").write_text("never sent")
+    before = stored_files(live)
+    [quote], notes = submit(capsys, "--upload", "--dry-run", "--", "true")
+    assert quote["answer"] in {"admitted", "queued"}
+    count = len(select_files(root, max_bytes=1 << 30).files)
+    assert f"would send {count} entries of {root} (" in notes
+    assert stored_files(live) == before
+
+
+def test_files_above_the_limit_are_named_before_anything_is_sent(
+    live: RunningService, capsys: pytest.CaptureFixture[str], root: Path
+) -> None:
+    uploads = live.service.driver.uploads
+    (root / "model.bin").write_bytes(bytes(1 << 20))
+    limit, uploads.max_bytes = uploads.max_bytes, 1 << 20
+    try:
+        _, notes = submit(capsys, "--upload", "--", "true", status=2)
+        content, _ = archive(root)
+        answer = put(live.client, content)
+        chunked = put(live.client, iter([content[:700_000], content[700_000:]]), "0" * 64)
+    finally:
+        uploads.max_bytes = limit
+    assert f"{root}: its files take 1.0 MiB, above the service's limit of 1.0 MiB; the" in notes
+    assert "'model.bin' 1.0 MiB" in notes
+    for refused in (answer, chunked):
+        assert (refused.status_code, refused.json()["code"]) == (413, "too-large")
+        assert "--max-upload-size" in refused.json()["errors"][0]["hint"]
+    assert uploads._arriving.total() == 0
+
+
+def test_a_job_refers_to_uploads_of_its_own_tenant_only(live: RunningService) -> None:
+    content = member("secret", content=b"of vision") + END
+    digest = hashlib.sha256(content).hexdigest()
+    with live.as_(live.token("vision")) as vision, live.as_(live.token("speech")) as speech:
+        first = put(vision, content)
+        assert (first.status_code, first.json()["tenant"]) == (201, "vision")
+        assert first.json()["bytes"] == len(content)
+        job = {
+            "name": "reads",
+            "steps": 1,
+            "minibatch_time": "1s",
+            "worker": {"cpu": 1},
+            "run": {"command": ["cat", "secret"], "upload": digest},
+        }
+        for client in (speech, live.client):
+            answer = client.post("/v1/jobs", json=job)
+            assert answer.status_code == 422, answer.text
+            [error] = answer.json()["errors"]
+            assert error["location"] == "job.run.upload"
+            assert error["message"].startswith(f"unknown upload '{digest[:60]}")
+            assert client.get(f"/v1/uploads/{digest}").status_code == 404
+        assert speech.get(f"/v1/uploads/{digest}?tenant=vision").status_code == 403
+        assert put(speech, content, params={"tenant": "vision"}).status_code == 403
+        # An equal upload of another tenant is as new as any other: nothing says that it exists.
+        second = put(speech, content)
+        assert second.status_code == 201
+        assert {**second.json(), "used": 0, "tenant": 0} == {**first.json(), "used": 0, "tenant": 0}
+        assert put(speech, content).status_code == 200
+        operated = live.client.get(f"/v1/uploads/{digest}?tenant=vision")
+        assert operated.json()["tenant"] == "vision"
+        assert live.client.post("/v1/jobs", json={**job, "tenant": "vision"}).status_code == 200
+        wait_until(lambda: vision.get("/v1/jobs/reads").json()["state"] == "finished")
+        assert vision.get("/v1/jobs/reads/logs").json()["text"] == "of vision"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_archive_is_never_stored(live: RunningService, name: str) -> None:
+    content, message = HOSTILE[name]
+    before = stored_files(live)
+    answer = put(live.client, content)
+    assert answer.status_code == 422, answer.text
+    assert message.split("'")[0] in answer.text.replace('\\"', '"')
+    assert stored_files(live) == before
+
+
+def test_wrong_requests_are_refused(live: RunningService) -> None:
+    content = member("a") + END
+    digest = hashlib.sha256(content).hexdigest()
+    other = put(live.client, content, "0" * 64)
+    assert (other.status_code, other.json()["errors"][0]["location"]) == (422, "body")
+    assert f"got {digest}" in other.json()["detail"]
+    url = f"/v1/uploads/{digest}"
+    kind = live.client.put(url, content=content, headers={"Content-Type": "application/gzip"})
+    assert kind.status_code == 415
+    assert put(live.client, content, "0" * 63).status_code == 422
+    assert put(live.client, content, digest.upper().replace("0", "A")).status_code == 422
+    assert live.client.get(url).status_code == 404
+    run = {"command": ["true"], "workdir": "/tmp", "upload": digest}
+    job = {"name": "both", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}, "run": run}
+    assert "workdir has no effect with upload" in live.client.post("/v1/jobs", json=job).text
+    job["run"] = {"command": ["true"], "upload": "../../x"}
+    assert "'../../x' is not a SHA-256 digest" in live.client.post("/v1/jobs", json=job).text
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(live: RunningService) -> None:
+    content = member("a", content=bytes(3 << 20)) + END
+    digest = hashlib.sha256(content).hexdigest()
+    uploads, before = live.service.driver.uploads, stored_files(live)
+    seen: list[int] = []
+
+    def pieces() -> Iterator[bytes]:
+        yield content[: 2 << 20]
+        wait_until(lambda: len(stored_files(live)) > len(before))
+        seen.append(uploads._arriving.total())
+        raise RuntimeError("the client dies")
+
+    with pytest.raises(RuntimeError, match="the client dies"):
+        live.client.put(
+            f"/v1/uploads/{digest}",
+            content=pieces(),
+            headers={**TAR, "Content-Length": str(len(content))},
+        )
+    assert seen == [len(content)]
+    wait_until(lambda: stored_files(live) == before)
+    assert uploads._arriving.total() == 0
+    assert put(live.client, content).status_code == 201
+
+
+def test_a_tenant_has_room_for_some_uploads(live: RunningService) -> None:
+    """The oldest ones without an open job make room, but no others."""
+    uploads, service = live.service.driver.uploads, live.service
+    contents = [member("a", content=bytes([n]) * 10_000) + END for n in range(4)]
+    digests = [hashlib.sha256(content).hexdigest() for content in contents]
+    size = len(contents[0])
+    limit, uploads._max_tenant_bytes = uploads._max_tenant_bytes, 2 * size
+    try:
+        with live.as_(live.token("limited")) as client:
+            for content in contents[:2]:
+                assert put(client, content).status_code == 201
+            refused = put(client, contents[2])
+            assert (refused.status_code, refused.json()["code"]) == (429, "tenant-limit")
+            assert refused.headers["retry-after"]
+            assert "--max-uploads" in refused.json()["errors"][0]["hint"]
+            assert put(live.client, contents[2]).status_code == 201  # an operator's
+            run = {"command": ["sleep", "600"], "upload": digests[0]}
+            job = {"name": "open", "steps": 900, "minibatch_time": "1s", "worker": {"cpu": 1}}
+            assert client.post("/v1/jobs", json={**job, "run": run}).status_code == 200
+            old = service.driver.clock.now() - 2 * MIN_KEEP_SECONDS * SECOND
+            for digest in digests[:2]:
+                uploads.use("limited", digest, old)
+            assert put(client, contents[2]).status_code == 201
+            kept = [client.get(f"/v1/uploads/{digest}").status_code for digest in digests]
+            assert kept == [200, 404, 200, 404]
+            assert client.delete("/v1/jobs/open").status_code == 200
+    finally:
+        uploads._max_tenant_bytes = limit
+
+
+def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
+    uploads, driver = live.service.driver.uploads, live.service.driver
+    contents = [member("b", content=bytes([n]) * 100) + END for n in range(2)]
+    for content in contents:
+        assert put(live.client, content).status_code == 201
+    digests = [hashlib.sha256(content).hexdigest() for content in contents]
+    job = {"name": "uses", "steps": 900, "minibatch_time": "1s", "worker": {"cpu": 1}}
+    run = {"command": ["sleep", "600"], "upload": digests[0]}
+    assert live.client.post("/v1/jobs", json={**job, "run": run}).status_code == 200
+    now = driver.clock.now()
+    for digest in digests:
+        uploads.use(None, digest, now - (KEEP_SECONDS + 1) * SECOND)
+    uploads.sweep(now)
+    assert uploads.find(None, digests[0]).used == now
+    assert uploads.find(None, digests[1]) is None
+    assert live.client.delete("/v1/jobs/uses").status_code == 200
+    again = live.client.post("/v1/jobs/uses/resubmit", json={"name": "uses-again"})
+    assert again.status_code == 200, again.text
+    assert live.client.delete("/v1/jobs/uses-again").status_code == 200
+    uploads.use(None, digests[0], now - (KEEP_SECONDS + 1) * SECOND)
+    uploads.sweep(now)
+    refused = live.client.post("/v1/jobs/uses/resubmit", json={"name": "uses-once-more"})
+    assert refused.status_code == 409
+    assert "the files of job 'uses' were deleted; submit it from its" in refused.json()["detail"]
+
+
+def test_a_job_whose_files_vanished_is_not_started(live: RunningService) -> None:
+    content = member("c", content=b"lost") + END
+    assert put(live.client, content).status_code == 201
+    digest = hashlib.sha256(content).hexdigest()
+    live.service.driver.uploads.find(None, digest).path.write_bytes(b"x" * len(content))
+    job = {"name": "damaged", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
+    run = {"command": ["true"], "upload": digest}
+    assert live.client.post("/v1/jobs", json={**job, "run": run}).status_code == 200
+
+    def lines() -> str:
+        return str(live.client.get("/v1/jobs/damaged/explain").json()["lines"])
+
+    wait_until(lambda: "its files can't be unpacked" in lines(), lines)
+    assert live.client.delete("/v1/jobs/damaged").status_code == 200
+
+
+def test_both_clients_send_archives(live: RunningService, root: Path) -> None:
+    (root / "large").write_bytes(os.urandom(700_000))
+    sent: list[int] = []
+    with packed(select_files(root, max_bytes=1 << 30)) as found, Client() as client:
+        upload = client.upload(found, sent=sent.append)
+        assert (upload.digest, sent[-1]) == (found.digest, found.size)
+        sent.clear()
+        assert client.upload(found, sent=sent.append).digest == found.digest
+        assert sent == []
+
+        async def send() -> str:
+            async with AsyncClient() as asynchronous:
+                return (await asynchronous.upload(found, tenant="vision")).digest
+
+        assert asyncio.run(send()) == found.digest
+    upload = live.client.get(f"/v1/uploads/{found.digest}?tenant=vision").json()
+    assert upload["bytes"] == found.size
+
+
+def test_many_uploads_at_once(live: RunningService) -> None:
+    content = member("d", content=os.urandom(2 << 20)) + END
+    statuses: list[int] = []
+
+    def send() -> None:
+        with live.as_(live.service.token_file.read_text().strip()) as client:
+            statuses.append(put(client, content).status_code)
+
+    threads = [threading.Thread(target=send) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) <= {200, 201}
+    assert 201 in statuses
+    uploads = live.service.driver.uploads
+    assert uploads._arriving.total() == 0
+    sizes = sum(path.stat().st_size for path in stored_files(live))
+    assert uploads._sizes.total() == sizes
+
+
+def test_a_body_that_stops_arriving_leaves_nothing(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.api.uploads.IDLE_TIMEOUT_SECONDS", 0.2)
+    before = stored_files(live)
+    with socket.create_connection((live.client.base_url.host, live.client.base_url.port)) as raw:
+        head = f"PUT /v1/uploads/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n"
+        head += f"Authorization: {live.client.headers['authorization']}\r\n"
+        raw.sendall(f"{head}Content-Type: application/x-tar\r\n\r\nbeginning".encode())
+        answer = raw.recv(65_536).decode()
+    assert answer.startswith("HTTP/1.1 400 ")
+    wait_until(lambda: stored_files(live) == before)
+    assert live.service.driver.uploads._arriving.total() == 0
