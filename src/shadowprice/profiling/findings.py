@@ -287,7 +287,7 @@ def _add_memory(demand: dict[str, Any], size: int | None) -> None:
 def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool) -> str:
     """Return the content of the job file, with the measurements as comments.
 
-    ``when`` is the date. ``stated`` is False if the length was not stated of the training; the file
+    ``when`` is the date. ``stated`` is False if the length of the training was not stated; the file
     then says that it is a guess.
     """
     import yaml  # noqa: PLC0415  # only where a file is written

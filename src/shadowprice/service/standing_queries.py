@@ -1,49 +1,49 @@
-"""Queries whose answers the writer renews after each commit while clients read them.
+"""Queries whose answers the writer renews after commits while clients read them.
 
-A decision can keep the writer's thread for seconds. Readers of a renewed answer don't wait for it.
+A decision can keep the writer's thread for seconds. Readers of a kept answer don't wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
 from shadowprice.service.state.durable_engine import DurableEngine
-
-log = logging.getLogger("shadowprice.service")
 
 Result = TypeVar("Result")
 
 RENEWED_SECONDS: Final = 30.0
 """Time after the last read in which an answer is renewed; pages read every few seconds."""
 
-MAX_ANSWERS: Final = 4
-"""Numbers of slots whose answers are kept; other ones are computed when they are read."""
+MAX_RENEWAL_SECONDS: Final = 0.05
+"""Computation time above which answers aren't renewed, because the next batch waits for that."""
 
 MAX_RENEWAL_SHARE: Final = 0.1
-"""Limit of the writer's time that renewals take. Above it, a reader starts the computation."""
-
+"""Limit of the writer's time that renewals take."""
 
 MAX_READ_WAIT_SECONDS: Final = 0.02
 """Time after which a reader gets the previous answer, because the writer is deciding."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer(Generic[Result]):
-    """A result, and the number of the last event that it includes."""
+    """A result about a number of slots, and the number of the last event that it includes."""
 
     result: Result
+    slots: int
     sequence: int
-    read_at: float
+    computed_at: float
+    seconds: float
 
 
-@dataclass(slots=True)
 class StandingQuery(Generic[Result]):
-    """A read-only query of the durable state about the coming slots.
+    """A read-only query of the durable state about the coming slots, with its latest answer.
+
+    Readers of fewer slots share the answer of the most slots that were read lately, so that
+    alternating readers cause one computation. There is one computation at a time.
 
     Parameters
     ----------
@@ -51,55 +51,69 @@ class StandingQuery(Generic[Result]):
         Returns the answer for a number of slots; runs in the writer's thread, between two batches.
     """
 
-    compute: Callable[[DurableEngine, int], Result]
-    tasks: dict[int, asyncio.Task[Result]] = field(default_factory=dict)
-    """Computations under way by number of slots, which concurrent readers share."""
-    _answers: dict[int, Answer[Result]] = field(default_factory=dict)
-    _next_renewal: float = 0.0
+    def __init__(self, compute: Callable[[DurableEngine, int], Result]) -> None:
+        self._compute = compute
+        self._slots = 0
+        self._most_read_at = self._read_at = -RENEWED_SECONDS
+        self._readers = 0
+        self.answer: Answer[Result] | None = None
+        self.task: asyncio.Future[Answer[Result]] | None = None
+        """The computation under way, which readers share."""
 
-    def kept(self, slots: int) -> Answer[Result] | None:
-        """Return the kept answer for a reader."""
-        answer = self._answers.get(slots)
-        if answer is not None:
-            answer.read_at = monotonic()
-        return answer
+    def is_current(self, slots: int, sequence: int) -> bool:
+        """Return whether the answer covers the slots and includes the event of this number."""
+        answer = self.answer
+        return answer is not None and answer.slots >= slots and answer.sequence >= sequence
 
-    def answer(self, truth: DurableEngine, slots: int) -> Result:
-        """Compute an answer and keep it; runs in the writer's thread."""
-        while len(self._answers) >= MAX_ANSWERS and slots not in self._answers:
-            oldest = min(list(self._answers.items()), key=lambda item: item[1].read_at)[0]
-            self._answers.pop(oldest, None)
-        return self._keep(truth, slots, monotonic())
+    def note_read(self, slots: int) -> None:
+        """Note that somebody reads this many slots now."""
+        now = self._read_at = monotonic()
+        if slots >= self._slots or now - self._most_read_at > RENEWED_SECONDS:
+            self._slots, self._most_read_at = slots, now
 
-    def on_answered(self, slots: int, task: asyncio.Task[Result]) -> None:
-        """Forget a computation; its readers may have left."""
-        del self.tasks[slots]
-        if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio doesn't log it
+    def is_renewed(self) -> bool:
+        """Return whether the answer should be computed again now, after a commit."""
+        answer, now = self.answer, monotonic()
+        return (
+            answer is not None
+            and self.task is None
+            and now - self._read_at <= RENEWED_SECONDS
+            and answer.seconds <= MAX_RENEWAL_SECONDS
+            and answer.seconds <= MAX_RENEWAL_SHARE * (now - answer.computed_at)
+        )
 
-    def cancel(self) -> None:
-        """Cancel the computations under way."""
-        for task in self.tasks.values():
-            task.cancel()
-
-    def renew(self, truth: DurableEngine) -> None:
-        """Compute the answers again that were read lately; runs in the writer's thread."""
-        started = monotonic()
-        if started < self._next_renewal:
-            return
-        for slots, answer in list(self._answers.items()):
-            if started - answer.read_at > RENEWED_SECONDS:
-                self._answers.pop(slots, None)
-                continue
-            try:
-                self._keep(truth, slots, answer.read_at)
-            except Exception:  # the commit succeeded; the next reader gets the error
-                log.exception("failed to renew an answer about %d slots", slots)
-                self._answers.pop(slots, None)
+    def compute(self, truth: DurableEngine) -> Answer[Result]:
+        """Compute the answer, and keep it; runs in the writer's thread."""
+        slots, started = self._slots, monotonic()
+        result = self._compute(truth, slots)
         ended = monotonic()
-        self._next_renewal = ended + (ended - started) / MAX_RENEWAL_SHARE
+        self.answer = Answer(result, slots, truth.engine.sequence, ended, ended - started)
+        return self.answer
 
-    def _keep(self, truth: DurableEngine, slots: int, read_at: float) -> Result:
-        result = self.compute(truth, slots)
-        self._answers[slots] = Answer(result, truth.engine.sequence, read_at)
-        return result
+    def begin(self, task: asyncio.Future[Answer[Result]]) -> asyncio.Future[Answer[Result]]:
+        """Share a computation with readers until it is done."""
+        self.task = task
+        task.add_done_callback(self._on_done)
+        return task
+
+    async def wait(
+        self, task: asyncio.Future[Answer[Result]], timeout: float | None
+    ) -> Answer[Result] | None:
+        """Return the answer of a shared computation, or None after the timeout.
+
+        The last reader that leaves cancels a computation that nobody waits for.
+        """
+        self._readers += 1
+        try:
+            await asyncio.wait({task}, timeout=timeout)
+        finally:
+            self._readers -= 1
+            if not self._readers and not task.done() and timeout is None:
+                task.cancel()
+        return task.result() if task.done() else None
+
+    def _on_done(self, task: asyncio.Future[Answer[Result]]) -> None:
+        if self.task is task:
+            self.task = None
+        if not task.cancelled():
+            task.exception()  # retrieved, because its readers may have left

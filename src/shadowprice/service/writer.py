@@ -126,23 +126,21 @@ class Writer:
     ) -> Result:
         """Return the answer of a query about a number of coming slots; see `StandingQuery`.
 
-        ``compute`` identifies the query, so it is a function of a module. If the answer isn't
-        current, and the writer is deciding for longer than `MAX_READ_WAIT_SECONDS`, the previous
-        answer is returned.
+        ``compute`` identifies the query, so it is a function of a module. The answer may cover more
+        slots. If it isn't current, and the writer is deciding for longer than
+        `MAX_READ_WAIT_SECONDS`, the previous answer is returned.
         """
         query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
-        kept = query.kept(slots)
-        if kept is not None and kept.sequence >= self.published.sequence:
-            return kept.result
-        task = query.tasks.get(slots)
-        if task is None:
-            work = self.ask(lambda truth: query.answer(truth, slots))
-            task = query.tasks[slots] = asyncio.create_task(work)
-            task.add_done_callback(lambda done: query.on_answered(slots, done))
-        if kept is None:
-            return await asyncio.shield(task)
-        await asyncio.wait({task}, timeout=MAX_READ_WAIT_SECONDS)
-        return task.result() if task.done() else kept.result
+        query.note_read(slots)
+        while not query.is_current(slots, self.published.sequence):
+            task = query.task or query.begin(asyncio.ensure_future(self.ask(query.compute)))
+            previous = query.answer
+            if previous is None or previous.slots < slots:
+                await query.wait(task, None)
+            elif await query.wait(task, MAX_READ_WAIT_SECONDS) is None:
+                return previous.result
+        assert query.answer is not None
+        return query.answer.result
 
     async def ordered(
         self, generations: Sequence[tuple[str, int]]
@@ -204,7 +202,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         try:
-            outcome = await loop.run_in_executor(self._thread, self._commit_operations, operations)
+            outcome = await loop.run_in_executor(self._thread, self._truth.commit, operations)
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
@@ -224,13 +222,15 @@ class Writer:
                 future.set_exception(result)
             else:
                 future.set_result(result)
+        self._renew()
         return outcome
 
-    def _commit_operations(self, operations: Sequence[Operation]) -> CommitResult:
-        outcome = self._truth.commit(operations)
-        for query in list(self._standing.values()):
-            query.renew(self._truth)
-        return outcome
+    def _renew(self) -> None:
+        """Start to renew answers that are read, before the next batch and after this one."""
+        loop = asyncio.get_running_loop()
+        for query in self._standing.values():
+            if query.is_renewed():
+                query.begin(loop.run_in_executor(self._thread, query.compute, self._truth))
 
     def _publish(self, outcome: CommitResult) -> None:
         published = self.published
@@ -269,7 +269,8 @@ class Writer:
     async def finish(self) -> None:
         """Write a final snapshot for a fast start, and stop the thread; called after `run`."""
         for query in self._standing.values():
-            query.cancel()
+            if query.task is not None:
+                query.task.cancel()
         await run_all(self._last_snapshot, lambda: self._thread.shutdown(wait=True))
 
     async def _last_snapshot(self) -> None:

@@ -1,15 +1,15 @@
-"""Answers about coming slots are current after every commit, without waiting for decisions."""
+"""Answers about coming slots are current after commits, and cost a limited share of the time."""
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shadowprice.service import standing_queries
-from shadowprice.service.standing_queries import MAX_ANSWERS, StandingQuery
+from shadowprice.service.standing_queries import StandingQuery
 
 
 def durable(sequence: int) -> Any:
@@ -19,66 +19,88 @@ def durable(sequence: int) -> Any:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Set the time of `standing_queries`."""
-    now = [0.0]
+    now = [1000.0]
     monkeypatch.setattr(standing_queries, "monotonic", lambda: now[0])
     return now
 
 
-def test_an_answer_that_is_read_is_renewed_with_every_commit(clock: list[float]) -> None:
-    query = StandingQuery(lambda truth, slots: (truth.engine.sequence, slots))
-    assert query.kept(24) is None
-    assert query.answer(durable(1), 24) == (1, 24)
-    for sequence in range(1, 100):
-        clock[0] += 1.0
-        kept = query.kept(24)
-        assert kept is not None
-        assert (kept.sequence, kept.result) == (sequence, (sequence, 24))
-        query.renew(durable(sequence + 1))
-
-
-def test_an_answer_that_is_not_read_any_more_is_dropped(clock: list[float]) -> None:
+def test_one_answer_serves_readers_of_fewer_slots(clock: list[float]) -> None:
     computed: list[int] = []
-    query = StandingQuery(lambda truth, slots: computed.append(slots) or slots)
-    query.answer(durable(1), 24)
-    clock[0] = standing_queries.RENEWED_SECONDS + 1
-    query.renew(durable(2))
-    query.renew(durable(3))
-    assert computed == [24]
-    assert query.kept(24) is None
+    query = StandingQuery[int](lambda truth, slots: computed.append(slots) or slots)  # type: ignore[func-returns-value]
+    for slots in (24, 100, 3, 99, 1):
+        query.note_read(slots)
+        if not query.is_current(slots, 1):
+            query.compute(durable(1))
+    assert computed == [24, 100]
+    # The most slots count for as long as somebody reads them.
+    clock[0] += standing_queries.RENEWED_SECONDS + 1
+    query.note_read(3)
+    query.compute(durable(2))
+    assert computed == [24, 100, 3]
+    assert not query.is_current(4, 2)
+    assert not query.is_current(3, 3)
 
 
-def test_renewals_take_a_limited_share_of_the_time(clock: list[float]) -> None:
+def test_only_answers_that_are_read_are_renewed(clock: list[float]) -> None:
+    query = StandingQuery[int](lambda truth, slots: slots)
+    assert not query.is_renewed()
+    query.note_read(24)
+    query.compute(durable(1))
+    clock[0] += standing_queries.RENEWED_SECONDS
+    assert query.is_renewed()
+    clock[0] += 1
+    assert not query.is_renewed()
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(0.01, 0.08, 0.11), (0.2, 0.0, 0.0)])
+def test_renewals_take_a_limited_share_of_the_time(
+    clock: list[float], seconds: float, least: float, most: float
+) -> None:
     def compute(_: Any, slots: int) -> int:
-        clock[0] += 0.2
+        clock[0] += seconds
         return slots
 
-    query = StandingQuery(compute)
-    for slots in range(1000, 1000 + 2 * MAX_ANSWERS):
-        query.answer(durable(1), slots)
-    began, spent, sequence = clock[0], 0.0, 1
-    while clock[0] < began + 60:
+    query = StandingQuery[int](compute)
+    query.note_read(1000)
+    query.compute(durable(1))
+    began, spent = clock[0], 0.0
+    while clock[0] < began + 20:
         clock[0] += 0.01  # a batch
-        sequence += 1
-        before = clock[0]
-        for slots in range(1000, 1000 + 2 * MAX_ANSWERS):
-            query.kept(slots)
-        query.renew(durable(sequence))
-        spent += clock[0] - before
-    assert 0 < spent / (clock[0] - began) < 1.5 * standing_queries.MAX_RENEWAL_SHARE
+        query.note_read(1000)
+        if query.is_renewed():
+            before = clock[0]
+            query.compute(durable(2))
+            spent += clock[0] - before
+    assert least <= spent / (clock[0] - began) <= most
 
 
-def test_a_renewal_that_fails_leaves_the_error_to_the_next_reader() -> None:
-    broken = threading.Event()
+def test_a_computation_that_nobody_waits_for_is_cancelled() -> None:
+    asyncio.run(_cancel_readers())
 
-    def compute(_: Any, slots: int) -> int:
-        if broken.is_set():
-            raise RuntimeError("no prices")
-        return slots
 
-    query = StandingQuery(compute)
-    query.answer(durable(1), 24)
-    broken.set()
-    query.renew(durable(2))
-    assert query.kept(24) is None
+async def _cancel_readers() -> None:
+    query = StandingQuery[int](lambda truth, slots: slots)
+    task = query.begin(asyncio.get_running_loop().create_future())
+    readers = [asyncio.create_task(query.wait(task, None)) for _ in range(3)]
+    await asyncio.sleep(0)
+    readers[0].cancel()
+    readers[1].cancel()
+    await asyncio.sleep(0)
+    assert not task.cancelled()
+    readers[2].cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    assert task.cancelled()
+    assert query.task is None
+
+
+def test_readers_get_the_error_of_a_computation() -> None:
+    asyncio.run(_fail())
+
+
+async def _fail() -> None:
+    query = StandingQuery[int](lambda truth, slots: slots)
+    task = query.begin(asyncio.get_running_loop().create_future())
+    task.set_exception(RuntimeError("no prices"))
     with pytest.raises(RuntimeError, match="no prices"):
-        query.answer(durable(2), 24)
+        await query.wait(task, None)
+    assert query.task is None

@@ -36,7 +36,7 @@ DISTRIBUTION_KINDS: Final = (
     "log-normal",
     "empirical",
 )
-"""DistributionTables of durations that a file can name."""
+"""Distributions of durations that a file can name."""
 
 
 @dataclass(frozen=True)

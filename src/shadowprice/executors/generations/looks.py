@@ -14,7 +14,7 @@ class ProgressPolls:
 
     Parameters
     ----------
-    tell : callable
+    emit : callable
         Emits the result of a poll whose caller was cancelled.
     """
 

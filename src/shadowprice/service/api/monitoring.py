@@ -58,7 +58,8 @@ async def prices(
 ) -> Prices:
     """Return prices and reserved shares by kind of server, over the coming slots."""
     del caller
-    return await service.writing.ask_standing(_coming_prices, slots)
+    answer = await service.writing.ask_standing(_coming_prices, slots)
+    return answer.model_copy(update={"slots": answer.slots[:slots]})
 
 
 def _coming_prices(truth: DurableEngine, slots: int) -> Prices:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -128,6 +128,12 @@ def planned_bars(truth: DurableEngine, slots: int) -> PlannedBars:
         elif record.promise is not None:
             promises[name] = record.promise
     return PlannedBars(tuple(bars), promises, demands)
+
+
+def _clipped(bars: Iterable[TimelineBar], first: int, last: int) -> Iterable[TimelineBar]:
+    for bar in bars:
+        if bar.begins < last and bar.ends > first:
+            yield replace(bar, begins=max(bar.begins, first), ends=min(bar.ends, last))
 
 
 def _staying(
@@ -334,7 +340,9 @@ def timeline(
     first, last = max(0, current - back), max(current + 1, servers.coming) + slots
     bars, incomplete = past(connection, calendar, first, now, job)
     if not real:
-        bars = [*bars, *_running(published, calendar, now), *plans.bars]
+        # The answer may cover more slots, and slots that began since it was computed.
+        planned = _clipped(plans.bars, servers.coming, last)
+        bars = [*bars, *_running(published, calendar, now), *planned]
     bars = [
         bar
         for bar in bars

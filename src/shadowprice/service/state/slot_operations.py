@@ -67,7 +67,7 @@ class AdvanceSlots:
     since : int
         Moment since which the service receives reports, in nanoseconds since 1970. Progress reports
         of slots that began before may be lost.
-    heard : mapping of str to int
+    last_reports : mapping of str to int
         Moment of each job's newest progress report, in nanoseconds since 1970.
     """
 
