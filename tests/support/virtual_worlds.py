@@ -241,7 +241,7 @@ class Played:
     over: bool
     began: float
     excused: list[tuple[float, float, str]]
-    """From when to when what happened from outside may stop generations: of a job, or any."""
+    """From when to when a cause outside may stop generations: of a job, on a server, or any."""
     overbooked: list[str]
 
 
@@ -307,6 +307,9 @@ async def _play(
         now = loop.time()
         server = f"s{what.subject % len(world.places)}"
         if what.kind == "lost":
+            # The start of what it was to run may still be under way when it is back.
+            back = began + (what.at + what.slots) * slot
+            excused.append((now, max(now, back) + slot, server))
             (executor.lose_server if number < 10_000 else executor.return_server)(server)
         elif what.kind == "drained":
             # What runs there goes on to the end of its slot, and the next one is planned without.
@@ -347,8 +350,9 @@ def unsaved_stops(played: Played) -> dict[str, list[VirtualGeneration]]:
         if one.ending is not Ending.STOPPED or one.saved > one.base:
             continue
         assert one.stop_ordered is not None
+        subjects = {"", one.spec.job, *(share.server for share in one.spec.placement)}
         if any(
-            start <= one.stop_ordered <= end and name in {"", one.spec.job}
+            start <= one.stop_ordered <= end and name in subjects
             for start, end, name in played.excused
         ):
             continue
