@@ -20,6 +20,7 @@ from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
@@ -265,6 +266,29 @@ def test_a_tenant_without_open_jobs_is_owed_nothing(*, is_skipped: bool) -> None
         assert run(6) == [0.0, 0.0]
     engine.handle(JobsArrived(7, (long("a", 1.0, 7), long("b", 1000.0, 7))))
     assert run(7) == [1.0, 0.0]
+
+
+def test_an_owed_tenant_comes_first_also_if_plans_are_not_carried_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fault injection: promised jobs never fit as before once waiting ones are left out.
+
+    Only the denser job is planned ahead, so the other one depends on spare capacity.
+    """
+    on = shared([2, 2], 0, horizon=8)
+    poor = unpromised(gpu_job(on, "poor", "a", 4), 1.0)
+    rich = unpromised(gpu_job(on, "rich", "b", 4), 1000.0)
+    ran: list[tuple[int, int]] = []
+
+    def watch(engine: Engine, slot: int) -> None:
+        del slot
+        running = {name: placed.total_workers for name, placed in engine.running.items()}
+        ran.append((running.get("poor", 0), running.get("rich", 0)))
+
+    monkeypatch.setattr(Planner, "keep_promised", lambda *_: None)
+    policy = make_policy("rolling", PolicyContext(on), {"waiting": 1})
+    Simulation(on, [poor, rich], policy).run([SlotObserver(watch)])
+    assert ran[:12] == [(0, 4)] * 5 + [(2, 2)] * 7
 
 
 def owed_by_counting(

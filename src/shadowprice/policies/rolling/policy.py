@@ -617,6 +617,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         is_owed = (state.owed > owed_limit(self._cluster.horizon))[jobs.arrays.tenant]
         plan = self._planner.keep_promised(state, slot)
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
+            self._allocate_spare(slot, rows[is_owed[rows]], weight, state.plan.line)
             return state.plan.line._replace(share=unconfined)
         self._planner.commit(state, plan)
         waiting = waiting[jobs.promise[waiting] < 0]
