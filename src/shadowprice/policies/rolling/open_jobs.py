@@ -292,6 +292,35 @@ class OpenJobs(JobRows):
         spread, colocated = arrays.spread_levels[rows] - 1, arrays.levels[rows] - 1
         return np.maximum(gains[rows, spread], gains[rows, colocated])
 
+    def amounts(self, rows: Integers, levels: Integers) -> Integers:
+        """Return what rows use at a level each, shape (rows, resources)."""
+        arrays = self.arrays
+        workers, ps_counts = arrays.worker_counts[rows, levels], arrays.ps_counts[rows, levels]
+        total = workers[:, None] * arrays.worker[rows] + ps_counts[:, None] * arrays.ps[rows]
+        return np.asarray(total, np.int64)
+
+    def useful_amounts(self, rows: Integers) -> Integers:
+        """Return the most that rows could use of each resource in a slot, shape (rows, resources).
+
+        In each mode that is the first level that completes the job, or the last one. A job that
+        completes at its current level needs no more than that.
+        """
+        arrays = self.arrays
+        gains, remaining = arrays.gains[rows], arrays.remaining[rows, None]
+        completes, column = gains >= remaining, np.arange(gains.shape[1])
+        ends = arrays.spread_levels[rows], arrays.levels[rows]
+        useful = np.zeros((len(rows), arrays.worker.shape[1]), np.int64)
+        for first, end in ((np.zeros_like(ends[0]), ends[0]), ends):
+            inside = (column >= first[:, None]) & (column < end[:, None])
+            lowest = np.argmax(completes & inside, axis=1)
+            level = np.where((completes & inside).any(axis=1), lowest, end - 1)
+            amounts = self.amounts(rows, np.maximum(level, 0))
+            useful = np.maximum(useful, np.where((end > first)[:, None], amounts, 0))
+        level = self.level[rows]
+        done = (level >= 0) & completes[np.arange(len(rows)), level]
+        useful[done] = self.amounts(rows[done], level[done])
+        return useful
+
     def ends_first(self, job: Job, done: int) -> bool:
         """Return whether completing in a slot is too late only because the timespan ends."""
         return done > self.final_slot and done <= self._last_slot(job, NO_LAST_SLOT)

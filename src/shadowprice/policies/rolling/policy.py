@@ -158,6 +158,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             owed = dict(zip(tenant_rows(before._cluster), before._state.owed, strict=True))
             rows = tenant_rows(self._cluster)
             self._state.owed = np.array([owed.get(name, 0.0) for name in rows])
+            self._state.owed_slot = before._state.owed_slot
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Add an open job with its promise, plan and placement."""
@@ -213,6 +214,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         """Answer jobs that arrive together, in order of utility density."""
         state, slot = self._state, view.slot
+        if not state.jobs.rows and not state.bags.jobs and slot > state.owed_slot + 1:
+            state.owed = np.zeros_like(state.owed)  # slots without jobs may be skipped
         # Live jobs (`steady`) keep spare workers: they may be slower than stated.
         yield from self._replan(view, slot, lean=not self._parameters.steady)
         training = [job for job in jobs if job.bag is None]
@@ -393,6 +396,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """Plan the slot that begins, and place its jobs."""
         state, jobs, slot = self._state, self._state.jobs, view.slot
         if not jobs.rows and not state.bags.jobs:
+            state.owed = np.zeros_like(state.owed)
             return
         if jobs.until is not None and slot >= jobs.until:
             yield from self._withdraw_promises()
@@ -610,12 +614,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """
         state, jobs = self._state, self._state.jobs
         unconfined = self._quotas.share[:0]
+        is_owed = (state.owed > owed_limit(self._cluster.horizon))[jobs.arrays.tenant]
         plan = self._planner.keep_promised(state, slot)
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
+            self._allocate_spare(slot, rows[is_owed[rows]], weight, state.plan.line)
             return state.plan.line._replace(share=unconfined)
         self._planner.commit(state, plan)
         waiting = waiting[jobs.promise[waiting] < 0]
-        is_owed = (state.owed > owed_limit(self._cluster.horizon))[jobs.arrays.tenant]
         first = waiting[is_owed[waiting]]
         planned = self._plan_waiting(slot, first, plan.line)[:, 0] >= 0
         self._allocate_spare(slot, rows[is_owed[rows]], weight, plan.line)
@@ -625,18 +630,22 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return line
 
     def _record_owed(self, slot: int, rows: Integers) -> None:
-        """Record what tenants' jobs use of their shares in the slot that begins."""
-        state, arrays = self._state, self._state.jobs.arrays
-        usage, demand = state.bags.tenant_usage(slot), np.zeros_like(self._quotas.share)
-        top = np.maximum(arrays.levels, 1) - 1
-        for amount, level in ((usage, state.jobs.level), (demand, top)):
-            running = rows[level[rows] >= 0]
-            index = running, level[running]
-            workers, ps_counts = arrays.worker_counts[index], arrays.ps_counts[index]
-            total = workers[:, None] * arrays.worker[running]
-            total += ps_counts[:, None] * arrays.ps[running]
-            np.add.at(amount, arrays.tenant[running], total)
-        state.owed = self._quotas.owed_after(state.owed, usage, demand)
+        """Record what tenants' jobs use of their shares in the slot that begins.
+
+        Bags count as if they needed no more than they use: they run in promised capacity only.
+        """
+        state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
+        usage = state.bags.tenant_usage(slot)
+        demand, is_open = usage.copy(), np.zeros(len(usage), np.bool_)
+        running = rows[jobs.level[rows] >= 0]
+        total = jobs.amounts(running, jobs.level[running])
+        np.add.at(usage, arrays.tenant[running], total)
+        np.add.at(demand, arrays.tenant[rows], jobs.useful_amounts(rows))
+        is_open[arrays.tenant[rows]] = True
+        for bag in state.bags.jobs.values():
+            is_open[self._quotas.row_of(self._cluster, bag)] = True
+        state.owed = self._quotas.owed_after(state.owed, usage, demand, is_open)
+        state.owed_slot = slot
 
     # ---------------------------------------------------------------- spare capacity, placement
 

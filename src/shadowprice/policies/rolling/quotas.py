@@ -15,6 +15,7 @@ from shadowprice.core.job import Job
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 _MOST: Final = np.iinfo(np.int64).max // 16
 
@@ -65,10 +66,10 @@ class Quotas:
         limit = own + np.maximum(self.common - beyond, 0)
         return np.asarray(np.where(self.common < 0, -1, limit), np.int64)
 
-    def owed_after(self, owed: Floats, usage: Integers, demand: Integers) -> Floats:
+    def owed_after(self, owed: Floats, usage: Integers, demand: Integers, is_open: Flags) -> Floats:
         """Return what each tenant is owed after a slot, in slots of its share.
 
-        A tenant without demand is owed nothing. Of several resources the dominant one counts.
+        A tenant without open jobs is owed nothing. Of several resources the dominant one counts.
 
         Parameters
         ----------
@@ -76,12 +77,14 @@ class Quotas:
             What each was owed before the slot.
         usage, demand : ndarray of int64, shaped as `share`
             What its jobs use in the slot, and what they could use.
+        is_open : ndarray of bool, shape (tenants + 1,)
+            Whether it has an open job.
         """
         owned = np.maximum(self.share, 1)
         used = np.where(self.share > 0, usage / owned, 0.0).max(axis=1)
         wanted = np.where(self.share > 0, demand / owned, 0.0).max(axis=1)
         after = np.maximum(owed + np.minimum(wanted, 1.0) - used, 0.0)
-        return np.asarray(np.where(wanted > 0.0, after, 0.0), np.float64)
+        return np.asarray(np.where(is_open, after, 0.0), np.float64)
 
 
 def build_quotas(cluster: Cluster, *, enabled: bool) -> Quotas:

@@ -174,6 +174,8 @@ class State:
         The joint plan in force.
     owed : ndarray of float64, shape (tenants + 1,)
         Slots of its share that each tenant is owed (`Quotas.owed_after`).
+    owed_slot : int
+        Last slot that ``owed`` counts.
     planned_slot : int or None
         First slot of the plan; None if it has to be renewed.
     is_estimate : bool
@@ -190,6 +192,7 @@ class State:
     demand: DemandPrices
     plan: JointPlan
     owed: Floats
+    owed_slot: int = -1
     planned_slot: int | None = None
     is_estimate: bool = False
     is_lean: bool = False
