@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +44,8 @@ RETRY_AFTER: Final = {"Retry-After": "10"}
 
 _SUFFIX: Final = ".tar"
 _PARTIAL: Final = ".part"
+_OWNER: Final = re.compile("[0-9a-f]{32}")
+_COMPLETE: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class UploadStore:
     def open(self) -> None:
         """Find complete uploads, and remove what an earlier process left of others.
 
+        Files and directories with other names are left alone.
+
         Raises
         ------
         OSError
@@ -96,13 +102,19 @@ class UploadStore:
         self._sizes.clear()
         make_private(self._folder)
         for owner in self._folder.iterdir():
-            for file in owner.iterdir():
-                if file.suffix == _PARTIAL:
-                    file.unlink()
-                elif file.suffix == _SUFFIX:
-                    status = file.stat()
-                    upload = StoredUpload(file.stem, file, status.st_size, status.st_mtime_ns)
-                    self._add(owner.name, upload)
+            if _OWNER.fullmatch(owner.name) and stat.S_ISDIR(owner.lstat().st_mode):
+                self._open_owner(owner)
+
+    def _open_owner(self, folder: Path) -> None:
+        for file in folder.iterdir():
+            status = file.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if file.suffix == _PARTIAL:
+                file.unlink()
+            elif _COMPLETE.fullmatch(file.name):
+                upload = StoredUpload(file.stem, file, status.st_size, status.st_mtime_ns)
+                self._add(folder.name, upload)
 
     def _add(self, owner: str, upload: StoredUpload) -> None:
         self._remove(owner, upload.digest)
@@ -230,16 +242,24 @@ class UploadStore:
         Raises
         ------
         OSError
-            If a file can't be removed.
+            If a file can't be changed or removed; the others are.
         """
         in_use = self._used()
+        error: OSError | None = None
         for (owner, digest), upload in list(self._stored.items()):
-            if (owner, digest) in in_use:
-                os.utime(upload.path, ns=(now, now))
-                self._stored[owner, digest] = replace(upload, used=now)
-            elif now - upload.used > KEEP_SECONDS * SECOND:
-                upload.path.unlink(missing_ok=True)
+            try:
+                if (owner, digest) in in_use:
+                    os.utime(upload.path, ns=(now, now))
+                    self._stored[owner, digest] = replace(upload, used=now)
+                elif now - upload.used > KEEP_SECONDS * SECOND:
+                    upload.path.unlink()
+                    self._remove(owner, digest)
+            except FileNotFoundError:  # removed by another program
                 self._remove(owner, digest)
+            except OSError as problem:
+                error = error or problem
+        if error is not None:
+            raise error
 
 
 def _owner(tenant: str | None) -> str:

@@ -145,3 +145,60 @@ def test_an_upload_that_another_program_removed_is_unknown(tmp_path: Path) -> No
     found.path.unlink()
     assert uploads.use("vision", DIGEST, 10) is None
     assert uploads._sizes.total() == 0
+
+
+def receive_content(uploads: UploadStore, content: bytes, tenant: str = "vision") -> str:
+    """Store an upload, used at time 5; return its digest."""
+    digest = hashlib.sha256(content).hexdigest()
+    with uploads.receive(tenant, digest, 5, limited=True) as incoming:
+        incoming.expect(len(content))
+        incoming.write(content)
+        incoming.complete()
+    return digest
+
+
+def contents(count: int, size: int = 100) -> list[bytes]:
+    return [member("a", content=bytes([n]) * size) + END for n in range(count)]
+
+
+def test_a_file_that_fails_stops_no_sweep_of_others(tmp_path: Path) -> None:
+    in_use: list[tuple[str, str]] = []
+    uploads = UploadStore(tmp_path, 1 << 20, 1 << 20, lambda: in_use)
+    uploads.open()
+    digests = [receive_content(uploads, content) for content in contents(4)]
+    paths = [uploads.find("vision", digest).path for digest in digests]  # type: ignore[union-attr]
+    in_use += [("vision", digests[0])]
+    paths[0].unlink()
+    paths[1].unlink()
+    paths[2].unlink()
+    (paths[2] / "below").mkdir(parents=True)
+    with pytest.raises(OSError, match=paths[2].name):
+        uploads.sweep(10**18)
+    found = [uploads.find("vision", digest) is not None for digest in digests]
+    assert found == [False, False, True, False]
+    assert not paths[3].exists()
+    (paths[2] / "below").rmdir()
+    paths[2].rmdir()
+    uploads.sweep(10**18)
+    assert uploads._sizes.total() == 0
+
+
+def test_other_entries_of_the_directory_are_left_alone(tmp_path: Path) -> None:
+    uploads = store(tmp_path)
+    uploads.open()
+    receive(uploads)
+    found = uploads.find("vision", DIGEST)
+    assert found is not None
+    owner = found.path.parent
+    (tmp_path / "lost+found").mkdir(mode=0)
+    (tmp_path / "README").write_text("x")
+    (tmp_path / ("0" * 32)).write_text("a file")
+    (tmp_path / ("1" * 32)).symlink_to(tmp_path / "lost+found")
+    (owner / "notes.tar").write_text("x")
+    (owner / "folder.part").mkdir()
+    (owner / f"{'0' * 64}.tar").symlink_to(found.path)
+    (owner / "left.part").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    uploads.open()
+    assert set(before) - set(tmp_path.rglob("*")) == {owner / "left.part"}
+    assert list(uploads._stored) == [(owner.name, DIGEST)]
