@@ -361,6 +361,28 @@ def test_a_job_whose_files_vanished_is_not_started(live: RunningService) -> None
     assert live.client.delete("/v1/jobs/damaged").status_code == 200
 
 
+def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: RunningService) -> None:
+    script = b"import os\nos.rename('a', 'b') if os.path.exists('a') else os._exit(0)\n"
+    script += b"open('wait').read()\nos._exit(3)\n"
+    content = member("a") + member("train.py", content=script) + END
+    assert put(live.client, content).status_code == 201
+    digest = hashlib.sha256(content).hexdigest()
+    run = {"command": ["sh", "-c", "mkfifo wait; exec python3 train.py"], "upload": digest}
+    job = {"name": "goes-on", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
+    record = {**job, "run": {**run, "retries": 1}}
+    assert live.client.post("/v1/jobs", json=record).status_code == 200
+    jobs = live.service.store.folder / "executor" / "jobs"
+    wait_until(lambda: any(path.parent.joinpath("b").exists() for path in jobs.glob("*/work/wait")))
+    [pipe] = jobs.glob("*/work/wait")
+    live.service.driver.uploads.find(None, digest).path.unlink()
+    assert live.client.get(f"/v1/uploads/{digest}").status_code == 404
+    pipe.write_text("x")
+    wait_until(
+        lambda: live.client.get("/v1/jobs/goes-on").json()["state"] in {"finished", "failed"}
+    )
+    assert live.client.get("/v1/jobs/goes-on").json()["state"] == "finished"
+
+
 def test_both_clients_send_archives(live: RunningService, root: Path) -> None:
     (root / "large").write_bytes(os.urandom(700_000))
     sent: list[int] = []

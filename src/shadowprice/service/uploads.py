@@ -126,6 +126,10 @@ class UploadStore:
         if upload is not None:
             self._sizes[owner] -= upload.size
 
+    def path(self, tenant: str | None, digest: str) -> Path:
+        """Return the path of a tenant's upload with a digest, whether there is one or not."""
+        return self._folder / _owner(tenant) / f"{digest}{_SUFFIX}"
+
     def find(self, tenant: str | None, digest: str) -> StoredUpload | None:
         """Return a tenant's upload with a digest; None if there is none."""
         return self._stored.get((_owner(tenant), digest))
