@@ -74,7 +74,7 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
     size = len(_END)
     try:
         top = Path(os.path.realpath(root, strict=True))
-        for item in _walk(top, "", IgnoreRules(), left_out):
+        for item in _walk(top, "", IgnoreRules.above(top), left_out):
             files.append(item)
             size += len(_header(item.entry)) + _padded(item.entry.size)
             if len(files) > max_entries:
