@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +39,9 @@ MIN_KEEP_SECONDS: Final = 3_600
 
 Above zero, because a job refers to an upload only some time after its arrival.
 """
+
+MIN_ACCOUNTED_BYTES: Final = 64 << 10
+"""Bytes of the tenant's limit that an upload takes at least, so that it limits their number too."""
 
 RETRY_AFTER: Final = {"Retry-After": "10"}
 
@@ -68,7 +71,8 @@ class UploadStore:
     max_bytes : int
         Maximum bytes of one upload.
     max_tenant_bytes : int
-        Maximum bytes of a tenant's uploads, including those that are arriving.
+        Maximum bytes of a tenant's uploads, including those that are arriving. Each counts for at
+        least `MIN_ACCOUNTED_BYTES`.
     in_use : callable
         Returns the tenant and digest of every upload that an open job uses.
     """
@@ -84,7 +88,7 @@ class UploadStore:
         self._in_use = in_use
         self._folder = folder
         self._max_tenant_bytes = max_tenant_bytes
-        self._stored: dict[tuple[str, str], StoredUpload] = {}
+        self._stored: defaultdict[str, dict[str, StoredUpload]] = defaultdict(dict)
         self._sizes: Counter[str] = Counter()
         self._arriving: Counter[str] = Counter()
 
@@ -118,13 +122,13 @@ class UploadStore:
 
     def _add(self, owner: str, upload: StoredUpload) -> None:
         self._remove(owner, upload.digest)
-        self._stored[owner, upload.digest] = upload
-        self._sizes[owner] += upload.size
+        self._stored[owner][upload.digest] = upload
+        self._sizes[owner] += _accounted(upload.size)
 
     def _remove(self, owner: str, digest: str) -> None:
-        upload = self._stored.pop((owner, digest), None)
+        upload = self._stored[owner].pop(digest, None)
         if upload is not None:
-            self._sizes[owner] -= upload.size
+            self._sizes[owner] -= _accounted(upload.size)
 
     def path(self, tenant: str | None, digest: str) -> Path:
         """Return the path of a tenant's upload with a digest, whether there is one or not."""
@@ -132,7 +136,7 @@ class UploadStore:
 
     def find(self, tenant: str | None, digest: str) -> StoredUpload | None:
         """Return a tenant's upload with a digest; None if there is none."""
-        return self._stored.get((_owner(tenant), digest))
+        return self._stored.get(_owner(tenant), {}).get(digest)
 
     def use(self, tenant: str | None, digest: str, now: int) -> StoredUpload | None:
         """Record a use of an upload, and return it; None if there is none.
@@ -152,7 +156,7 @@ class UploadStore:
             return None
         except OSError as error:
             raise _storage_problem(error) from error
-        upload = self._stored[_owner(tenant), digest] = replace(upload, used=now)
+        upload = self._stored[_owner(tenant)][digest] = replace(upload, used=now)
         return upload
 
     # ------------------------------------------------------------------ receiving
@@ -207,33 +211,34 @@ class UploadStore:
             If they don't fit.
         """
         limit = self._max_tenant_bytes
-        if self._sizes[owner] + self._arriving[owner] + size <= limit:
+        reserved = self._sizes[owner] + self._arriving[owner]
+        excess = reserved + size - limit
+        if excess <= 0:
             return
         used = self._used()
         unused = [
             upload
-            for (of, digest), upload in self._stored.items()
-            if of == owner
-            and now - upload.used > MIN_KEEP_SECONDS * SECOND
-            and (owner, digest) not in used
+            for digest, upload in self._stored[owner].items()
+            if now - upload.used > MIN_KEEP_SECONDS * SECOND and (owner, digest) not in used
         ]
+        if sum(_accounted(upload.size) for upload in unused) < excess:
+            detail = (
+                f"uploads of {reserved:,} bytes and {size:,} new bytes exceed the limit of "
+                f"{limit:,} bytes of a tenant"
+            )
+            hint = (
+                "wait until jobs that use uploads end, send fewer files, or ask the operator for "
+                "serve --max-uploads"
+            )
+            raise ProblemError(
+                "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
+            )
         for upload in sorted(unused, key=lambda upload: upload.used):
+            if excess <= 0:
+                return
             upload.path.unlink(missing_ok=True)
             self._remove(owner, upload.digest)
-            if self._sizes[owner] + self._arriving[owner] + size <= limit:
-                return
-        held = self._sizes[owner] + self._arriving[owner]
-        detail = (
-            f"uploads of {held:,} bytes and {size:,} new bytes exceed the limit of {limit:,} "
-            "bytes of a tenant"
-        )
-        hint = (
-            "wait until jobs that use uploads end, send fewer files, or ask the operator for "
-            "serve --max-uploads"
-        )
-        raise ProblemError(
-            "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
-        )
+            excess -= _accounted(upload.size)
 
     def _used(self) -> set[tuple[str, str]]:
         return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
@@ -250,11 +255,16 @@ class UploadStore:
         """
         in_use = self._used()
         error: OSError | None = None
-        for (owner, digest), upload in list(self._stored.items()):
+        stored = [
+            (owner, digest, upload)
+            for owner, uploads in self._stored.items()
+            for digest, upload in uploads.items()
+        ]
+        for owner, digest, upload in stored:
             try:
                 if (owner, digest) in in_use:
                     os.utime(upload.path, ns=(now, now))
-                    self._stored[owner, digest] = replace(upload, used=now)
+                    self._stored[owner][digest] = replace(upload, used=now)
                 elif now - upload.used > KEEP_SECONDS * SECOND:
                     upload.path.unlink()
                     self._remove(owner, digest)
@@ -264,6 +274,11 @@ class UploadStore:
                 error = error or problem
         if error is not None:
             raise error
+
+
+def _accounted(size: int) -> int:
+    """Return the bytes of an upload that count for its tenant's limit."""
+    return max(size, MIN_ACCOUNTED_BYTES)
 
 
 def _owner(tenant: str | None) -> str:
@@ -314,9 +329,10 @@ class IncomingUpload:
             detail = f"the upload exceeds the limit of {self._max_bytes:,} bytes"
             hint = "send fewer files, or ask the operator for serve --max-upload-size"
             raise ProblemError("too-large", detail, faults=[Fault("body", detail, hint)])
-        if self._expected > self._reserved:
-            self._reserve(self._expected - self._reserved)
-            self._reserved = self._expected
+        accounted = _accounted(self._expected)
+        if accounted > self._reserved:
+            self._reserve(accounted - self._reserved)
+            self._reserved = accounted
 
     def write(self, content: bytes) -> None:
         """Write a piece.

@@ -13,8 +13,14 @@ from typing import Any
 
 import pytest
 
+from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.uploads import IncomingUpload, UploadStore
+from shadowprice.service.uploads import (
+    MIN_ACCOUNTED_BYTES,
+    MIN_KEEP_SECONDS,
+    IncomingUpload,
+    UploadStore,
+)
 from shadowprice.uploads import archive
 from tests.unit.uploads.test_archive import DIR, END, LINK, described, member
 
@@ -183,6 +189,48 @@ def test_a_file_that_fails_stops_no_sweep_of_others(tmp_path: Path) -> None:
     assert uploads._sizes.total() == 0
 
 
+def test_the_limit_of_a_tenant_limits_the_number_of_uploads(tmp_path: Path) -> None:
+    uploads = UploadStore(tmp_path, 1 << 20, 3 * MIN_ACCOUNTED_BYTES)
+    uploads.open()
+    for content in contents(3):
+        receive_content(uploads, content)
+    for reopened in (False, True):
+        if reopened:
+            uploads.open()
+        with pytest.raises(ProblemError, match="196,608 bytes and 65,536 new bytes exceed the"):
+            receive_content(uploads, CONTENT)
+        assert uploads._arriving.total() == 0
+    receive_content(uploads, CONTENT, "speech")
+
+
+def test_uploads_are_only_deleted_if_that_makes_room(tmp_path: Path) -> None:
+    in_use: list[tuple[str, str]] = []
+    size = 2 * MIN_ACCOUNTED_BYTES
+    uploads = UploadStore(tmp_path, 1 << 20, 3 * size, lambda: in_use)
+    uploads.open()
+    now = 2 * MIN_KEEP_SECONDS * SECOND
+    some = contents(3, size - 3 * 512)
+    digests = [receive_content(uploads, content) for content in some]
+    for age, digest in enumerate(digests):
+        uploads.use("vision", digest, 5 - age)
+
+    def kept() -> list[bool]:
+        return [uploads.find("vision", digest) is not None for digest in digests]
+
+    def reserve(size: int) -> None:
+        with uploads.receive("vision", DIGEST, now, limited=True) as incoming:
+            incoming.expect(size)
+
+    in_use += [("vision", digests[2])]
+    with pytest.raises(ProblemError):
+        reserve(2 * size + 1)
+    assert kept() == [True, True, True]
+    reserve(size)
+    assert kept() == [True, False, True]
+    reserve(2 * size)
+    assert kept() == [False, False, True]
+
+
 def test_other_entries_of_the_directory_are_left_alone(tmp_path: Path) -> None:
     uploads = store(tmp_path)
     uploads.open()
@@ -201,4 +249,4 @@ def test_other_entries_of_the_directory_are_left_alone(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     uploads.open()
     assert set(before) - set(tmp_path.rglob("*")) == {owner / "left.part"}
-    assert list(uploads._stored) == [(owner.name, DIGEST)]
+    assert {name: list(found) for name, found in uploads._stored.items()} == {owner.name: [DIGEST]}

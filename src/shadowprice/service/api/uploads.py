@@ -117,8 +117,7 @@ async def _receive(request: Request, incoming: IncomingUpload) -> None:
         If a limit is exceeded, or no data come for `IDLE_TIMEOUT_SECONDS`.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit():
-        incoming.expect(int(declared))
+    incoming.expect(int(declared) if declared.isdigit() else 0)
     pending: list[bytes] = []
     size = 0
     stream: Any = aiter(request.stream())
