@@ -194,7 +194,7 @@ class UploadStore:
                 yield incoming
                 if incoming.stored is not None:
                     partial = None
-                    self._add(owner, replace(incoming.stored, used=now))
+                    self._add(owner, incoming.stored)
         except OSError as error:
             raise _storage_problem(error) from error
         finally:
@@ -345,8 +345,8 @@ class IncomingUpload:
         self._file.write(content)
         self._actual.update(content)
 
-    def complete(self) -> None:
-        """Verify the upload, and store it durably under its name.
+    def complete(self, now: int) -> None:
+        """Verify the upload, and store it durably under its name, used ``now``.
 
         Raises
         ------
@@ -362,10 +362,11 @@ class IncomingUpload:
         self._file.flush()
         for _ in read_entries(self._file):
             pass
+        os.utime(self._file.fileno(), ns=(now, now))
         os.fsync(self._file.fileno())
         target = self._partial.with_name(f"{self._digest}{_SUFFIX}")
         size = os.fstat(self._file.fileno()).st_size
         self._partial.rename(target)
         sync_directory(target.parent)
         sync_directory(target.parent.parent)
-        self.stored = StoredUpload(self._digest, target, size, 0)
+        self.stored = StoredUpload(self._digest, target, size, now)

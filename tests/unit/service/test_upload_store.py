@@ -72,7 +72,7 @@ def receive(uploads: UploadStore) -> None:
         incoming.expect(len(CONTENT))
         incoming.write(CONTENT[:1000])
         incoming.write(CONTENT[1000:])
-        incoming.complete()
+        incoming.complete(7)
 
 
 def test_a_killed_upload_is_complete_or_gone(tmp_path: Path) -> None:
@@ -144,6 +144,9 @@ def test_an_upload_that_another_program_removed_is_unknown(tmp_path: Path) -> No
     uploads = store(tmp_path / "uploads")
     uploads.open()
     receive(uploads)
+    found = uploads.find("vision", DIGEST)
+    assert found is not None
+    assert found.used == found.path.stat().st_mtime_ns == 7  # the end, not the begin, of receiving
     found = uploads.use("vision", DIGEST, 9)
     assert found is not None
     assert (found.used, found.size) == (9, len(CONTENT))
@@ -154,12 +157,12 @@ def test_an_upload_that_another_program_removed_is_unknown(tmp_path: Path) -> No
 
 
 def receive_content(uploads: UploadStore, content: bytes, tenant: str = "vision") -> str:
-    """Store an upload, used at time 5; return its digest."""
+    """Store an upload, and return its digest."""
     digest = hashlib.sha256(content).hexdigest()
     with uploads.receive(tenant, digest, 5, limited=True) as incoming:
         incoming.expect(len(content))
         incoming.write(content)
-        incoming.complete()
+        incoming.complete(7)
     return digest
 
 

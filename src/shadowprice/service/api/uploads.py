@@ -100,7 +100,7 @@ async def put_upload(
         return _resource(known, owner)
     with uploads.receive(owner, digest, now, limited=caller.scope is not None) as incoming:
         await _receive(request, incoming)
-        await asyncio.to_thread(incoming.complete)
+        await asyncio.to_thread(incoming.complete, service.writing.clock.now())
     stored = uploads.find(owner, digest)
     if stored is None:
         raise ProblemError("storage", "the upload was removed", headers={"Retry-After": "10"})
