@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,17 @@ def archive(folder: Path) -> tuple[bytes, str]:
 def put(client: Any, content: bytes, digest: str | None = None, **more: Any) -> Any:
     digest = digest or hashlib.sha256(content).hexdigest()
     return client.put(f"/v1/uploads/{digest}", content=content, headers=TAR, **more)
+
+
+@contextmanager
+def begun_upload(live: RunningService, token: str = "") -> Iterator[socket.socket]:
+    """Return a connection to which an upload of 5000 bytes was written, but most of its body."""
+    bearer = f"Bearer {token}" if token else live.client.headers["authorization"]
+    with socket.create_connection((live.client.base_url.host, live.client.base_url.port)) as raw:
+        head = f"PUT /v1/uploads/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n"
+        head += f"Authorization: {bearer}\r\n"
+        raw.sendall(f"{head}Content-Type: application/x-tar\r\n\r\nbeginning".encode())
+        yield raw
 
 
 def stored_files(live: RunningService) -> list[Path]:
@@ -289,6 +301,57 @@ def test_an_upload_that_breaks_off_leaves_nothing(live: RunningService) -> None:
     assert put(live.client, content).status_code == 201
 
 
+def test_a_client_that_vanishes_is_no_error_of_the_service(
+    live: RunningService, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = stored_files(live)
+    with begun_upload(live):
+        wait_until(lambda: len(stored_files(live)) > len(before))
+    wait_until(lambda: stored_files(live) == before)
+    assert live.client.get("/v1/service").status_code == 200
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_revoked_token_ends_its_uploads(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.api.uploads.TOKEN_CHECK_SECONDS", 0.0)
+    before = stored_files(live)
+    answer = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+    with begun_upload(live, answer["token"]) as raw:
+        wait_until(lambda: len(stored_files(live)) > len(before))
+        assert live.client.delete(f"/v1/tokens/{answer['id']}").status_code < 300
+        raw.sendall(b"more")
+        assert raw.recv(65_536).decode().startswith("HTTP/1.1 401 ")
+    wait_until(lambda: stored_files(live) == before)
+    # The end of the body comes after the last check in time.
+    monkeypatch.setattr("shadowprice.service.api.uploads.TOKEN_CHECK_SECONDS", 1e9)
+    answer = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+    with begun_upload(live, answer["token"]) as raw:
+        wait_until(lambda: len(stored_files(live)) > len(before))
+        assert live.client.delete(f"/v1/tokens/{answer['id']}").status_code < 300
+        raw.sendall(bytes(5000 - len(b"beginning")))
+        assert raw.recv(65_536).decode().startswith("HTTP/1.1 401 ")
+    wait_until(lambda: stored_files(live) == before)
+
+
+def test_an_upload_that_takes_too_long_ends(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.api.uploads.MAX_SECONDS", 0.5)
+    before = stored_files(live)
+    with begun_upload(live) as raw:
+        raw.settimeout(0.05)
+        answer = b""
+        while not answer:
+            raw.sendall(b"x")
+            with suppress(TimeoutError):
+                answer = raw.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"took more than 0.5 s" in answer
+    wait_until(lambda: stored_files(live) == before)
+
+
 def test_a_tenant_has_room_for_some_uploads(live: RunningService) -> None:
     """The oldest ones without an open job make room, but no others."""
     uploads, service = live.service.driver.uploads, live.service
@@ -428,10 +491,7 @@ def test_a_body_that_stops_arriving_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("shadowprice.service.api.uploads.IDLE_TIMEOUT_SECONDS", 0.2)
     before = stored_files(live)
-    with socket.create_connection((live.client.base_url.host, live.client.base_url.port)) as raw:
-        head = f"PUT /v1/uploads/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n"
-        head += f"Authorization: {live.client.headers['authorization']}\r\n"
-        raw.sendall(f"{head}Content-Type: application/x-tar\r\n\r\nbeginning".encode())
+    with begun_upload(live) as raw:
         answer = raw.recv(65_536).decode()
     assert answer.startswith("HTTP/1.1 400 ")
     wait_until(lambda: stored_files(live) == before)
