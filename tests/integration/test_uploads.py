@@ -20,9 +20,14 @@ import pytest
 from shadowprice.cli import plain_job
 from shadowprice.cli.main import main
 from shadowprice.client import AsyncClient, Client
-from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.core.errors import InputError
+from shadowprice.executors.contract import ExecutorError, ExecutorOptions
 from shadowprice.executors.registry import create_executor
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.service import Service
+from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.uploads import KEEP_SECONDS, MIN_ACCOUNTED_BYTES, MIN_KEEP_SECONDS
 from shadowprice.uploads.packing import pack, packed, select_files
 from tests.support.services import RunningService, run_service
@@ -444,6 +449,46 @@ def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: Running
         lambda: live.client.get("/v1/jobs/goes-on").json()["state"] in {"finished", "failed"}
     )
     assert live.client.get("/v1/jobs/goes-on").json()["state"] == "finished"
+
+
+def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
+    """While a new leader opens its executor, requests find uploads and take new ones."""
+    options = ExecutorOptions(str(tmp_path / "data" / "executor"), settings={"cgroup": "off"})
+    executor = create_executor("local", options)
+    (tmp_path / "cluster.yaml").write_text(json.dumps(CLUSTER))
+    settings = ServiceSettings(
+        cluster=tmp_path / "cluster.yaml", data=str(tmp_path / "data"), policy=PolicyChoice("fifo")
+    )
+    service = Service(settings, None, executor)
+    seen: list[bool] = []
+
+    async def opening() -> None:
+        assert service.runner is not None
+        seen.append(service.uploads is service.runner.uploads is service.writing.uploads)
+        raise ExecutorError("is unreachable")
+
+    executor.open = opening  # type: ignore[method-assign]
+
+    async def run() -> None:
+        (tmp_path / "data" / "uploads").write_text("no directory")
+        with pytest.raises(InputError, match="uploads: cannot be used"):
+            await service.start()
+        assert (service.driver, service.runner) == (None, None)
+        with pytest.raises(ProblemError) as caught:
+            _ = service.uploads
+        assert caught.value.code == "standby"
+        (tmp_path / "data" / "uploads").unlink()
+        service.store.close()
+        assert service.store.open()
+        with pytest.raises(ExecutorError):
+            await service.start()
+
+    try:
+        assert service.open()
+        asyncio.run(run())
+    finally:
+        service.store.close()
+    assert seen == [True]
 
 
 def test_both_clients_send_archives(live: RunningService, root: Path) -> None:
