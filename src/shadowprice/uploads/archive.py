@@ -28,8 +28,12 @@ MAX_ENTRIES: Final = 20_000
 """Maximum number of files, directories and links in an archive."""
 
 MAX_PATH_BYTES: Final = 1_024
+MAX_FILE_BYTES: Final = (8 << 30) - 1
+"""Maximum size of a file: a larger one needs an extension of the format."""
+
 _MAX_NAME_BYTES: Final = 255
 _MAX_EXTENSION_BYTES: Final = 16 << 10
+_MAX_GLOBAL_HEADERS: Final = 16
 _COPY_BYTES: Final = 1 << 20
 
 MEDIA_TYPE: Final = "application/x-tar"
@@ -95,6 +99,8 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
     total = stream.seek(0, os.SEEK_END)
     position = 0
     extended: Mapping[str, str] = {}
+    is_extended = False
+    global_headers = own_entries = 0
     kinds: dict[str, EntryKind] = {}
     explicit: set[str] = set()
     while True:
@@ -112,13 +118,22 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
         if flag in {b"x", b"g"}:
             records = _extension(stream.read(size) if size <= _MAX_EXTENSION_BYTES else None)
             if flag == b"x":
-                extended = records
-            elif records.keys() - _IGNORED:
+                if is_extended:
+                    raise _refused("", "has two extended headers of one entry")
+                extended, is_extended = records, True
+                continue
+            global_headers += 1
+            if global_headers > _MAX_GLOBAL_HEADERS:
+                raise _refused("", f"has more than {_MAX_GLOBAL_HEADERS} global headers")
+            if records.keys() - _IGNORED:
                 raise _refused("", "has a global header with file names or sizes")
             continue
         entry = _entry(header, size, content, extended)
-        extended = {}
+        extended, is_extended = {}, False
         if entry is None:
+            own_entries += 1
+            if own_entries > 1:
+                raise _refused("", "names the directory itself more than once")
             continue
         _add(entry, kinds, explicit)
         # Directories that only paths name count too: one path can name hundreds.
@@ -158,19 +173,22 @@ def _extension(content: bytes | None) -> dict[str, str]:
     if content is None:
         raise _refused("", f"has an extended header of more than {_MAX_EXTENSION_BYTES:,} bytes")
     records: dict[str, str] = {}
-    while content:
-        digits, space, _ = content.partition(b" ")
-        length = int(digits) if digits.isdigit() and len(digits) <= 6 else 0
-        key, equals, value = content[len(digits) + 1 : length - 1].partition(b"=")
-        is_whole = space and equals and content[length - 1 : length] == b"\n"
-        if not is_whole or length <= len(digits) + 1:
+    position = 0
+    while position < len(content):
+        space = content.find(b" ", position, position + 7)
+        digits = content[position : max(space, position)]
+        end = position + int(digits) if digits.isdigit() else 0
+        if not space < end <= len(content) or content[end - 1 : end] != b"\n":
+            raise _refused("", "has a malformed extended header")
+        key, equals, value = content[space + 1 : end - 1].partition(b"=")
+        if not equals:
             raise _refused("", "has a malformed extended header")
         name = key.decode("utf-8", "replace")
         if name not in {"path", "linkpath", "hdrcharset", *_IGNORED}:
             message = f"has the extended attribute {quote_for_display(name)}, such as sparse files"
             raise _refused("", message)
         records[name] = value.decode("utf-8", "surrogateescape")
-        content = content[length:]
+        position = end
     return records
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.uploads.archive import (
     MAX_ENTRIES,
+    MAX_FILE_BYTES,
     ArchiveError,
     read_entries,
     remove_unpacked,
@@ -205,6 +206,24 @@ def test_a_limit_names_the_largest_files(tmp_path: Path) -> None:
         select_files(tmp_path, max_bytes=200_000, max_entries=2)
 
 
+def test_a_file_of_8_gib_is_refused(tmp_path: Path) -> None:
+    for size, fits in ((MAX_FILE_BYTES, True), (MAX_FILE_BYTES + 1, False)):
+        with (tmp_path / "large").open("wb") as file:
+            file.truncate(size)  # takes no space
+        if fits:
+            [item] = select_files(tmp_path, max_bytes=1 << 40).files
+            header = tarfile.TarInfo("large")
+            header.size = item.entry.size
+            assert len(header.tobuf(tarfile.USTAR_FORMAT)) == 512
+            continue
+        with pytest.raises(
+            InputError, match=r"large: takes 8\.0 GiB, but a file must be below 8 GiB"
+        ):
+            select_files(tmp_path, max_bytes=1 << 40)
+        with pytest.raises(InputError, match="above the service's limit"):
+            select_files(tmp_path, max_bytes=1 << 20)
+
+
 # Hostile archives
 
 
@@ -272,6 +291,25 @@ HOSTILE = {
         "global header",
     ),
     "broken attribute": (member("x", tarfile.XHDTYPE, b"0 path=x\n") + END, "malformed extended"),
+    "record without value": (member("x", tarfile.XHDTYPE, b"7 path\n") + END, "malformed extended"),
+    "record beyond the end": (member("x", tarfile.XHDTYPE, b"99 path=x\n") + END, "malformed"),
+    "second record broken": (
+        member("x", tarfile.XHDTYPE, b"9 uid=12\n11 path=x\n") + END,
+        "malformed extended",
+    ),
+    "two headers of one entry": (
+        2 * member("x", tarfile.XHDTYPE, b"9 path=y\n") + member("a") + END,
+        "two extended headers of one entry",
+    ),
+    "header of nothing repeated": (
+        2 * member("x", tarfile.XHDTYPE) + member("a") + END,
+        "two extended headers of one entry",
+    ),
+    "many global headers": (
+        17 * member("x", tarfile.XGLTYPE, b"9 uid=12\n") + member("a") + END,
+        "more than 16 global headers",
+    ),
+    "directory itself twice": (2 * member("./", DIR) + END, "the directory itself more than once"),
     "directory with content": (member("a", DIR, b"x") + END, "has content, but isn't a file"),
     "long path": (member("a/" * 600) + END, "is longer than"),
     "long name": (member("a" * 300) + END, "is longer than"),
@@ -289,6 +327,13 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(tmp_path: Path, name: s
     with pytest.raises(ArchiveError):
         unpack(tmp_path / "archive", tmp_path / "out")
     assert names(tmp_path) == ["archive"]
+
+
+def test_an_extended_header_may_have_many_records(tmp_path: Path) -> None:
+    records = b"9 uid=12\n" * 1_500 + b"12 path=abc\n"
+    content = member("x", tarfile.XHDTYPE, records) + member("a") + END
+    [entry] = read_entries(io.BytesIO(content))
+    assert entry.path == "abc"
 
 
 def test_special_bits_are_dropped(tmp_path: Path) -> None:
