@@ -432,7 +432,7 @@ def test_attempts_at_the_same_time_fill_a_directory_once(tmp_path: Path) -> None
                 go_on.wait()
                 return read(size)
 
-            stream.read = slow_read  # type: ignore[method-assign]
+            stream.read = slow_read  # type: ignore[method-assign, assignment]
             return stream
 
     cancelled = threading.Thread(target=unpack, args=(Slow(archive), out))
