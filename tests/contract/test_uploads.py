@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,5 +69,34 @@ def test_an_archive_that_cannot_be_unpacked_refuses_the_generation(
         again = spec("job", 2, '"./run me.sh"', archive=str(tmp_path / "archive"))
         assert await executor.start(again) == "accepted"
         assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+
+    harness.run(scenario)
+
+
+def test_unpacking_leaves_the_default_threads_free(harness: Harness, tmp_path: Path) -> None:
+    """Archives that can't be read yet don't stop other jobs."""
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not executor.capabilities.takes_uploads:
+            pytest.skip("this executor takes no files")
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        os.mkfifo(tmp_path / "archive")
+        slow = [
+            asyncio.create_task(
+                executor.start(spec(f"slow{n}", 1, "true", archive=str(tmp_path / "archive")))
+            )
+            for n in range(2)
+        ]
+        assert await executor.start(spec("other", 1, "true")) == "accepted"
+        assert (await told.one(Ended, "other")).ending is Ending.DONE
+        assert not any(task.done() for task in slow)
+        # Both wait for a writer of the pipe, which can't be read from its end.
+        while not all(task.done() for task in slow):
+            with suppress(OSError):
+                os.close(os.open(tmp_path / "archive", os.O_WRONLY | os.O_NONBLOCK))
+            await asyncio.sleep(0.05)
+        for n in range(2):
+            refused = await told.one(StartRefused, f"slow{n}")
+            assert refused.reason.startswith("its files can't be unpacked")
 
     harness.run(scenario)

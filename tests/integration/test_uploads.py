@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,15 @@ import pytest
 from shadowprice.cli import plain_job
 from shadowprice.cli.main import main
 from shadowprice.client import AsyncClient, Client
-from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.core.errors import InputError
+from shadowprice.executors.contract import ExecutorError, ExecutorOptions
 from shadowprice.executors.registry import create_executor
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND
-from shadowprice.service.uploads import KEEP_SECONDS, MIN_KEEP_SECONDS
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.service import Service
+from shadowprice.service.settings import ServiceSettings
+from shadowprice.service.uploads import KEEP_SECONDS, MIN_ACCOUNTED_BYTES, MIN_KEEP_SECONDS
 from shadowprice.uploads.packing import pack, packed, select_files
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
@@ -66,6 +72,17 @@ def archive(folder: Path) -> tuple[bytes, str]:
 def put(client: Any, content: bytes, digest: str | None = None, **more: Any) -> Any:
     digest = digest or hashlib.sha256(content).hexdigest()
     return client.put(f"/v1/uploads/{digest}", content=content, headers=TAR, **more)
+
+
+@contextmanager
+def begun_upload(live: RunningService, token: str = "") -> Iterator[socket.socket]:
+    """Return a connection to which an upload of 5000 bytes was written, but most of its body."""
+    bearer = f"Bearer {token}" if token else live.client.headers["authorization"]
+    with socket.create_connection((live.client.base_url.host, live.client.base_url.port)) as raw:
+        head = f"PUT /v1/uploads/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n"
+        head += f"Authorization: {bearer}\r\n"
+        raw.sendall(f"{head}Content-Type: application/x-tar\r\n\r\nbeginning".encode())
+        yield raw
 
 
 def stored_files(live: RunningService) -> list[Path]:
@@ -289,10 +306,61 @@ def test_an_upload_that_breaks_off_leaves_nothing(live: RunningService) -> None:
     assert put(live.client, content).status_code == 201
 
 
+def test_a_client_that_vanishes_is_no_error_of_the_service(
+    live: RunningService, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = stored_files(live)
+    with begun_upload(live):
+        wait_until(lambda: len(stored_files(live)) > len(before))
+    wait_until(lambda: stored_files(live) == before)
+    assert live.client.get("/v1/service").status_code == 200
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_revoked_token_ends_its_uploads(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.api.uploads.TOKEN_CHECK_SECONDS", 0.0)
+    before = stored_files(live)
+    answer = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+    with begun_upload(live, answer["token"]) as raw:
+        wait_until(lambda: len(stored_files(live)) > len(before))
+        assert live.client.delete(f"/v1/tokens/{answer['id']}").status_code < 300
+        raw.sendall(b"more")
+        assert raw.recv(65_536).decode().startswith("HTTP/1.1 401 ")
+    wait_until(lambda: stored_files(live) == before)
+    # The end of the body comes after the last check in time.
+    monkeypatch.setattr("shadowprice.service.api.uploads.TOKEN_CHECK_SECONDS", 1e9)
+    answer = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+    with begun_upload(live, answer["token"]) as raw:
+        wait_until(lambda: len(stored_files(live)) > len(before))
+        assert live.client.delete(f"/v1/tokens/{answer['id']}").status_code < 300
+        raw.sendall(bytes(5000 - len(b"beginning")))
+        assert raw.recv(65_536).decode().startswith("HTTP/1.1 401 ")
+    wait_until(lambda: stored_files(live) == before)
+
+
+def test_an_upload_that_takes_too_long_ends(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.api.uploads.MAX_SECONDS", 0.5)
+    before = stored_files(live)
+    with begun_upload(live) as raw:
+        raw.settimeout(0.05)
+        answer = b""
+        while not answer:
+            raw.sendall(b"x")
+            with suppress(TimeoutError):
+                answer = raw.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"took more than 0.5 s" in answer
+    wait_until(lambda: stored_files(live) == before)
+
+
 def test_a_tenant_has_room_for_some_uploads(live: RunningService) -> None:
     """The oldest ones without an open job make room, but no others."""
     uploads, service = live.service.driver.uploads, live.service
-    contents = [member("a", content=bytes([n]) * 10_000) + END for n in range(4)]
+    contents = [member("a", content=bytes([n]) * 100_000) + END for n in range(4)]
     digests = [hashlib.sha256(content).hexdigest() for content in contents]
     size = len(contents[0])
     limit, uploads._max_tenant_bytes = uploads._max_tenant_bytes, 2 * size
@@ -361,6 +429,68 @@ def test_a_job_whose_files_vanished_is_not_started(live: RunningService) -> None
     assert live.client.delete("/v1/jobs/damaged").status_code == 200
 
 
+def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: RunningService) -> None:
+    script = b"import os\nos.rename('a', 'b') if os.path.exists('a') else os._exit(0)\n"
+    script += b"open('wait').read()\nos._exit(3)\n"
+    content = member("a") + member("train.py", content=script) + END
+    assert put(live.client, content).status_code == 201
+    digest = hashlib.sha256(content).hexdigest()
+    run = {"command": ["sh", "-c", "mkfifo wait; exec python3 train.py"], "upload": digest}
+    job = {"name": "goes-on", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
+    record = {**job, "run": {**run, "retries": 1}}
+    assert live.client.post("/v1/jobs", json=record).status_code == 200
+    jobs = live.service.store.folder / "executor" / "jobs"
+    wait_until(lambda: any(path.parent.joinpath("b").exists() for path in jobs.glob("*/work/wait")))
+    [pipe] = jobs.glob("*/work/wait")
+    live.service.driver.uploads.find(None, digest).path.unlink()
+    assert live.client.get(f"/v1/uploads/{digest}").status_code == 404
+    pipe.write_text("x")
+    wait_until(
+        lambda: live.client.get("/v1/jobs/goes-on").json()["state"] in {"finished", "failed"}
+    )
+    assert live.client.get("/v1/jobs/goes-on").json()["state"] == "finished"
+
+
+def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
+    """While a new leader opens its executor, requests find uploads and take new ones."""
+    options = ExecutorOptions(str(tmp_path / "data" / "executor"), settings={"cgroup": "off"})
+    executor = create_executor("local", options)
+    (tmp_path / "cluster.yaml").write_text(json.dumps(CLUSTER))
+    settings = ServiceSettings(
+        cluster=tmp_path / "cluster.yaml", data=str(tmp_path / "data"), policy=PolicyChoice("fifo")
+    )
+    service = Service(settings, None, executor)
+    seen: list[bool] = []
+
+    async def opening() -> None:
+        assert service.runner is not None
+        seen.append(service.uploads is service.runner.uploads is service.writing.uploads)
+        raise ExecutorError("is unreachable")
+
+    executor.open = opening  # type: ignore[method-assign]
+
+    async def run() -> None:
+        (tmp_path / "data" / "uploads").write_text("no directory")
+        with pytest.raises(InputError, match="uploads: cannot be used"):
+            await service.start()
+        assert (service.driver, service.runner) == (None, None)
+        with pytest.raises(ProblemError) as caught:
+            _ = service.uploads
+        assert caught.value.code == "standby"
+        (tmp_path / "data" / "uploads").unlink()
+        service.store.close()
+        assert service.store.open()
+        with pytest.raises(ExecutorError):
+            await service.start()
+
+    try:
+        assert service.open()
+        asyncio.run(run())
+    finally:
+        service.store.close()
+    assert seen == [True]
+
+
 def test_both_clients_send_archives(live: RunningService, root: Path) -> None:
     (root / "large").write_bytes(os.urandom(700_000))
     sent: list[int] = []
@@ -397,7 +527,7 @@ def test_many_uploads_at_once(live: RunningService) -> None:
     assert 201 in statuses
     uploads = live.service.driver.uploads
     assert uploads._arriving.total() == 0
-    sizes = sum(path.stat().st_size for path in stored_files(live))
+    sizes = sum(max(path.stat().st_size, MIN_ACCOUNTED_BYTES) for path in stored_files(live))
     assert uploads._sizes.total() == sizes
 
 
@@ -406,10 +536,7 @@ def test_a_body_that_stops_arriving_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("shadowprice.service.api.uploads.IDLE_TIMEOUT_SECONDS", 0.2)
     before = stored_files(live)
-    with socket.create_connection((live.client.base_url.host, live.client.base_url.port)) as raw:
-        head = f"PUT /v1/uploads/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n"
-        head += f"Authorization: {live.client.headers['authorization']}\r\n"
-        raw.sendall(f"{head}Content-Type: application/x-tar\r\n\r\nbeginning".encode())
+    with begun_upload(live) as raw:
         answer = raw.recv(65_536).decode()
     assert answer.startswith("HTTP/1.1 400 ")
     wait_until(lambda: stored_files(live) == before)

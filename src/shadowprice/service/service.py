@@ -205,13 +205,18 @@ class Service:
         clock = MonotonicWallClock(self._clock)
         truth = await loop.run_in_executor(self._readers, self._recover, clock)
         self.tokens.load()
-        self.driver = Driver(
+        driver = Driver(
             truth,
             clock,
             virtual=self.settings.observe,
             keep=int(self.settings.keep_days * DAY),
             metrics=self.metrics,
         )
+        executor = None if self.settings.observe else self._executor
+        if executor is not None and executor.capabilities.takes_uploads:
+            # Requests are answered as soon as there is a driver, while the executor still opens.
+            driver.uploads = self._open_uploads(driver)
+        self.driver = driver
         if self.settings.observe:
             if self._executor is not None:
                 self.follower = ObservationLoop(self.driver, self._executor)
@@ -222,9 +227,8 @@ class Service:
             )
             self.runner.settings = self.settings
             self.runner.address = self.address
+            self.runner.uploads = self.driver.uploads
             await self.runner.open()
-            if self._executor.capabilities.takes_uploads:
-                self.runner.uploads = self.driver.uploads = self._open_uploads(self.driver)
             if self._other_records:
                 self.runner.mark_all_lost(
                     "the executor's records of it are gone, and so is what ran"

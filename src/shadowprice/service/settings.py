@@ -87,7 +87,7 @@ class ServiceSettings:
     max_upload_bytes : int
         Maximum bytes of an upload, which holds the files of a job.
     max_tenant_upload_bytes : int
-        Maximum bytes of the uploads that a tenant's token may store.
+        Maximum bytes of the uploads that a tenant's token may store, each at least 64 KiB.
     until : str or None
         End of the timespan, as `core.moments` parses it; ``none`` removes the stored one, and None
         keeps it.

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import stat
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,10 +40,15 @@ MIN_KEEP_SECONDS: Final = 3_600
 Above zero, because a job refers to an upload only some time after its arrival.
 """
 
+MIN_ACCOUNTED_BYTES: Final = 64 << 10
+"""Bytes of the tenant's limit that an upload takes at least, so that it limits their number too."""
+
 RETRY_AFTER: Final = {"Retry-After": "10"}
 
 _SUFFIX: Final = ".tar"
 _PARTIAL: Final = ".part"
+_OWNER: Final = re.compile("[0-9a-f]{32}")
+_COMPLETE: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,8 @@ class UploadStore:
     max_bytes : int
         Maximum bytes of one upload.
     max_tenant_bytes : int
-        Maximum bytes of a tenant's uploads, including those that are arriving.
+        Maximum bytes of a tenant's uploads, including those that are arriving. Each counts for at
+        least `MIN_ACCOUNTED_BYTES`.
     in_use : callable
         Returns the tenant and digest of every upload that an open job uses.
     """
@@ -80,12 +88,14 @@ class UploadStore:
         self._in_use = in_use
         self._folder = folder
         self._max_tenant_bytes = max_tenant_bytes
-        self._stored: dict[tuple[str, str], StoredUpload] = {}
+        self._stored: defaultdict[str, dict[str, StoredUpload]] = defaultdict(dict)
         self._sizes: Counter[str] = Counter()
         self._arriving: Counter[str] = Counter()
 
     def open(self) -> None:
         """Find complete uploads, and remove what an earlier process left of others.
+
+        Files and directories with other names are left alone.
 
         Raises
         ------
@@ -96,27 +106,37 @@ class UploadStore:
         self._sizes.clear()
         make_private(self._folder)
         for owner in self._folder.iterdir():
-            for file in owner.iterdir():
-                if file.suffix == _PARTIAL:
-                    file.unlink()
-                elif file.suffix == _SUFFIX:
-                    status = file.stat()
-                    upload = StoredUpload(file.stem, file, status.st_size, status.st_mtime_ns)
-                    self._add(owner.name, upload)
+            if _OWNER.fullmatch(owner.name) and stat.S_ISDIR(owner.lstat().st_mode):
+                self._open_owner(owner)
+
+    def _open_owner(self, folder: Path) -> None:
+        for file in folder.iterdir():
+            status = file.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if file.suffix == _PARTIAL:
+                file.unlink()
+            elif _COMPLETE.fullmatch(file.name):
+                upload = StoredUpload(file.stem, file, status.st_size, status.st_mtime_ns)
+                self._add(folder.name, upload)
 
     def _add(self, owner: str, upload: StoredUpload) -> None:
         self._remove(owner, upload.digest)
-        self._stored[owner, upload.digest] = upload
-        self._sizes[owner] += upload.size
+        self._stored[owner][upload.digest] = upload
+        self._sizes[owner] += _accounted(upload.size)
 
     def _remove(self, owner: str, digest: str) -> None:
-        upload = self._stored.pop((owner, digest), None)
+        upload = self._stored[owner].pop(digest, None)
         if upload is not None:
-            self._sizes[owner] -= upload.size
+            self._sizes[owner] -= _accounted(upload.size)
+
+    def path(self, tenant: str | None, digest: str) -> Path:
+        """Return the path of a tenant's upload with a digest, whether there is one or not."""
+        return self._folder / _owner(tenant) / f"{digest}{_SUFFIX}"
 
     def find(self, tenant: str | None, digest: str) -> StoredUpload | None:
         """Return a tenant's upload with a digest; None if there is none."""
-        return self._stored.get((_owner(tenant), digest))
+        return self._stored.get(_owner(tenant), {}).get(digest)
 
     def use(self, tenant: str | None, digest: str, now: int) -> StoredUpload | None:
         """Record a use of an upload, and return it; None if there is none.
@@ -136,7 +156,7 @@ class UploadStore:
             return None
         except OSError as error:
             raise _storage_problem(error) from error
-        upload = self._stored[_owner(tenant), digest] = replace(upload, used=now)
+        upload = self._stored[_owner(tenant)][digest] = replace(upload, used=now)
         return upload
 
     # ------------------------------------------------------------------ receiving
@@ -174,7 +194,7 @@ class UploadStore:
                 yield incoming
                 if incoming.stored is not None:
                     partial = None
-                    self._add(owner, replace(incoming.stored, used=now))
+                    self._add(owner, incoming.stored)
         except OSError as error:
             raise _storage_problem(error) from error
         finally:
@@ -191,33 +211,34 @@ class UploadStore:
             If they don't fit.
         """
         limit = self._max_tenant_bytes
-        if self._sizes[owner] + self._arriving[owner] + size <= limit:
+        reserved = self._sizes[owner] + self._arriving[owner]
+        excess = reserved + size - limit
+        if excess <= 0:
             return
         used = self._used()
         unused = [
             upload
-            for (of, digest), upload in self._stored.items()
-            if of == owner
-            and now - upload.used > MIN_KEEP_SECONDS * SECOND
-            and (owner, digest) not in used
+            for digest, upload in self._stored[owner].items()
+            if now - upload.used > MIN_KEEP_SECONDS * SECOND and (owner, digest) not in used
         ]
+        if sum(_accounted(upload.size) for upload in unused) < excess:
+            detail = (
+                f"uploads of {reserved:,} bytes and {size:,} new bytes exceed the limit of "
+                f"{limit:,} bytes of a tenant"
+            )
+            hint = (
+                "wait until jobs that use uploads end, send fewer files, or ask the operator for "
+                "serve --max-uploads"
+            )
+            raise ProblemError(
+                "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
+            )
         for upload in sorted(unused, key=lambda upload: upload.used):
+            if excess <= 0:
+                return
             upload.path.unlink(missing_ok=True)
             self._remove(owner, upload.digest)
-            if self._sizes[owner] + self._arriving[owner] + size <= limit:
-                return
-        held = self._sizes[owner] + self._arriving[owner]
-        detail = (
-            f"uploads of {held:,} bytes and {size:,} new bytes exceed the limit of {limit:,} "
-            "bytes of a tenant"
-        )
-        hint = (
-            "wait until jobs that use uploads end, send fewer files, or ask the operator for "
-            "serve --max-uploads"
-        )
-        raise ProblemError(
-            "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
-        )
+            excess -= _accounted(upload.size)
 
     def _used(self) -> set[tuple[str, str]]:
         return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
@@ -230,16 +251,34 @@ class UploadStore:
         Raises
         ------
         OSError
-            If a file can't be removed.
+            If a file can't be changed or removed; the others are.
         """
         in_use = self._used()
-        for (owner, digest), upload in list(self._stored.items()):
-            if (owner, digest) in in_use:
-                os.utime(upload.path, ns=(now, now))
-                self._stored[owner, digest] = replace(upload, used=now)
-            elif now - upload.used > KEEP_SECONDS * SECOND:
-                upload.path.unlink(missing_ok=True)
+        error: OSError | None = None
+        stored = [
+            (owner, digest, upload)
+            for owner, uploads in self._stored.items()
+            for digest, upload in uploads.items()
+        ]
+        for owner, digest, upload in stored:
+            try:
+                if (owner, digest) in in_use:
+                    os.utime(upload.path, ns=(now, now))
+                    self._stored[owner][digest] = replace(upload, used=now)
+                elif now - upload.used > KEEP_SECONDS * SECOND:
+                    upload.path.unlink()
+                    self._remove(owner, digest)
+            except FileNotFoundError:  # removed by another program
                 self._remove(owner, digest)
+            except OSError as problem:
+                error = error or problem
+        if error is not None:
+            raise error
+
+
+def _accounted(size: int) -> int:
+    """Return the bytes of an upload that count for its tenant's limit."""
+    return max(size, MIN_ACCOUNTED_BYTES)
 
 
 def _owner(tenant: str | None) -> str:
@@ -290,9 +329,10 @@ class IncomingUpload:
             detail = f"the upload exceeds the limit of {self._max_bytes:,} bytes"
             hint = "send fewer files, or ask the operator for serve --max-upload-size"
             raise ProblemError("too-large", detail, faults=[Fault("body", detail, hint)])
-        if self._expected > self._reserved:
-            self._reserve(self._expected - self._reserved)
-            self._reserved = self._expected
+        accounted = _accounted(self._expected)
+        if accounted > self._reserved:
+            self._reserve(accounted - self._reserved)
+            self._reserved = accounted
 
     def write(self, content: bytes) -> None:
         """Write a piece.
@@ -305,8 +345,8 @@ class IncomingUpload:
         self._file.write(content)
         self._actual.update(content)
 
-    def complete(self) -> None:
-        """Verify the upload, and store it durably under its name.
+    def complete(self, now: int) -> None:
+        """Verify the upload, and store it durably under its name, used ``now``.
 
         Raises
         ------
@@ -322,10 +362,11 @@ class IncomingUpload:
         self._file.flush()
         for _ in read_entries(self._file):
             pass
+        os.utime(self._file.fileno(), ns=(now, now))
         os.fsync(self._file.fileno())
         target = self._partial.with_name(f"{self._digest}{_SUFFIX}")
         size = os.fstat(self._file.fileno()).st_size
         self._partial.rename(target)
         sync_directory(target.parent)
         sync_directory(target.parent.parent)
-        self.stored = StoredUpload(self._digest, target, size, 0)
+        self.stored = StoredUpload(self._digest, target, size, now)

@@ -8,9 +8,12 @@ beneath a link, so reading and unpacking never leave the directory.
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import shutil
 import stat
+import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -25,8 +28,12 @@ MAX_ENTRIES: Final = 20_000
 """Maximum number of files, directories and links in an archive."""
 
 MAX_PATH_BYTES: Final = 1_024
+MAX_FILE_BYTES: Final = (8 << 30) - 1
+"""Maximum size of a file: a larger one needs an extension of the format."""
+
 _MAX_NAME_BYTES: Final = 255
 _MAX_EXTENSION_BYTES: Final = 16 << 10
+_MAX_GLOBAL_HEADERS: Final = 16
 _COPY_BYTES: Final = 1 << 20
 
 MEDIA_TYPE: Final = "application/x-tar"
@@ -92,6 +99,8 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
     total = stream.seek(0, os.SEEK_END)
     position = 0
     extended: Mapping[str, str] = {}
+    is_extended = False
+    global_headers = own_entries = 0
     kinds: dict[str, EntryKind] = {}
     explicit: set[str] = set()
     while True:
@@ -109,13 +118,22 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
         if flag in {b"x", b"g"}:
             records = _extension(stream.read(size) if size <= _MAX_EXTENSION_BYTES else None)
             if flag == b"x":
-                extended = records
-            elif records.keys() - _IGNORED:
+                if is_extended:
+                    raise _refused("", "has two extended headers of one entry")
+                extended, is_extended = records, True
+                continue
+            global_headers += 1
+            if global_headers > _MAX_GLOBAL_HEADERS:
+                raise _refused("", f"has more than {_MAX_GLOBAL_HEADERS} global headers")
+            if records.keys() - _IGNORED:
                 raise _refused("", "has a global header with file names or sizes")
             continue
         entry = _entry(header, size, content, extended)
-        extended = {}
+        extended, is_extended = {}, False
         if entry is None:
+            own_entries += 1
+            if own_entries > 1:
+                raise _refused("", "names the directory itself more than once")
             continue
         _add(entry, kinds, explicit)
         # Directories that only paths name count too: one path can name hundreds.
@@ -155,19 +173,22 @@ def _extension(content: bytes | None) -> dict[str, str]:
     if content is None:
         raise _refused("", f"has an extended header of more than {_MAX_EXTENSION_BYTES:,} bytes")
     records: dict[str, str] = {}
-    while content:
-        digits, space, _ = content.partition(b" ")
-        length = int(digits) if digits.isdigit() and len(digits) <= 6 else 0
-        key, equals, value = content[len(digits) + 1 : length - 1].partition(b"=")
-        is_whole = space and equals and content[length - 1 : length] == b"\n"
-        if not is_whole or length <= len(digits) + 1:
+    position = 0
+    while position < len(content):
+        space = content.find(b" ", position, position + 7)
+        digits = content[position : max(space, position)]
+        end = position + int(digits) if digits.isdigit() else 0
+        if not space < end <= len(content) or content[end - 1 : end] != b"\n":
+            raise _refused("", "has a malformed extended header")
+        key, equals, value = content[space + 1 : end - 1].partition(b"=")
+        if not equals:
             raise _refused("", "has a malformed extended header")
         name = key.decode("utf-8", "replace")
         if name not in {"path", "linkpath", "hdrcharset", *_IGNORED}:
             message = f"has the extended attribute {quote_for_display(name)}, such as sparse files"
             raise _refused("", message)
         records[name] = value.decode("utf-8", "surrogateescape")
-        content = content[length:]
+        position = end
     return records
 
 
@@ -242,12 +263,15 @@ def _add(entry: ArchiveEntry, kinds: dict[str, EntryKind], explicit: set[str]) -
 
 
 def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None) -> None:
-    """Fill a directory that is missing or empty with an archive, all or nothing, durably.
+    """Fill a directory with an archive, all or nothing, durably.
 
-    A directory that holds anything stays as it is: an earlier call filled it.
+    A directory that an earlier call filled with it stays as it is, and needs no archive. Anything
+    else in the directory is removed: it is left of a call that was interrupted, or of another job.
 
     Parameters
     ----------
+    archive : Path
+        A file that is named after its content.
     owner : (int, int) or None
         User and group that own the files; None for those of this process.
 
@@ -258,25 +282,96 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
     ArchiveError
         If the archive is damaged.
     """
-    if directory.is_dir() and any(directory.iterdir()):
+    if _is_filled(directory, archive):
         return
-    new = partial_directory(directory)
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(mode=0o700)
-    try:
-        with archive.open("rb") as stream:
+    with archive.open("rb") as stream:
+        with _lock:
+            _remove_partial(directory)
+            name = tempfile.mkdtemp(prefix=f"{directory.name}{_PARTIAL}", dir=directory.parent)
+            new = Path(name)
+            _attempts.add(new)
+        try:
             _fill(new, stream, owner)
-        _sync_file_system(new)
-        new.rename(directory)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    _sync_file_system(directory.parent)
+            _sync_file_system(new)
+            with _lock:
+                # An attempt whose caller was cancelled goes on in its thread.
+                if _is_filled(directory, archive):
+                    return
+                _remove_tree(directory)
+                new.rename(directory)
+                _sync_file_system(directory.parent)
+                _write_marker(_marker(directory), archive.name)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+            _attempts.discard(new)
 
 
-def partial_directory(directory: Path) -> Path:
-    """Return the directory that `unpack` fills before it renames it."""
-    return directory.with_name(f"{directory.name}.new")
+def remove_unpacked(directory: Path) -> None:
+    """Remove a directory that `unpack` filled, as far as possible; it counts as empty then.
+
+    Raises
+    ------
+    OSError
+        If it would still count as filled.
+    """
+    marker = _marker(directory)
+    if marker.exists():
+        marker.unlink()
+        _sync_directory(marker.parent)
+    shutil.rmtree(directory, ignore_errors=True)
+    _remove_partial(directory)
+
+
+_PARTIAL: Final = ".new-"
+"""Separates the name of a directory from a suffix of its own for each attempt to fill it."""
+
+_attempts: Final[set[Path]] = set()
+"""Directories that threads of this process fill."""
+
+_lock: Final = threading.Lock()
+"""Held while attempts begin, and from their last check until the marker is written."""
+
+
+def _marker(directory: Path) -> Path:
+    """Return the file that names the archive which fills a directory."""
+    return directory.with_name(f"{directory.name}.done")
+
+
+def _is_filled(directory: Path, archive: Path) -> bool:
+    try:
+        return _marker(directory).read_text(encoding="utf-8") == archive.name and directory.is_dir()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _write_marker(marker: Path, text: str) -> None:
+    with marker.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_directory(marker.parent)
+
+
+def _remove_partial(directory: Path) -> None:
+    """Remove what interrupted attempts left, but not what a thread fills."""
+    for path in directory.parent.glob(f"{glob.escape(directory.name)}{_PARTIAL}*"):
+        if path not in _attempts:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_tree(directory: Path) -> None:
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        return
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _fill(root: Path, stream: BinaryIO, owner: tuple[int, int] | None) -> None:

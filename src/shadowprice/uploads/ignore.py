@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -47,12 +47,41 @@ class IgnoreRules:
 
     Parameters
     ----------
+    prefix : str
+        Path of the top below its git repository; empty if the top is the repository, or in none.
     levels : tuple
-        Directory below the top (empty for the top itself) and its rules, from the top downwards.
+        Directory below the repository (empty for the repository itself) and its rules, from the
+        repository downwards.
     """
 
-    def __init__(self, levels: tuple[tuple[str, tuple[_Rule, ...]], ...] = ()) -> None:
+    def __init__(
+        self, prefix: str = "", levels: tuple[tuple[str, tuple[_Rule, ...]], ...] = ()
+    ) -> None:
+        self._prefix = prefix
         self._levels = levels
+
+    @classmethod
+    def above(cls, top: Path) -> IgnoreRules:
+        """Return the rules that a top gets from the git repository that it is in.
+
+        They are those of ``.git/info/exclude`` and of the directories from the repository down to
+        the top, without the top's own. ``top`` is absolute, without symbolic links.
+
+        Raises
+        ------
+        OSError
+            If a file with rules can't be read.
+        """
+        for repository in (top, *top.parents):
+            if os.path.lexists(repository / ".git"):
+                break
+        else:
+            return cls()
+        prefix = top.relative_to(repository).parts
+        rules = cls("/".join(prefix))._with("", [_git_directory(repository) / "info" / "exclude"])
+        for depth in range(len(prefix)):
+            rules = rules._with_files_of(repository.joinpath(*prefix[:depth]), prefix[:depth])
+        return rules
 
     def within(self, folder: Path, relative: str) -> IgnoreRules:
         """Return the rules in a directory, whose path below the top is ``relative``.
@@ -62,16 +91,25 @@ class IgnoreRules:
         OSError
             If a file with rules can't be read.
         """
-        lines = [line for name in IGNORE_FILES for line in _lines(folder / name)]
-        return IgnoreRules((*self._levels, (relative, _parse(lines)))) if lines else self
+        return self._with_files_of(folder, [part for part in (self._prefix, relative) if part])
+
+    def _with_files_of(self, folder: Path, parts: Sequence[str]) -> IgnoreRules:
+        return self._with("/".join(parts), [folder / name for name in IGNORE_FILES])
+
+    def _with(self, folder: str, files: Iterable[Path]) -> IgnoreRules:
+        lines = [line for file in files for line in _lines(file)]
+        return (
+            IgnoreRules(self._prefix, (*self._levels, (folder, _parse(lines)))) if lines else self
+        )
 
     def excludes(self, path: str, *, is_directory: bool) -> bool:
         """Return whether a path below the top is excluded; its directories aren't."""
         name = path.rpartition("/")[2]
         if name in EXCLUDED_NAMES:
             return True
+        full = f"{self._prefix}/{path}" if self._prefix else path
         for folder, rules in reversed(self._levels):
-            below = path[len(folder) + 1 :] if folder else path
+            below = full[len(folder) + 1 :] if folder else full
             for rule in reversed(rules):
                 if rule.only_directories and not is_directory:
                     continue
@@ -80,12 +118,24 @@ class IgnoreRules:
         return False
 
 
+def _git_directory(repository: Path) -> Path:
+    """Return the directory with a repository's data; worktrees and submodules have it elsewhere."""
+    directory = repository / ".git"
+    if directory.is_file():
+        text = os.fsdecode(directory.read_bytes()).removeprefix("gitdir:").strip()
+        directory = repository / text
+        common = directory / "commondir"
+        if common.is_file():
+            directory /= os.fsdecode(common.read_bytes()).strip()
+    return directory
+
+
 def _lines(file: Path) -> list[str]:
     """Return the lines of a regular file; none if there is no such file."""
     try:
         if not stat.S_ISREG(file.lstat().st_mode):
             return []
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     content = file.read_bytes().removeprefix(b"\xef\xbb\xbf")
     return [os.fsdecode(line).removesuffix("\r") for line in content.split(b"\n")]

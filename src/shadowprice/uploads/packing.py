@@ -18,6 +18,7 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.uploads.archive import (
     BLOCK,
     MAX_ENTRIES,
+    MAX_FILE_BYTES,
     MAX_PATH_BYTES,
     ArchiveEntry,
     EntryKind,
@@ -74,7 +75,7 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
     size = len(_END)
     try:
         top = Path(os.path.realpath(root, strict=True))
-        for item in _walk(top, "", IgnoreRules(), left_out):
+        for item in _walk(top, "", IgnoreRules.above(top), left_out):
             files.append(item)
             size += len(_header(item.entry)) + _padded(item.entry.size)
             if len(files) > max_entries:
@@ -84,6 +85,10 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
         raise InputError(Fault(where, f"can't be read: {error.strerror}", _EXCLUDE_HINT)) from error
     if size > max_bytes:
         raise InputError(_too_large(root, files, size, max_bytes))
+    for item in files:
+        if item.entry.size > MAX_FILE_BYTES:
+            message = f"takes {shown_bytes(item.entry.size)}, but a file must be below 8 GiB"
+            raise InputError(Fault(str(root / item.entry.path), message, _EXCLUDE_HINT))
     return Selection(root, files, left_out, size)
 
 

@@ -13,8 +13,14 @@ from typing import Any
 
 import pytest
 
+from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.uploads import IncomingUpload, UploadStore
+from shadowprice.service.uploads import (
+    MIN_ACCOUNTED_BYTES,
+    MIN_KEEP_SECONDS,
+    IncomingUpload,
+    UploadStore,
+)
 from shadowprice.uploads import archive
 from tests.unit.uploads.test_archive import DIR, END, LINK, described, member
 
@@ -66,7 +72,7 @@ def receive(uploads: UploadStore) -> None:
         incoming.expect(len(CONTENT))
         incoming.write(CONTENT[:1000])
         incoming.write(CONTENT[1000:])
-        incoming.complete()
+        incoming.complete(7)
 
 
 def test_a_killed_upload_is_complete_or_gone(tmp_path: Path) -> None:
@@ -106,7 +112,7 @@ def test_a_killed_unpacking_is_repeated(tmp_path: Path) -> None:
 
         killed = kill_at_line(count, (archive.__file__,), work)
         work()
-        assert [path.name for path in folder.iterdir()] == ["work"]
+        assert sorted(path.name for path in folder.iterdir()) == ["work", "work.done"]
         found = {name: what for name, (what, _) in described(folder / "work").items()}
         assert found.keys() == {"d", "d/a", "l"}
         assert found["d/a"][1] == b"x" * 2000
@@ -138,6 +144,9 @@ def test_an_upload_that_another_program_removed_is_unknown(tmp_path: Path) -> No
     uploads = store(tmp_path / "uploads")
     uploads.open()
     receive(uploads)
+    found = uploads.find("vision", DIGEST)
+    assert found is not None
+    assert found.used == found.path.stat().st_mtime_ns == 7  # the end, not the begin, of receiving
     found = uploads.use("vision", DIGEST, 9)
     assert found is not None
     assert (found.used, found.size) == (9, len(CONTENT))
@@ -145,3 +154,102 @@ def test_an_upload_that_another_program_removed_is_unknown(tmp_path: Path) -> No
     found.path.unlink()
     assert uploads.use("vision", DIGEST, 10) is None
     assert uploads._sizes.total() == 0
+
+
+def receive_content(uploads: UploadStore, content: bytes, tenant: str = "vision") -> str:
+    """Store an upload, and return its digest."""
+    digest = hashlib.sha256(content).hexdigest()
+    with uploads.receive(tenant, digest, 5, limited=True) as incoming:
+        incoming.expect(len(content))
+        incoming.write(content)
+        incoming.complete(7)
+    return digest
+
+
+def contents(count: int, size: int = 100) -> list[bytes]:
+    return [member("a", content=bytes([n]) * size) + END for n in range(count)]
+
+
+def test_a_file_that_fails_stops_no_sweep_of_others(tmp_path: Path) -> None:
+    in_use: list[tuple[str, str]] = []
+    uploads = UploadStore(tmp_path, 1 << 20, 1 << 20, lambda: in_use)
+    uploads.open()
+    digests = [receive_content(uploads, content) for content in contents(4)]
+    paths = [uploads.find("vision", digest).path for digest in digests]  # type: ignore[union-attr]
+    in_use += [("vision", digests[0])]
+    paths[0].unlink()
+    paths[1].unlink()
+    paths[2].unlink()
+    (paths[2] / "below").mkdir(parents=True)
+    with pytest.raises(OSError, match=paths[2].name):
+        uploads.sweep(10**18)
+    found = [uploads.find("vision", digest) is not None for digest in digests]
+    assert found == [False, False, True, False]
+    assert not paths[3].exists()
+    (paths[2] / "below").rmdir()
+    paths[2].rmdir()
+    uploads.sweep(10**18)
+    assert uploads._sizes.total() == 0
+
+
+def test_the_limit_of_a_tenant_limits_the_number_of_uploads(tmp_path: Path) -> None:
+    uploads = UploadStore(tmp_path, 1 << 20, 3 * MIN_ACCOUNTED_BYTES)
+    uploads.open()
+    for content in contents(3):
+        receive_content(uploads, content)
+    for reopened in (False, True):
+        if reopened:
+            uploads.open()
+        with pytest.raises(ProblemError, match="196,608 bytes and 65,536 new bytes exceed the"):
+            receive_content(uploads, CONTENT)
+        assert uploads._arriving.total() == 0
+    receive_content(uploads, CONTENT, "speech")
+
+
+def test_uploads_are_only_deleted_if_that_makes_room(tmp_path: Path) -> None:
+    in_use: list[tuple[str, str]] = []
+    size = 2 * MIN_ACCOUNTED_BYTES
+    uploads = UploadStore(tmp_path, 1 << 20, 3 * size, lambda: in_use)
+    uploads.open()
+    now = 2 * MIN_KEEP_SECONDS * SECOND
+    some = contents(3, size - 3 * 512)
+    digests = [receive_content(uploads, content) for content in some]
+    for age, digest in enumerate(digests):
+        uploads.use("vision", digest, 5 - age)
+
+    def kept() -> list[bool]:
+        return [uploads.find("vision", digest) is not None for digest in digests]
+
+    def reserve(size: int) -> None:
+        with uploads.receive("vision", DIGEST, now, limited=True) as incoming:
+            incoming.expect(size)
+
+    in_use += [("vision", digests[2])]
+    with pytest.raises(ProblemError):
+        reserve(2 * size + 1)
+    assert kept() == [True, True, True]
+    reserve(size)
+    assert kept() == [True, False, True]
+    reserve(2 * size)
+    assert kept() == [False, False, True]
+
+
+def test_other_entries_of_the_directory_are_left_alone(tmp_path: Path) -> None:
+    uploads = store(tmp_path)
+    uploads.open()
+    receive(uploads)
+    found = uploads.find("vision", DIGEST)
+    assert found is not None
+    owner = found.path.parent
+    (tmp_path / "lost+found").mkdir(mode=0)
+    (tmp_path / "README").write_text("x")
+    (tmp_path / ("0" * 32)).write_text("a file")
+    (tmp_path / ("1" * 32)).symlink_to(tmp_path / "lost+found")
+    (owner / "notes.tar").write_text("x")
+    (owner / "folder.part").mkdir()
+    (owner / f"{'0' * 64}.tar").symlink_to(found.path)
+    (owner / "left.part").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    uploads.open()
+    assert set(before) - set(tmp_path.rglob("*")) == {owner / "left.part"}
+    assert {name: list(found) for name, found in uploads._stored.items()} == {owner.name: [DIGEST]}

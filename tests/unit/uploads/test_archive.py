@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
-from shadowprice.uploads.archive import MAX_ENTRIES, ArchiveError, read_entries, unpack
+from shadowprice.uploads.archive import (
+    MAX_ENTRIES,
+    MAX_FILE_BYTES,
+    ArchiveError,
+    read_entries,
+    remove_unpacked,
+    unpack,
+)
 from shadowprice.uploads.packing import pack, select_files
 from tests.support.examples import example_count
 
@@ -198,6 +206,24 @@ def test_a_limit_names_the_largest_files(tmp_path: Path) -> None:
         select_files(tmp_path, max_bytes=200_000, max_entries=2)
 
 
+def test_a_file_of_8_gib_is_refused(tmp_path: Path) -> None:
+    for size, fits in ((MAX_FILE_BYTES, True), (MAX_FILE_BYTES + 1, False)):
+        with (tmp_path / "large").open("wb") as file:
+            file.truncate(size)  # takes no space
+        if fits:
+            [item] = select_files(tmp_path, max_bytes=1 << 40).files
+            header = tarfile.TarInfo("large")
+            header.size = item.entry.size
+            assert len(header.tobuf(tarfile.USTAR_FORMAT)) == 512
+            continue
+        with pytest.raises(
+            InputError, match=r"large: takes 8\.0 GiB, but a file must be below 8 GiB"
+        ):
+            select_files(tmp_path, max_bytes=1 << 40)
+        with pytest.raises(InputError, match="above the service's limit"):
+            select_files(tmp_path, max_bytes=1 << 20)
+
+
 # Hostile archives
 
 
@@ -265,6 +291,25 @@ HOSTILE = {
         "global header",
     ),
     "broken attribute": (member("x", tarfile.XHDTYPE, b"0 path=x\n") + END, "malformed extended"),
+    "record without value": (member("x", tarfile.XHDTYPE, b"7 path\n") + END, "malformed extended"),
+    "record beyond the end": (member("x", tarfile.XHDTYPE, b"99 path=x\n") + END, "malformed"),
+    "second record broken": (
+        member("x", tarfile.XHDTYPE, b"9 uid=12\n11 path=x\n") + END,
+        "malformed extended",
+    ),
+    "two headers of one entry": (
+        2 * member("x", tarfile.XHDTYPE, b"9 path=y\n") + member("a") + END,
+        "two extended headers of one entry",
+    ),
+    "header of nothing repeated": (
+        2 * member("x", tarfile.XHDTYPE) + member("a") + END,
+        "two extended headers of one entry",
+    ),
+    "many global headers": (
+        17 * member("x", tarfile.XGLTYPE, b"9 uid=12\n") + member("a") + END,
+        "more than 16 global headers",
+    ),
+    "directory itself twice": (2 * member("./", DIR) + END, "the directory itself more than once"),
     "directory with content": (member("a", DIR, b"x") + END, "has content, but isn't a file"),
     "long path": (member("a/" * 600) + END, "is longer than"),
     "long name": (member("a" * 300) + END, "is longer than"),
@@ -282,6 +327,13 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(tmp_path: Path, name: s
     with pytest.raises(ArchiveError):
         unpack(tmp_path / "archive", tmp_path / "out")
     assert names(tmp_path) == ["archive"]
+
+
+def test_an_extended_header_may_have_many_records(tmp_path: Path) -> None:
+    records = b"9 uid=12\n" * 1_500 + b"12 path=abc\n"
+    content = member("x", tarfile.XHDTYPE, records) + member("a") + END
+    [entry] = read_entries(io.BytesIO(content))
+    assert entry.path == "abc"
 
 
 def test_special_bits_are_dropped(tmp_path: Path) -> None:
@@ -315,7 +367,7 @@ def test_a_damaged_archive_never_writes_outside(
     except ArchiveError:
         assert names(folder) == ["archive"]
     else:
-        assert names(folder) == ["archive", "out"]
+        assert names(folder) == ["archive", "out", "out.done"]
         for path in (folder / "out").rglob("*"):
             assert Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder / "out"))
 
@@ -323,12 +375,73 @@ def test_a_damaged_archive_never_writes_outside(
 def test_a_directory_in_use_is_left_alone_and_an_interrupted_one_is_filled(tmp_path: Path) -> None:
     archive, out = tmp_path / "archive", tmp_path / "out"
     archive.write_bytes(member("a", content=b"first") + END)
-    (tmp_path / "out.new").mkdir()
-    (tmp_path / "out.new" / "half").write_text("of an interrupted call")
+    (tmp_path / "out.new-x").mkdir()
+    (tmp_path / "out.new-x" / "half").write_text("of an interrupted call")
     out.mkdir()
+    (out / "left").write_text("of another job")
     unpack(archive, out)
     assert described(out).keys() == {"a"}
-    (out / "a").write_text("changed by the job")
+    (out / "a").unlink()  # by the job
+    archive.unlink()
     unpack(archive, out)
+    assert names(out) == []
+    assert names(tmp_path) == ["out", "out.done"]
+
+
+def test_a_directory_of_another_archive_is_filled_again(tmp_path: Path) -> None:
+    archives = [tmp_path / "first", tmp_path / "second"]
+    for archive in archives:
+        archive.write_bytes(member(archive.name) + END)
+        unpack(archive, tmp_path / "out")
+        assert names(tmp_path / "out") == [archive.name]
+
+
+def test_a_removed_directory_counts_as_empty_although_files_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, folder = tmp_path / "archive", tmp_path / "job"
+    archive.write_bytes(member("a", content=b"first") + END)
+    folder.mkdir()
+    unpack(archive, folder / "work")
+    (folder / "work" / "a").write_text("changed by the job")
+    (folder / "work.new-x").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda path, ignore_errors: None)
+        remove_unpacked(folder / "work")
+        assert (folder / "work" / "a").exists()
+    unpack(archive, folder / "work")
+    assert (folder / "work" / "a").read_text() == "first"
+    remove_unpacked(folder / "work")
+    assert names(folder) == []
+
+
+def test_attempts_at_the_same_time_fill_a_directory_once(tmp_path: Path) -> None:
+    """A cancelled attempt goes on in its thread, and reaches its end after a later one."""
+    archive, out = tmp_path / "archive", tmp_path / "out"
+    content = member("a", content=b"first") + member("b", content=b"second") + END
+    archive.write_bytes(content)
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(type(archive)):  # type: ignore[misc]
+        def open(self, *_: Any) -> Any:
+            stream = io.BytesIO(content)
+            read = stream.read
+
+            def slow_read(size: int = -1) -> bytes:
+                begun.set()
+                go_on.wait()
+                return read(size)
+
+            stream.read = slow_read  # type: ignore[method-assign, assignment]
+            return stream
+
+    cancelled = threading.Thread(target=unpack, args=(Slow(archive), out))
+    cancelled.start()
+    begun.wait()
+    unpack(archive, out)
+    (out / "a").write_text("changed by the job")
+    go_on.set()
+    cancelled.join()
     assert (out / "a").read_text() == "changed by the job"
-    assert names(tmp_path) == ["archive", "out"]
+    assert names(out) == ["a", "b"]
+    assert names(tmp_path) == ["archive", "out", "out.done"]

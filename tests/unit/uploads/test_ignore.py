@@ -24,6 +24,8 @@ PATHS = (
     "x y",
     "sub/data/c",
     "sub/[a]",
+    "data/sub/data/b.txt",
+    "data/sub/sub/a",
     "#a",
     "!b",
 )
@@ -71,7 +73,7 @@ def _kept_by_git(root: Path) -> set[str]:
             "core.excludesFile=/dev/null",
             "ls-files",
             "-oz",
-            "--exclude-per-directory=.gitignore",
+            "--exclude-standard",
         ],
         cwd=root,
         capture_output=True,
@@ -85,12 +87,50 @@ def _kept(root: Path) -> set[str]:
     return {item.entry.path for item in files if item.entry.kind.name == "FILE"}
 
 
+def _is_ignored_by_git(path: Path) -> bool:
+    command = ["git", "-c", "core.excludesFile=/dev/null", "check-ignore", "-q", str(path)]
+    return subprocess.run(command, cwd=path.parent, check=False).returncode == 0
+
+
 @settings(max_examples=example_count(400), deadline=None)
-@given(st.lists(_LINE, min_size=1, max_size=4), st.lists(_LINE, max_size=3))
-def test_rules_are_those_of_git(tree: Path, top: list[str], below: list[str]) -> None:
+@given(
+    st.lists(_LINE, min_size=1, max_size=4),
+    st.lists(_LINE, max_size=3),
+    st.lists(_LINE, max_size=2),
+)
+def test_rules_are_those_of_git(
+    tree: Path, top: list[str], below: list[str], repository: list[str]
+) -> None:
     (tree / ".gitignore").write_text("\n".join(top))
     (tree / "data" / ".gitignore").write_text("\n".join(below))
+    (tree / ".git" / "info" / "exclude").write_text("\n".join(repository))
     assert _kept(tree) == _kept_by_git(tree)
+    for folder in (tree / "data", tree / "data" / "sub"):
+        # A directory that is sent on purpose may be one that git ignores.
+        if _is_ignored_by_git(folder):
+            return
+        assert _kept(folder) == _kept_by_git(folder)
+
+
+def test_a_directory_that_git_ignores_is_sent(tree: Path) -> None:
+    (tree / ".gitignore").write_text("sub/\n*.txt\n")
+    (tree / "data" / ".gitignore").write_text("")
+    (tree / ".git" / "info" / "exclude").write_text("[[]a]\n")
+    assert _kept(tree / "sub") == {"data/c"}
+
+
+def test_rules_of_a_repository_hold_in_its_worktrees(tmp_path: Path) -> None:
+    main, linked = tmp_path / "main", tmp_path / "linked"
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", "init", "-q", str(main)], check=True)
+    commit = ["git", *identity, "commit", "-q", "--allow-empty", "-m", "a"]
+    subprocess.run(commit, cwd=main, check=True)
+    subprocess.run(["git", "worktree", "add", "-q", str(linked)], cwd=main, check=True)
+    (main / ".git" / "info" / "exclude").write_text("secret\n")
+    (linked / "sub").mkdir()
+    for name in ("secret", "train.py"):
+        (linked / "sub" / name).write_text("x")
+    assert _kept(linked / "sub") == _kept_by_git(linked / "sub") == {"train.py"}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from shadowprice.executors.contract import ExecutorError, GenerationSpec, LogChunk, Receipt, Started
 from shadowprice.executors.generations import logs
@@ -16,6 +17,9 @@ from shadowprice.executors.generations.generation import TERMINAL_PHASES, Genera
 from shadowprice.executors.generations.pieces import read_chunk
 from shadowprice.executors.generations.roster import GenerationRegistry
 from shadowprice.executors.generations.store import GenerationStore
+
+_UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")
+"""Threads of their own for large writes, so that other calls don't wait for the default pool."""
 
 GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
 
@@ -101,7 +105,9 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
                 return receipt, None, ""
             entry = self._make(*key, self.store.generation(*key))
             entry.placement = spec.placement
-            refusal = await asyncio.to_thread(unpack) if spec.archive else ""
+            refusal = ""
+            if spec.archive:
+                refusal = await asyncio.get_running_loop().run_in_executor(_UNPACKING, unpack)
             # No `await` from here to the entry: the devices of its plan are allocated by it.
             plan, refusal = prepare(entry) if not refusal else ({}, refusal)
             entry.take_plan(plan)

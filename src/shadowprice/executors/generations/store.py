@@ -38,6 +38,7 @@ from shadowprice.executors.generations.generation import (
     GenerationDirectory,
     identities_differ,
 )
+from shadowprice.uploads.archive import remove_unpacked
 
 FENCE_BYTES: Final = 64
 KEPT_LOG_GENERATIONS: Final = 20
@@ -221,6 +222,7 @@ class GenerationStore:
         sync_directory(directory)
         for number in numbers:
             (self._live / f"{directory.name}.{number}").unlink(missing_ok=True)
-        for name in ("generations", "checkpoints", "work", "work.new"):
+        remove_unpacked(directory / "work")
+        for name in ("generations", "checkpoints"):
             shutil.rmtree(directory / name, ignore_errors=True)
         return True

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.uploads.archive import remove_unpacked
 
 
 def user_credentials(name: str) -> dict[str, Any]:
@@ -83,4 +84,5 @@ class UserJobDirs:
 
     def remove(self, key: str) -> None:
         """Remove the directories of a job."""
+        remove_unpacked(self.job(key) / "work")
         shutil.rmtree(self.job(key), ignore_errors=True)

@@ -51,6 +51,7 @@ from shadowprice.executors.ray.reach import (
     probe,
 )
 from shadowprice.executors.ray.settings import read_settings
+from shadowprice.uploads.archive import remove_unpacked
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -427,7 +428,14 @@ class RayExecutor:
         """Remove the files of a finished job."""
         async with self._desk.one_at_a_time(job):
             if await self._desk.discard(job):
-                await asyncio.to_thread(shutil.rmtree, self.folder(job), ignore_errors=True)
+                try:
+                    await asyncio.to_thread(self._remove_folder, job)
+                except OSError as error:
+                    raise ExecutorError(f"{self.folder(job)}: {error}") from error
+
+    def _remove_folder(self, job: str) -> None:
+        remove_unpacked(self.folder(job) / "work")
+        shutil.rmtree(self.folder(job), ignore_errors=True)
 
     def folder(self, job: str) -> Path:
         """Return the job's directory on the shared file system."""

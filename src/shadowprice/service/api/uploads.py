@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Request, Response
+from starlette.requests import ClientDisconnect
 
 from shadowprice.core.errors import Fault
 from shadowprice.core.wording import quote_for_display
@@ -25,6 +28,12 @@ WRITE_BYTES: Final = 1 << 20
 
 IDLE_TIMEOUT_SECONDS: Final = 60.0
 """Longest pause within a body, so that no partial file stays for a client that hangs."""
+
+MAX_SECONDS: Final = 3_600.0
+"""Longest duration of a body, so that no client keeps a partial file by sending it slowly."""
+
+TOKEN_CHECK_SECONDS: Final = 2.0
+"""Seconds between two checks of the caller's token while a body arrives."""
 
 Digest = Annotated[
     str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the archive, in hexadecimal")
@@ -87,7 +96,8 @@ async def put_upload(
     """Store an archive: a POSIX tar file without compression, whose digest is in the path.
 
     It holds directories, files, and symbolic links within it. The answer (201) says that it is on
-    disk. If it is there already (200), the body isn't read.
+    disk. If it is there already (200), the body isn't read. The body may pause for a minute and
+    take an hour, while the token stays valid.
     """
     owner, uploads, now = _tenant(caller, tenant), service.uploads, service.writing.clock.now()
     kind = request.headers.get("content-type", MEDIA_TYPE).partition(";")[0].strip().lower()
@@ -98,9 +108,14 @@ async def put_upload(
     known = uploads.use(owner, digest, now)
     if known is not None:
         return _resource(known, owner)
+
+    def check() -> None:
+        header = request.headers.get("authorization")
+        service.tokens.caller(header, service.writing.clock.now())
+
     with uploads.receive(owner, digest, now, limited=caller.scope is not None) as incoming:
-        await _receive(request, incoming)
-        await asyncio.to_thread(incoming.complete)
+        await _receive(request, incoming, check)
+        await asyncio.to_thread(incoming.complete, service.writing.clock.now())
     stored = uploads.find(owner, digest)
     if stored is None:
         raise ProblemError("storage", "the upload was removed", headers={"Retry-After": "10"})
@@ -108,28 +123,29 @@ async def put_upload(
     return _resource(stored, owner)
 
 
-async def _receive(request: Request, incoming: IncomingUpload) -> None:
+async def _receive(request: Request, incoming: IncomingUpload, check: Callable[[], None]) -> None:
     """Write the body of a request, in large pieces.
+
+    ``check`` raises ProblemError if the caller's token is no longer valid.
 
     Raises
     ------
     ProblemError
-        If a limit is exceeded, or no data come for `IDLE_TIMEOUT_SECONDS`.
+        If a limit is exceeded, no data come for `IDLE_TIMEOUT_SECONDS`, the token becomes invalid,
+        or the client disconnects.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit():
-        incoming.expect(int(declared))
+    incoming.expect(int(declared) if declared.isdigit() else 0)
     pending: list[bytes] = []
     size = 0
     stream: Any = aiter(request.stream())
+    checked = time.monotonic()
+    deadline = checked + MAX_SECONDS
     while True:
-        try:
-            async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
-                chunk = await anext(stream, None)
-        except TimeoutError:
-            detail = f"no data came for {IDLE_TIMEOUT_SECONDS:g} s"
-            fault = Fault("body", detail)
-            raise ProblemError("malformed", str(fault), faults=[fault]) from None
+        chunk = await _next_chunk(stream, deadline)
+        if chunk is None or time.monotonic() - checked >= TOKEN_CHECK_SECONDS:
+            check()
+            checked = time.monotonic()
         if chunk is not None and not declared.isdigit():
             incoming.expect(len(chunk))
         if chunk:
@@ -140,3 +156,31 @@ async def _receive(request: Request, incoming: IncomingUpload) -> None:
             pending, size = [], 0
         if chunk is None:
             return
+
+
+async def _next_chunk(stream: Any, deadline: float) -> bytes | None:
+    """Return the next piece of a body; None after the last one.
+
+    Raises
+    ------
+    ProblemError
+        If it doesn't come in time, or the client disconnects.
+    """
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
+        raise _malformed(f"it took more than {MAX_SECONDS:g} s")
+    try:
+        async with asyncio.timeout(min(IDLE_TIMEOUT_SECONDS, remaining)):
+            chunk: bytes | None = await anext(stream, None)
+            return chunk
+    except TimeoutError:
+        if remaining < IDLE_TIMEOUT_SECONDS:
+            raise _malformed(f"it took more than {MAX_SECONDS:g} s") from None
+        raise _malformed(f"no data came for {IDLE_TIMEOUT_SECONDS:g} s") from None
+    except ClientDisconnect:
+        raise _malformed("the client disconnected") from None
+
+
+def _malformed(detail: str) -> ProblemError:
+    fault = Fault("body", detail)
+    return ProblemError("malformed", str(fault), faults=[fault])

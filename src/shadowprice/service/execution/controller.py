@@ -483,7 +483,12 @@ class ExecutionController:
             fault = user_diagnostic(self.settings, spec, "")
             if fault is not None:
                 raise InputError(fault)
-        archive = self._archive(spec.tenant, spec.run.upload) if spec.run.upload else ""
+        archive = ""
+        if spec.run.upload:
+            if self.uploads is None:
+                raise InputError("its files are missing; submit it again from its directory")
+            # Perhaps it was deleted: only the executor knows whether the job has its copy.
+            archive = str(self.uploads.path(spec.tenant, spec.run.upload))
         program: Program = spec.run.resolve(servers.cluster.slot_seconds)
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)
@@ -507,12 +512,6 @@ class ExecutionController:
             name=view.name,
             archive=archive,
         )
-
-    def _archive(self, tenant: str | None, digest: str) -> str:
-        upload = None if self.uploads is None else self.uploads.find(tenant, digest)
-        if upload is None:
-            raise InputError("its files are missing; submit it again from its directory")
-        return str(upload.path)
 
     def job_spec(self, key: str) -> JobSpec:
         """Return the submitted specification of an open job."""
