@@ -31,7 +31,7 @@ from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.uploads import KEEP_SECONDS, MIN_ACCOUNTED_BYTES, MIN_KEEP_SECONDS
 from shadowprice.uploads.packing import pack, packed, select_files
 from tests.support.services import RunningService, run_service
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 from tests.unit.uploads.test_archive import END, HOSTILE, described, make_tree, member
 
 pytestmark = pytest.mark.processes
@@ -101,6 +101,7 @@ def log_of(live: RunningService, job: dict[str, Any]) -> str:
 
 LIST = """\
 import json, os, stat, sys
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 found = {}
 for folder, folders, files in os.walk(b"."):
     for name in folders + files:
@@ -522,7 +523,7 @@ def test_many_uploads_at_once(live: RunningService) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(WAIT_LIMIT_SECONDS)
     assert set(statuses) <= {200, 201}
     assert 201 in statuses
     uploads = live.service.driver.uploads

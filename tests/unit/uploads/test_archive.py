@@ -30,6 +30,7 @@ from shadowprice.uploads.archive import (
 )
 from shadowprice.uploads.packing import pack, select_files
 from tests.support.examples import example_count
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 LIMIT = 1 << 24
 
@@ -98,7 +99,11 @@ def test_a_directory_arrives_as_it_was(tmp_path: Path) -> None:
     assert described(unpacked(content, tmp_path)) == expected
     by_tar = tmp_path / "by_tar"
     by_tar.mkdir()
-    subprocess.run(["tar", "-xpf", str(tmp_path / "archive"), "-C", str(by_tar)], check=True)
+    subprocess.run(
+        ["tar", "-xpf", str(tmp_path / "archive"), "-C", str(by_tar)],
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
     assert described(by_tar) == expected
     with tarfile.open(tmp_path / "archive") as tar:
         assert {member.name for member in tar} == set(expected)
@@ -122,7 +127,7 @@ def test_an_archive_of_gnu_tar_is_read(tmp_path: Path) -> None:
     make_tree(root)
     (root / "inside").unlink()
     command = ["tar", "--format=pax", "-cf", str(tmp_path / "archive"), "-C", str(root), "."]
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, timeout=WAIT_LIMIT_SECONDS)
     unpack(tmp_path / "archive", tmp_path / "out")
     assert described(tmp_path / "out") == described(root)
 
@@ -429,7 +434,7 @@ def test_attempts_at_the_same_time_fill_a_directory_once(tmp_path: Path) -> None
 
             def slow_read(size: int = -1) -> bytes:
                 begun.set()
-                go_on.wait()
+                go_on.wait(WAIT_LIMIT_SECONDS)
                 return read(size)
 
             stream.read = slow_read  # type: ignore[method-assign, assignment]
@@ -437,11 +442,11 @@ def test_attempts_at_the_same_time_fill_a_directory_once(tmp_path: Path) -> None
 
     cancelled = threading.Thread(target=unpack, args=(Slow(archive), out))
     cancelled.start()
-    begun.wait()
+    begun.wait(WAIT_LIMIT_SECONDS)
     unpack(archive, out)
     (out / "a").write_text("changed by the job")
     go_on.set()
-    cancelled.join()
+    cancelled.join(WAIT_LIMIT_SECONDS)
     assert (out / "a").read_text() == "changed by the job"
     assert names(out) == ["a", "b"]
     assert names(tmp_path) == ["archive", "out", "out.done"]

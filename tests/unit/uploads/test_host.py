@@ -8,13 +8,16 @@ import sys
 import pytest
 
 from shadowprice.uploads.host import host_identity
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 PRINT = "from shadowprice.uploads.host import host_identity; print(host_identity())"
 
 
 def _run(*prefix: str) -> subprocess.CompletedProcess[str]:
     command = [*prefix, sys.executable, "-c", PRINT]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_SECONDS
+    )
 
 
 def test_processes_of_one_machine_have_one_identity() -> None:

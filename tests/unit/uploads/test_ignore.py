@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shadowprice.uploads.ignore import IgnoreRules
 from shadowprice.uploads.packing import select_files
 from tests.support.examples import example_count
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 PATHS = (
     "a",
@@ -60,7 +61,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in PATHS:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text("")
-    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    subprocess.run(["git", "init", "-q", str(root)], check=True, timeout=WAIT_LIMIT_SECONDS)
     return root
 
 
@@ -78,6 +79,7 @@ def _kept_by_git(root: Path) -> set[str]:
         cwd=root,
         capture_output=True,
         check=True,
+        timeout=WAIT_LIMIT_SECONDS,
     ).stdout
     return {os.fsdecode(name) for name in listed.split(b"\0") if name}
 
@@ -89,7 +91,10 @@ def _kept(root: Path) -> set[str]:
 
 def _is_ignored_by_git(path: Path) -> bool:
     command = ["git", "-c", "core.excludesFile=/dev/null", "check-ignore", "-q", str(path)]
-    return subprocess.run(command, cwd=path.parent, check=False).returncode == 0
+    return (
+        subprocess.run(command, cwd=path.parent, check=False, timeout=WAIT_LIMIT_SECONDS).returncode
+        == 0
+    )
 
 
 @settings(max_examples=example_count(400), deadline=None)
@@ -122,10 +127,15 @@ def test_a_directory_that_git_ignores_is_sent(tree: Path) -> None:
 def test_rules_of_a_repository_hold_in_its_worktrees(tmp_path: Path) -> None:
     main, linked = tmp_path / "main", tmp_path / "linked"
     identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run(["git", "init", "-q", str(main)], check=True)
+    subprocess.run(["git", "init", "-q", str(main)], check=True, timeout=WAIT_LIMIT_SECONDS)
     commit = ["git", *identity, "commit", "-q", "--allow-empty", "-m", "a"]
-    subprocess.run(commit, cwd=main, check=True)
-    subprocess.run(["git", "worktree", "add", "-q", str(linked)], cwd=main, check=True)
+    subprocess.run(commit, cwd=main, check=True, timeout=WAIT_LIMIT_SECONDS)
+    subprocess.run(
+        ["git", "worktree", "add", "-q", str(linked)],
+        cwd=main,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
     (main / ".git" / "info" / "exclude").write_text("secret\n")
     (linked / "sub").mkdir()
     for name in ("secret", "train.py"):
