@@ -283,4 +283,4 @@ def test_files_of_a_job_belong_to_its_user(folder: Path) -> None:
         lines = live.client.get("/v1/jobs/files/logs").json()["text"].splitlines()
         assert lines == [USER, str(work), USER, USER, USER]
         assert (work / "mine").exists()
-        assert [path.name for path in work.parent.glob("work*")] == ["work"]
+        assert {path.name for path in work.parent.glob("work*")} == {"work", "work.done"}

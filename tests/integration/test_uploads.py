@@ -101,7 +101,6 @@ def log_of(live: RunningService, job: dict[str, Any]) -> str:
 
 LIST = """\
 import json, os, stat, sys
-from tests.support.waiting import WAIT_LIMIT_SECONDS
 found = {}
 for folder, folders, files in os.walk(b"."):
     for name in folders + files:

@@ -18,7 +18,7 @@ sizes = st.lists(st.integers(1, 50), min_size=1, max_size=12)
 def test_servers_have_every_element_once_and_differ_by_one(sizes: list[int], servers: int) -> None:
     layout = Layout(tuple((f"p{number}", size) for number, size in enumerate(sizes)))
     if servers > layout.elements:
-        with pytest.raises(TrainingError, match=f"cannot be divided over {servers} servers"):
+        with pytest.raises(TrainingError, match=f"can't be divided over {servers} servers"):
             layout.pieces(0, servers)
         return
     line = [(name, element) for name, size in layout.sizes for element in range(size)]

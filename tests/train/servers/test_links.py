@@ -186,5 +186,5 @@ def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:
 def test_who_does_not_come_is_not_waited_for_forever(store: tuple[Any, int]) -> None:
     with pytest.raises(GoneError, match="the other process did not come"):
         pair(store[0], "nobody", 0, timedelta(seconds=1))
-    with pytest.raises(TrainingError, match="no backend 'pigeons' here"):
+    with pytest.raises(TrainingError, match="backend 'pigeons' isn't available here"):
         pair(store[0], "nobody", 0, timedelta(seconds=1), "pigeons")
