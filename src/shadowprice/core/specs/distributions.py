@@ -41,7 +41,7 @@ DISTRIBUTION_KINDS: Final = (
 
 @dataclass(frozen=True)
 class DistributionContext:
-    """What a distribution of a file is read with.
+    """Context for reading a distribution of a file.
 
     Parameters
     ----------

@@ -155,7 +155,7 @@ class Model:
             )
 
     def _order_equal_slots(self, by_slot: dict[int, list[tuple[int, Totals]]]) -> None:
-        """Let a job's workers not increase over equal slots, because these can be exchanged."""
+        """Order equal slots, which can be exchanged: a job's workers don't increase."""
         free = self._problem.free
         for slot, following in pairwise(sorted(by_slot)):
             users, later = dict(by_slot[slot]), dict(by_slot[following])
