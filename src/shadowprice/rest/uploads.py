@@ -19,7 +19,7 @@ class Upload(ApiRecord):
 
 
 class UploadLimits(ApiRecord):
-    """What the service accepts as one upload."""
+    """Limits of one upload."""
 
     max_bytes: int
     max_entries: int = Field(description="maximum number of files, directories and links")

@@ -101,7 +101,7 @@ class StandingQuery(Generic[Result]):
     ) -> Answer[Result] | None:
         """Return the answer of a shared computation, or None after the timeout.
 
-        The last reader that leaves cancels a computation that nobody waits for.
+        The last reader that leaves cancels the computation.
         """
         self._readers += 1
         try:

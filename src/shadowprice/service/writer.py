@@ -133,6 +133,8 @@ class Writer:
         query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
         query.note_read(slots)
         while not query.is_current(slots, self.published.sequence):
+            # Again: after a long wait, readers of fewer slots count alone.
+            query.note_read(slots)
             task = query.task or query.begin(asyncio.ensure_future(self.ask(query.compute)))
             previous = query.answer
             if previous is None or previous.slots < slots:

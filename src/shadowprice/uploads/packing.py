@@ -42,7 +42,7 @@ class SelectedFile:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is sent of a directory.
+    """Files of a directory that an upload contains.
 
     Parameters
     ----------

@@ -144,6 +144,42 @@ def test_readers_of_a_standing_query_do_not_wait_for_a_decision(tmp_path: Path) 
     store.close()
 
 
+def test_a_reader_that_waited_for_long_still_gets_its_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile another one read fewer slots, and the longer answer isn't renewed any more."""
+    now = [1000.0]
+    monkeypatch.setattr("shadowprice.service.standing_queries.monotonic", lambda: now[0])
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = MonotonicWallClock(ManualClock())
+    truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    truth.prepare()
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+
+    async def play() -> None:
+        running = asyncio.create_task(driver.run())
+        submitted = asyncio.create_task(driver.do(_submit("job")))
+        assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
+        readers = [asyncio.create_task(driver.ask_standing(_count_jobs, 9))]
+        await asyncio.sleep(0)
+        now[0] += 100.0
+        readers.append(asyncio.create_task(driver.ask_standing(_count_jobs, 3)))
+        await asyncio.sleep(0)
+        truth.go.release(100)
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            longer, shorter = await asyncio.gather(*readers)
+        assert longer == (1, 9)
+        assert shorter[1] in {3, 9}
+        await submitted
+        await driver.stop()
+        await running
+        await driver.finish()
+
+    asyncio.run(play())
+    store.close()
+
+
 def _count_jobs(truth: DurableEngine, slots: int) -> tuple[int, int]:
     return len(truth.engine.open_jobs), slots
 

@@ -63,7 +63,7 @@ def refuse_past_end(job: Job, done: int) -> Refusal:
 
 def refuse_too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusal:
     """Return the refusal of a job that no plan completes in time, even alone."""
-    scope = "in its tenant's share and what nobody owns" if shares else "in the cluster"
+    scope = "in its tenant's share and what no tenant owns" if shares else "in the cluster"
     return Refusal(
         RefusalReason.TOO_LATE,
         f"even alone {scope} {name} finds no plan that surely completes it from slot {slot} on "

@@ -78,13 +78,13 @@ class RollingParameters(Parameters):
     )
     spare: bool = Field(
         default=True,
-        description="work-conserving: whether what plans leave free in a slot is dealt out",
+        description="work-conserving: whether unplanned capacity of a slot is allocated",
     )
     quota: bool = Field(
         default=True,
-        description="where tenants have shares: promises to a tenant's jobs stay within its share "
-        "and what nobody owns, and its open jobs come first there once they were kept from half a "
-        "horizon of it; else all compete by value",
+        description="if tenants have shares: promises to a tenant's jobs stay within its share and "
+        "what no tenant owns; its jobs come first there once it was kept from half a horizon of "
+        "its share. Otherwise all compete by value",
     )
     waiting: int = Field(
         default=256,
