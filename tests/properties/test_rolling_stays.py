@@ -342,4 +342,4 @@ def test_a_policy_without_its_memory_takes_up_who_stays(seed: int) -> None:
             other = again.policy._state.jobs.rows[name]
             if row in engine.policy._state.plan.pinned:
                 taken_up += other in again.policy._state.plan.pinned
-    assert taken_up > 3
+    assert taken_up > 2

@@ -19,17 +19,18 @@ from tools.testbed import BASE, Testbed, TestbedError, host_python
 from tools.testbed.audit import Audit
 
 from shadowprice.core.specs import ClusterSpec
+from shadowprice.experiments.testbed.paced import NAMESPACE, POLICIES
 from shadowprice.traces.testbed import oasis_testbed_cluster
 
 _RUN = "from shadowprice.cli.main import run; run()"
 
 
-def nodes() -> dict[str, dict[str, int]]:
-    """Return each node's capacity besides cores and memory, by name."""
+def nodes(copies: int) -> dict[str, dict[str, int]]:
+    """Return each node's capacity besides cores and memory, by name, for copies of the cluster."""
     cluster = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
     gpus = cluster.capacity[:, cluster.column["gpu"]]
     return {
-        name: {"nvidia.com/gpu": int(has) // 1000} if has else {}
+        name: {"nvidia.com/gpu": copies * int(has) // 1000} if has else {}
         for name, has in zip(cluster.names, gpus, strict=True)
     }
 
@@ -65,7 +66,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     told = parser.parse_args()
     out = told.out or Path(f"experiments/{told.name}-kubernetes")
-    capacity = nodes()
+    paced = told.name == "testbed-paced"
+    capacity = nodes(len(POLICIES) if paced else 1)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="papers-") as folder,
@@ -75,6 +77,9 @@ def main() -> int:
             template.write_text(yaml.safe_dump(pod()))
             shared = Path(folder, "jobs")
             shared.mkdir()
+            for policy in POLICIES if paced else ():
+                name = {"metadata": {"name": NAMESPACE + policy}}
+                bed.access.ask("POST", "/api/v1/namespaces", name)
             words = [sys.executable, "-c", _RUN, "experiment", told.name, "--out", str(out)]
             words += ["--seed", str(told.seed), *(["--quick"] if told.quick else [])]
             words += ["--executor", "kubernetes", "--address", str(bed.kubeconfig)]

@@ -18,6 +18,7 @@ from shadowprice.core.events import (
     JobFailed,
     JobRevised,
     JobsArrived,
+    JobStarted,
     ProgressMeasured,
     ServerBack,
     ServerLost,
@@ -130,7 +131,9 @@ def _check_revision(state: EngineState, event: JobRevised) -> None:
         raise EventError(f"job {job.name!r}: a bag of tasks cannot be revised; cancel it")
 
 
-def _check_generation(state: EngineState, event: JobFailed | StartFailed | JobEnded) -> None:
+def _check_generation(
+    state: EngineState, event: JobFailed | StartFailed | JobStarted | JobEnded
+) -> None:
     if event.job in state.departed and event.job not in state.jobs:
         return
     _known("job", event.job, state.jobs)
@@ -139,6 +142,8 @@ def _check_generation(state: EngineState, event: JobFailed | StartFailed | JobEn
         raise EventError(f"job {event.job!r} has no generation {event.generation} yet")
     if isinstance(event, JobFailed):
         _whole(f"the retries of job {event.job!r}", event.retries)
+    if isinstance(event, JobStarted):
+        _whole(f"the first slot of job {event.job!r}", event.since, event.slot)
 
 
 def _check_measurements(state: EngineState, event: ProgressMeasured) -> None:
@@ -254,6 +259,7 @@ _CHECKS: Final[Mapping[type[DriverEvent], Callable[[EngineState, Any], None]]] =
     JobCancelled: _check_cancellation,
     JobFailed: _check_generation,
     StartFailed: _check_generation,
+    JobStarted: _check_generation,
     JobEnded: _check_generation,
     ProgressMeasured: _check_measurements,
     Acknowledged: _check_acknowledgements,

@@ -16,10 +16,10 @@ from shadowprice.core.events import (
     JobsArrived,
     JobsDisplaced,
     JobsFinished,
+    JobStarted,
     ProgressMeasured,
     Reject,
     StartFailed,
-    Stop,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
@@ -231,16 +231,20 @@ def _running_record(state: EngineState, name: str, generation: int) -> JobRecord
 def record_acknowledgements(
     state: EngineState, session: PolicySession, event: Acknowledged
 ) -> list[Command]:
-    """Discard commands that the driver carried out; the jobs of launched generations run now."""
+    """Discard commands that the driver carried out."""
     del session
     for number in event.commands:
-        if number not in state.unacknowledged:
-            continue
-        command = state.undo.drop(state.unacknowledged, number, int)
-        record = state.open_jobs.get(command.job)
-        if not isinstance(command, Stop) and record and record.generation == command.generation:
-            # The slot of an event is the next one to begin.
-            state.touch(record).running_since = max(record.generation_slot, event.slot - 1)
+        if number in state.unacknowledged:
+            state.undo.drop(state.unacknowledged, number, int)
+    return []
+
+
+def record_start(state: EngineState, session: PolicySession, event: JobStarted) -> list[Command]:
+    """Count a generation's run time from here on; its start-up before doesn't count."""
+    del session
+    record = _running_record(state, event.job, event.generation)
+    if record is not None and record.running_since < 0:
+        state.touch(record).running_since = max(record.generation_slot, event.since)
     return []
 
 

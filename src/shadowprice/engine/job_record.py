@@ -90,7 +90,7 @@ class JobRecord:
     generation_slot : int
         Slot in which the newest generation began.
     running_since : int
-        Slot in which the driver acknowledged the start of the newest generation, otherwise -1.
+        Slot in which the processes of the newest generation began to run, -1 before.
     earlier_slots : int
         Slots that earlier generations ran, since the last one that ended without a command.
     earlier_share : float

@@ -26,6 +26,7 @@ from shadowprice.core.events import (
     JobFailed,
     JobRevised,
     JobsArrived,
+    JobStarted,
     Pause,
     Place,
     ProgressMeasured,
@@ -115,6 +116,7 @@ _EVENTS: Final[Mapping[str, type[DriverEvent]]] = {
         JobRevised,
         JobFailed,
         StartFailed,
+        JobStarted,
         JobEnded,
         ProgressMeasured,
         Acknowledged,
@@ -152,6 +154,8 @@ def event_record(event: DriverEvent) -> Fields:
             record["progress"] = dict(event.progress)
         case Acknowledged():
             record["commands"] = event.commands
+        case JobStarted():
+            record |= {"job": event.job, "generation": event.generation, "since": event.since}
         case JobCancelled() | JobFailed() | StartFailed() | JobEnded():
             record |= _ending_record(event)
         case TimespanChanged():

@@ -97,8 +97,10 @@ def run_live(
         loop = asyncio.get_running_loop()
         memory = _MEMORY if _MEMORY.is_dir() else None
         with tempfile.TemporaryDirectory(prefix="shadowprice-virtual-", dir=memory) as folder:
-            keys = {str(record["name"]): _key(record) for _, record, _ in jobs}
-            executor = VirtualExecutor(clock, {_key(record): job for _, record, job in jobs})
+            keys = {str(record["name"]): submitted_key(record) for _, record, _ in jobs}
+            executor = VirtualExecutor(
+                clock, {submitted_key(record): job for _, record, job in jobs}
+            )
             service = VirtualService(Path(folder), cluster, choice, clock, executor, settings)
             await service.start()
             start = loop.time()
@@ -115,7 +117,7 @@ def run_live(
     return run_virtual(main)
 
 
-def _key(record: Mapping[str, Any]) -> str:
+def submitted_key(record: Mapping[str, Any]) -> str:
     """Return the key of a submitted job; each name occurs once."""
     return qualified_name(record.get("tenant"), str(record["name"]))
 

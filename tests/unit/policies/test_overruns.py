@@ -18,6 +18,7 @@ from shadowprice.core.events import (
     JobEnded,
     JobRevised,
     JobsArrived,
+    JobStarted,
     ProgressMeasured,
     Resize,
     ServerLost,
@@ -59,8 +60,17 @@ def engine(policy: str, jobs: Sequence[Job]) -> Engine:
 def begin(made: Engine, slot: int) -> list[Command]:
     """Begin a slot, and carry out its commands at once; return them."""
     commands = made.handle(SlotBegan(slot))
-    made.handle(Acknowledged(slot + 1, tuple(made.unacknowledged)))
+    for event in started(made, slot):
+        made.handle(event)
     return commands
+
+
+def started(made: Engine, slot: int) -> list[DriverEvent]:
+    """Return the events of a driver that carries out all commands in a slot."""
+    running = [
+        JobStarted(slot + 1, name, made.jobs[name].generation, slot) for name in made.running
+    ]
+    return [Acknowledged(slot + 1, tuple(made.unacknowledged)), *running]
 
 
 def run(made: Engine, slot: int, gains: dict[str, int] | None = None) -> list[Command]:
@@ -274,9 +284,10 @@ def test_a_start_that_takes_long_is_no_overrun(policy: str) -> None:
             first = slot + 1
         made.handle(SlotEnded(slot, dict.fromkeys(made.running, 0)))
     assert set(made.running) == {"endless"}
-    made.handle(Acknowledged(12, tuple(made.unacknowledged)))
+    for event in started(made, 11):
+        made.handle(event)
     assert made.jobs["endless"].generation_slot == first
-    # It counts from the slot of the acknowledgement, 11.
+    # It counts from the slot in which the processes began, 11.
     assert len(ran(made, 20)) == 5
     assert made.jobs["endless"].status is Status.DROPPED
 
@@ -328,7 +339,8 @@ def test_a_lost_server_resets_a_limit_and_the_journal_replays(limits: dict[str, 
     handle(JobsArrived(0, (job,)))
     for slot in range(14):
         handle(SlotBegan(slot))
-        handle(Acknowledged(slot + 1, tuple(made.unacknowledged)))
+        for event in started(made, slot):
+            handle(event)
         if "endless" in made.running:
             slots.append(slot)
         if slot == 4:
@@ -358,6 +370,30 @@ def test_a_limit_counts_for_a_job_that_takes_turns() -> None:
         made.handle(SlotEnded(slot, progress))
     assert slots == {"a": 6, "b": 6}
     assert all(made.jobs[name].generation > 2 for name in "ab")
+
+
+def test_the_start_up_of_a_moved_job_is_no_run_time() -> None:
+    """Jobs take turns, and every second start-up takes longer than the turn."""
+    on = shared_cluster(1, {"t": {"worker": 1, "ps": 1}}, worker=1)
+    policy = make_policy("gandiva_fair", PolicyContext(on, None, None, 0), {})
+    made = Engine(on, policy, acknowledges=True)
+    jobs = [shared_job(on, name, "t", ps=None, chunks=1, epochs=9, minibatches=1) for name in "ab"]
+    limited = (replace(one, walltime=4, utility=Constant(10.0)) for one in jobs)
+    made.handle(JobsArrived(0, tuple(limited)))
+    slots: dict[str, int] = {"a": 0, "b": 0}
+    for slot in range(60):
+        made.handle(SlotBegan(slot))
+        made.handle(Acknowledged(slot + 1, tuple(made.unacknowledged)))
+        progress = dict.fromkeys(made.running, 0)
+        for name in made.running:
+            record = made.jobs[name]
+            if record.generation % 2:
+                made.handle(JobStarted(slot + 1, name, record.generation, slot))
+                slots[name] += 1
+                progress[name] = min(1, record.remaining - 1)
+        made.handle(SlotEnded(slot, progress))
+    assert slots == {"a": 4, "b": 4}
+    assert [made.jobs[name].generation for name in "ab"] == [7, 7]
 
 
 @pytest.mark.parametrize("policy", [*PLANNERS, "astraea"])

@@ -196,6 +196,30 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class JobStarted:
+    """The processes of a generation run.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    job : str
+        Name of the job.
+    generation : int
+        The generation; ignored if it isn't the newest.
+    since : int
+        Slot in which its processes began to run.
+    """
+
+    tag: ClassVar[str] = "JobStarted"
+
+    slot: int
+    job: str
+    generation: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnded:
     """A generation ended because the job is done, regardless of the progress counted so far."""
 
@@ -300,6 +324,7 @@ DriverEvent = (
     | JobRevised
     | JobFailed
     | StartFailed
+    | JobStarted
     | JobEnded
     | ProgressMeasured
     | Acknowledged

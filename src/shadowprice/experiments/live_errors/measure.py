@@ -9,7 +9,7 @@ import polars as pl
 from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.live_errors.workload import AHEAD, CLUSTER, SLOT, Workload, draw
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
-from shadowprice.experiments.virtual import run_live
+from shadowprice.experiments.virtual import run_live, submitted_key
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.significance import compare_to_reference, interval
 from shadowprice.simulator.scenario import record_run
@@ -123,8 +123,9 @@ def _measure_row(
 
 def _simulated_utility(choice: PolicyChoice, workload: Workload) -> float:
     """Return the simulated utility: jobs take their stated work and restart costs."""
+    # `fifo` and others draw worker counts by the name, so it is that of the live job.
     documents = [
-        {**record, "arrival": f"{arrival * SLOT - AHEAD:.0f}s"}
+        {**record, "name": submitted_key(record), "arrival": f"{arrival * SLOT - AHEAD:.0f}s"}
         for record, arrival in zip(workload.records, workload.arrivals, strict=True)
     ]
     cluster = {**CLUSTER, "restart_first": True}

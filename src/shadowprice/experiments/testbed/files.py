@@ -71,20 +71,23 @@ def scaled(
     jobs: int = JOBS,
     slots: int = SLOTS,
     restart: float | None = None,
+    share: Fraction = Fraction(1),
 ) -> InputFiles:
     """Return the testbed's files for a length of slots in seconds.
 
     ``jobs`` arrive within ``slots``. ``restart`` is the seconds that a job loses at each start and
-    move; None for none.
+    move; None for none. ``share`` scales cores and memory once more, so that several copies of the
+    cluster fit on one machine.
     """
+    cores, memory = share * CORES, share * MEMORY
     options = GeneratorOptions(preset="testbed", jobs=jobs, slots=slots, slot_seconds=SLOT)
     workload = generate(options, seed=seed)
     scale = Fraction(seconds) / SLOT
     cluster = oasis_testbed_cluster(slot_seconds=Fraction(seconds), horizon=slots)
     for server in cluster["servers"]:
         capacity = server["capacity"]
-        capacity["cpu"] = float(capacity["cpu"] * CORES)
-        capacity["memory"] = f"{int(capacity['memory'].removesuffix('GB')) * 1000 * MEMORY}MB"
+        capacity["cpu"] = float(capacity["cpu"] * cores)
+        capacity["memory"] = f"{int(capacity['memory'].removesuffix('GB')) * 1000 * memory}MB"
     if restart is not None:
         cluster["restart_first"] = True
     records = []
@@ -94,8 +97,8 @@ def scaled(
         record["arrival"] = f"{int(workload.arrival[index] / NANO / SLOT)} slots"
         record["minibatch_time"] = f"{float(workload.minibatch_time[index] * scale / NANO):.9f}s"
         record["gradient"] = f"{int(profile.gradient * scale)}B"
-        record["worker"] = _scaled(profile.worker)
-        record["ps"] = _scaled(profile.ps or {})
+        record["worker"] = _scaled(profile.worker, cores, memory)
+        record["ps"] = _scaled(profile.ps or {}, cores, memory)
         if restart is not None:
             record["restart"] = f"{restart:.2f}s"
         records.append(record)
@@ -106,16 +109,18 @@ def scaled(
     return InputFiles(cluster, tuple(records), float(seconds), slots, pace)
 
 
-def _scaled(request: Mapping[str, int]) -> dict[str, int | float | str]:
+def _scaled(
+    request: Mapping[str, int], cores: Fraction, memory: Fraction
+) -> dict[str, int | float | str]:
     """Return the resources of a process as in a job file."""
     amounts: dict[str, int | float | str] = {}
     for name, amount in request.items():
         if name == "memory":
-            amounts[name] = f"{int(amount * MEMORY) // 10**6}MB"
+            amounts[name] = f"{int(amount * memory) // 10**6}MB"
         elif name == BANDWIDTH:
             amounts[name] = f"{amount // 10**6}Mbps"
         else:
-            amounts[name] = float(amount * (CORES if name == "cpu" else 1)) / MILLI
+            amounts[name] = float(amount * (cores if name == "cpu" else 1)) / MILLI
     return amounts
 
 

@@ -1,9 +1,10 @@
 """Figs. 7 and 8 in real time, with jobs that only keep the stated pace.
 
-The jobs sleep instead of training, so a start takes a small part of a slot. As processes of this
-machine, all policies run at the same time in slots of a minute. On Kubernetes and Ray they need the
-same nodes, so only OASiS runs there, in slots of three minutes. Each run is simulated with the same
-submissions.
+The jobs sleep instead of training, so a start takes a small part of a slot. All policies run at the
+same time, each under a service of its own: as processes of this machine in slots of a minute, on
+Kubernetes in slots of six minutes. There, each service has a namespace, `NAMESPACE` and the name of
+its policy, and takes a tenth of the cores and memory, so that the nodes hold all of them. On Ray
+only OASiS runs. Each run is simulated with the same submissions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -34,8 +37,14 @@ if TYPE_CHECKING:
 SECONDS: Final = 60
 """Length of a slot for jobs that are processes of this machine."""
 
-NODE_SECONDS: Final = 180
+NODE_SECONDS: Final = 360
 """Length of a slot on Kubernetes and Ray, where a start takes longer."""
+
+NODE_SHARE: Final = Fraction(1, 10)
+"""Part of a node's cores and memory for each policy on Kubernetes."""
+
+NAMESPACE: Final = "paced-"
+"""Prefix of the namespaces on Kubernetes."""
 
 RESTART: Final = 0.03
 """Part of a slot that jobs state for a start."""
@@ -90,27 +99,27 @@ It needs only a POSIX shell and, without a progress file, wget, so any small ima
 """
 
 
-AT_ONCE: Final = frozenset({"oasis", "rrh", "drf", "fifo", "dorm", "rolling"})
-"""Policies that run at the same time, as processes of this machine."""
-
-IN_TURN: Final = frozenset({"oasis"})
-"""Policies that run one after the other on nodes, for half an hour each."""
+POLICIES: Final = ("oasis", "rrh", "drf", "fifo", "dorm", "rolling")
 
 
 def measure_paced(settings: ExperimentSettings) -> Tables:
     """Run one draw under several policies, and simulate it as it was submitted."""
     where = settings.where or ExecutorTarget()
-    labels = AT_ONCE if where.executor == "local" else IN_TURN
+    labels = POLICIES if where.executor != "ray" else ("oasis",)
     variants = [
         replace(candidate, end=False) for candidate in VARIANTS if candidate.label in labels
     ]
-    at_once = len(variants) if where.executor == "local" else 1
     slots = 3 if settings.quick else 10
     seconds = SECONDS if where.executor == "local" else NODE_SECONDS
-    files = scaled(seconds, seed=settings.seed, slots=slots, restart=RESTART * seconds)
-    with ThreadPoolExecutor(at_once) as threads:
+    share = NODE_SHARE if where.executor == "kubernetes" else Fraction(1)
+    restart = RESTART * seconds
+    files = scaled(seconds, seed=settings.seed, slots=slots, restart=restart, share=share)
+    with ThreadPoolExecutor(len(variants)) as threads:
         lives = list(
-            threads.map(lambda candidate: _lived(files, candidate, settings.seed, where), variants)
+            threads.map(
+                lambda variant: _lived(files, variant, settings.seed, _target(where, variant)),
+                variants,
+            )
         )
     rows = [
         row
@@ -126,6 +135,20 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
         moves=pl.col("moves").sum(),
     )
     return {"summary": summary, "jobs": jobs}
+
+
+def _target(where: ExecutorTarget, variant: Variant) -> ExecutorTarget:
+    """Return the executor of a policy's service, apart from those of the others."""
+    if where.executor != "kubernetes":
+        return where
+    settings = [f"namespace={NAMESPACE}{variant.label}"]
+    for setting in where.settings:
+        key, value = setting.split("=", 1)
+        if key == "shared":
+            value = str(Path(value, variant.label))
+            Path(value).mkdir(parents=True, exist_ok=True)
+        settings.append(f"{key}={value}")
+    return replace(where, settings=tuple(settings))
 
 
 def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:

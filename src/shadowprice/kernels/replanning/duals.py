@@ -14,6 +14,28 @@ from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@kernel
+def _sift_down(heap: Integers, size: int, index: int, key: Floats) -> None:
+    """Restore a heap, the smallest key first and then the smallest number, below an index."""
+    item = heap[index]
+    while True:
+        child = 2 * index + 1
+        if child >= size:
+            break
+        other = child + 1
+        if other < size:
+            first, second = heap[child], heap[other]
+            if key[second] < key[first] or (key[second] == key[first] and second < first):
+                child = other
+        below = heap[child]
+        if key[item] < key[below] or (key[item] == key[below] and item < below):
+            break
+        heap[index] = below
+        index = child
+    heap[index] = item
 
 
 @kernel
@@ -46,6 +68,7 @@ def shadow_prices(
     load = np.zeros(resources)
     heaviest = np.empty(resources)
     steepest = np.empty(jobs)
+    heap = np.empty(jobs, np.int64)
     for r in range(resources):
         for j in range(jobs):
             load[r] += weight[j] * use[j, r]
@@ -62,15 +85,27 @@ def shadow_prices(
                 if use[j, r] > 0.0:
                     ratio = (value[j] - spent[j] + use[j, r] * price[r]) / use[j, r]
                 steepest[j] = -ratio
+            # The capacity is usually full after a small part of the jobs, so a heap needs less time
+            # than a sort.
+            size = 0
+            for j in range(jobs):
+                if steepest[j] < 0.0:
+                    heap[size] = j
+                    size += 1
+            for index in range(size // 2 - 1, -1, -1):
+                _sift_down(heap, size, index, steepest)
             best = 0.0
             filled = 0.0
-            for j in stable_order(steepest):
-                if steepest[j] >= 0.0:
-                    break
+            while size:
+                j = heap[0]
                 filled += weight[j] * use[j, r]
                 if filled > budget[r]:
                     best = -steepest[j]
                     break
+                size -= 1
+                heap[0] = heap[size]
+                if size:
+                    _sift_down(heap, size, 0, steepest)
             if best != price[r]:
                 moved = True
                 for j in range(jobs):

@@ -184,6 +184,8 @@ class State:
         Whether pinned jobs gave up workers for arrivals.
     misfits : frozenset of str or None
         Open jobs that a joint plan of all failed for.
+    held_until : int
+        Next slot to plan if no event comes before; -1 after an event.
     """
 
     servers: ServerPools
@@ -197,6 +199,7 @@ class State:
     is_estimate: bool = False
     is_lean: bool = False
     misfits: frozenset[str] | None = None
+    held_until: int = -1
 
     def copy(self) -> State:
         """Return a state for decisions that are not kept; it must not learn or lose servers."""

@@ -17,6 +17,7 @@ from shadowprice.core.events import (
     JobEnded,
     JobFailed,
     JobRevised,
+    JobStarted,
     ProgressMeasured,
     Resize,
     Start,
@@ -164,6 +165,10 @@ class RecordReports:
         if view is None or record is None or report.generation <= view.started:
             return
         note_process(batch, report)
+        coming = batch.truth.coming
+        # Another machine's clock may be ahead.
+        since = max(0, min(batch.calendar.slot_at(started_at), coming - 1))
+        batch.take(JobStarted(coming, name, report.generation, since))
         batch.change(name, started=report.generation, running_since=started_at, setback=None)
         if view.first_start is None:
             batch.change(name, first_start=started_at)

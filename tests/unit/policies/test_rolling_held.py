@@ -1,0 +1,75 @@
+"""Layouts that `rolling` holds while nothing happens, beside a twin that plans every slot."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.planner import Planner
+from shadowprice.policies.rolling.policy import RollingPolicy
+from shadowprice.simulator.scenario import Scenario, run_policy
+from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
+from tests.support.workloads import cluster, job
+
+
+def crowded(seed: int) -> Scenario:
+    """Return jobs that last many slots, on servers that they keep busy."""
+    options = GeneratorOptions(preset="calibrated", jobs=30, slots=1200, slot_seconds=Fraction(60))
+    document = paper_cluster(
+        workers=3, parameter_servers=3, slot_seconds=Fraction(60), horizon=300, seed=seed
+    )
+    for server in document["servers"]:
+        server["capacity"]["bandwidth"] = "30Gbps"
+    on = ClusterSpec.model_validate(document).resolve("test")
+    return Scenario(on, generate(options, seed=seed).to_jobs(on), 1200, seed)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the slots in which promised jobs are planned."""
+    slots: list[int] = []
+    replan = Planner.replan
+
+    def counted(self: Planner, state: object, slot: int, **options: bool) -> object:
+        slots.append(slot)
+        return replan(self, state, slot, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Planner, "replan", counted)
+    return slots
+
+
+def test_layouts_are_held_and_earn_as_much(
+    plans: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earned, planned = [0.0, 0.0], [0, 0]
+    for twin in (0, 1):
+        if twin:
+            monkeypatch.setattr(RollingPolicy, "_hold", lambda *_: False)
+        for seed in range(4):
+            plans.clear()
+            earned[twin] += run_policy(crowded(seed), PolicyChoice("rolling")).summary[
+                "total_utility"
+            ]
+            planned[twin] += len(set(plans))
+    assert planned[0] < planned[1] / 2
+    assert earned[0] >= 0.97 * earned[1]
+
+
+def test_a_slot_that_yields_less_than_planned_is_followed_by_a_plan(plans: list[int]) -> None:
+    on = cluster(1, 1, horizon=300)
+    one = job(on, "one", epochs=40, chunks=1, minibatches=10)
+    engine = Engine(on, make_policy("rolling", PolicyContext(on), {"evidence": 1e6}))
+    engine.handle(JobsArrived(0, (one,)))
+    for slot in range(20):
+        engine.handle(SlotBegan(slot))
+        gain = one.gain(engine.running["one"].total_workers)
+        engine.handle(SlotEnded(slot, {"one": gain // 2 if slot == 12 else gain}))
+    assert engine.jobs["one"].promise is not None
+    assert [slot for slot in plans if slot > 5] == [13]
