@@ -402,6 +402,7 @@ class ReviseJob:
             batch.revise(self.key, record, content)
             if submission.spec.family != view.family:
                 batch.change(self.key, family=submission.spec.family)
+            batch.change(self.key, blamed=view.generation)
             after = truth.views.get(self.key) or batch.views[self.key]
             required = [view.required, after.required]
             batch.emit("revised", self.key, changes=dict(self.changes), required=required)

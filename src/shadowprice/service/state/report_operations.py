@@ -49,6 +49,7 @@ from shadowprice.service.state.start_ups import (
     ordered_at,
     stated_seconds,
 )
+from shadowprice.service.state.stated_work import forget_repeated
 from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
@@ -290,6 +291,7 @@ class RecordReports:
             batch.emit("lost", name, generation=report.generation, reason=report.reason)
             allowed = record.failures + 1
         else:
+            batch.change(name, blamed=report.generation)
             run = batch.truth.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
             hint = explain_command_failure(run, report.reason, report.tail)
@@ -520,6 +522,7 @@ class RecordProgress:
         repeated = (record.measured - report.progress) / MICRO
         saved = record.resumed_before < 0 or report.progress > record.resumed_before
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
+        forget_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
         batch.take(ProgressMeasured(batch.truth.coming, measured))
         if not saved and record.job.resumable is not False:
