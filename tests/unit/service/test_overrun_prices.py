@@ -12,7 +12,7 @@ from shadowprice.core.budget import POINT
 from shadowprice.core.events import Stop
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed
-from shadowprice.service.budgets.operations import Grant
+from shadowprice.service.budgets.operations import Grant, PutTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.job_views import JobView
@@ -154,7 +154,7 @@ def test_a_job_that_runs_on_while_others_are_refused_ends_when_its_tenant_cannot
     assert view.reason is not None
     assert view.reason["code"] == "budget"
     assert view.reason["price"] > oasis.held("vision") >= 0
-    assert "another slot beyond its stated 10 mini-batches costs" in view.reason["message"]
+    assert "another slot beyond its stated work of 10 mini-batches costs" in view.reason["message"]
     assert "revise `minibatches` in time" in view.reason["message"]
     assert oasis.kinds("job")[-1] == "given-up"
     assert oasis.lines("job")[-1].startswith("given-up: another slot beyond")
@@ -194,7 +194,7 @@ def test_the_owner_sees_the_price_of_each_slot_and_how_to_avoid_it(till: Shop) -
     assert view.reason is not None
     assert view.reason["code"] == "overrun"
     assert view.reason["message"].startswith(
-        "runs beyond its stated 20 mini-batches: this slot costs"
+        "runs beyond its stated work of 20 mini-batches: this slot costs"
     )
     assert "revise `minibatches`" in view.reason["message"]
     points = view.to_resource().points
@@ -384,6 +384,33 @@ def test_a_revision_to_the_true_work_ends_the_overrun(till: Shop) -> None:
     assert till.view("job").slot_price is not None
 
 
+def test_a_command_is_revised_to_the_time_that_it_really_takes(till: Shop) -> None:
+    """Its work is one mini-batch: slots that it held did half of what was stated."""
+    command = {"chunks": 1, "minibatches": 1, "minibatch_time": f"{4 * SLOT}s"}
+    till.submit("job", tenant="vision", utility=BY_39, **command)
+    price = till.view("job").price or 0
+    while till.view("job").covered < MICRO * 3 / 4:
+        till.slot()
+    till.do(ReviseJob(till.key("job"), {"minibatch_time": f"{8 * SLOT}s"}))
+    paid = till.view("job").price or 0
+    assert paid > price
+    slots = 3
+    while till.view("job").slot_price is None:
+        till.slot()
+        slots += 1
+    assert slots == 8
+    assert till.view("job").overrun == 0
+
+
+def test_a_slower_speed_counts_no_work_as_remaining_that_was_not_priced(till: Shop) -> None:
+    till.submit("job", tenant="vision", minibatches=4 * SLOT_WORK, utility=BY_39)
+    while till.view("job").covered < 4 * SLOT_WORK * MICRO:
+        till.slot()
+    till.do(ReviseJob(till.key("job"), {"minibatch_time": "12s"}))  # half as fast
+    till.slot(2)
+    assert till.view("job").slot_price is not None
+
+
 def test_a_cancellation_costs_the_running_slot(till: Shop) -> None:
     till.admit(2 * SLOT_WORK)
     till.slot()
@@ -467,6 +494,20 @@ def test_a_tenant_without_a_budget_pays_nothing(tmp_path: Path) -> None:
     assert (view.price, view.slot_price, view.overrun_slots, view.covered) == (0, None, 0, 0)
     till.check()
     till.store.close()
+
+
+def test_a_budget_that_is_removed_ends_the_charges(oasis: Shop) -> None:
+    oasis.admit(2 * SLOT_WORK)
+    oasis.do(PutTenant("vision", None, None, budgeted=True))
+    view = oasis.view("job")
+    assert (view.slot_price, view.reason) == (None, None)
+    price = view.price
+    oasis.slot(3)
+    assert oasis.view("job").price == price
+    oasis.give("vision", 100)
+    oasis.slot(2)
+    assert oasis.view("job").price == price  # it runs on for free
+    assert oasis.held("vision") == 100
 
 
 def test_a_borrower_pays_its_lenders_in_full_beyond_its_stated_work(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from shadowprice.service.budgets.accounts import (
 from shadowprice.service.budgets.overruns import (
     overrun_reason,
     slot_costs,
+    stated_work_text,
     unaffordable_overrun_hint,
 )
 from shadowprice.service.budgets.usage import (
@@ -199,8 +200,9 @@ class Billing:
         if budget is None:
             if account is not None:
                 views = self._batch.truth.views.values()
-                for name in [view.key for view in views if view.tenant == tenant]:
-                    account = self._refund_unused(account, name)
+                for view in [view for view in views if view.tenant == tenant]:
+                    self._end_overrun(view)
+                    account = self._refund_unused(account, view.key)
                 closed = self.put(accounts.close_account(account))
                 self._to_be_given_back(tenant)
                 self.accounts.remove(tenant)
@@ -282,11 +284,11 @@ class Billing:
 
     def _unaffordable_overrun(self, account: Account, name: str, price: int) -> Mapping[str, Any]:
         """Return why a job ends before a slot beyond its stated work."""
-        work = self._batch.engine.jobs[name].job.work
+        job = self._batch.engine.jobs[name].job
         return insufficient_points_reason(
             account,
             price,
-            subject=f"another slot beyond its stated {work:,} mini-batches costs",
+            subject=f"another slot beyond {stated_work_text(job)} costs",
             hint=unaffordable_overrun_hint(self._batch.truth.specs[name]),
         )
 
@@ -335,10 +337,7 @@ class Billing:
                 continue
             price = prices.get(name)
             if price is None:
-                if view.slot_price is not None:  # it repeats work, or its work was revised
-                    is_overrun = view.reason is not None and view.reason.get("code") == OVERRUN
-                    reason = None if is_overrun else view.reason
-                    self._batch.change(name, slot_price=None, reason=reason)
+                self._end_overrun(view)  # it repeats work, or its work was revised
                 continue
             lacking = max(0, price - _unused_points(view))
             changes: dict[str, Any] = {"slot_price": price}
@@ -353,6 +352,13 @@ class Billing:
             assert account is not None
             self._debit(account, lacking, name, f"beyond its stated work, slot {slot}")
             self._show_overrun(name, price)
+
+    def _end_overrun(self, view: JobView) -> None:
+        """Show that a job doesn't pay for the running slot."""
+        if view.slot_price is not None:
+            is_overrun = view.reason is not None and view.reason.get("code") == OVERRUN
+            reason = None if is_overrun else view.reason
+            self._batch.change(view.key, slot_price=None, reason=reason)
 
     def _show_overrun(self, name: str, price: int) -> None:
         """Report to the owner of a job that the running slot is beyond its stated work."""

@@ -74,11 +74,16 @@ def overrun_reason(job: Job, spec: Mapping[str, Any], price: int) -> dict[str, A
     """Return the reason of a running job that pays for a slot beyond its stated work."""
     return {
         "code": OVERRUN,
-        "message": f"runs beyond its stated {job.work:,} mini-batches: this slot costs "
-        f"{format_points(price)} points; revise `{_work_key(spec)}`, and state the true work and "
-        "speed of later jobs",
+        "message": f"runs beyond {stated_work_text(job)}: this slot costs {format_points(price)} "
+        f"points; revise `{_work_key(spec)}`, and state the true work and speed of later jobs",
         "price": in_points(price),
     }
+
+
+def stated_work_text(job: Job) -> str:
+    """Return the stated work of a job, for messages."""
+    plural = "" if job.work == 1 else "es"
+    return f"its stated work of {job.work:,} mini-batch{plural}"
 
 
 def unaffordable_overrun_hint(spec: Mapping[str, Any]) -> str:
@@ -87,5 +92,7 @@ def unaffordable_overrun_hint(spec: Mapping[str, Any]) -> str:
 
 
 def _work_key(spec: Mapping[str, Any]) -> str:
-    """Return the key of a job file that states the work."""
+    """Return the key of a job file with which a job states how long it takes."""
+    if spec.get("steps") == 1:  # a command with the time that it is expected to take
+        return "minibatch_time"
     return "steps" if spec.get("steps") is not None else "minibatches"

@@ -2,13 +2,16 @@
 
 A job covers work while its processes run, whatever it reports: a job reports what it likes. Restart
 costs don't count. Work that a job repeats because its server was lost, or because the service
-stopped it, isn't counted again. It is after a failure of the job, or a revision by its owner.
+stopped it, isn't counted again. It is after a failure of the job, or a revision by its owner. After
+a revision of the speed, all of it counts at the new speed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job
@@ -118,3 +121,25 @@ def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> Non
     covered = view.covered * measured // record.measured
     before = min(covered, view.covered_before)
     batch.change(view.key, covered=covered, covered_before=before)
+
+
+def rescale_covered(batch: Transaction, before: Job, after: Job) -> None:
+    """Count the covered work of an open job at its revised speed.
+
+    It stays at least the progress of the job: the revision admitted, and priced, the remaining work
+    only.
+    """
+    view, record = batch.truth.views[after.name], batch.engine.open_jobs[after.name]
+    if not view.covered:
+        return
+    ratio = _minibatches_per_process(after) / _minibatches_per_process(before)
+    done = record.progress * after.work * MICRO // after.required
+    covered = max(int(view.covered * ratio), done)
+    covered_before = min(covered, int(view.covered_before * ratio))
+    batch.change(after.name, covered=covered, covered_before=covered_before)
+
+
+def _minibatches_per_process(job: Job) -> float:
+    """Return the mini-batches of a slot per process, with the best worker count."""
+    gains = np.maximum(job.gains, job.internal_gains) / (job.worker_counts + job.ps_counts)
+    return float(gains.max()) * job.work / job.required
