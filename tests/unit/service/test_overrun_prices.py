@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shadowprice.cli.commands.submit import described
 from shadowprice.core.budget import POINT
 from shadowprice.core.events import Stop
 from shadowprice.core.job import MICRO
@@ -23,6 +24,7 @@ from shadowprice.service.state.operations import (
     SetServerAvailability,
 )
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
+from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import Store
@@ -206,6 +208,9 @@ def test_the_owner_sees_the_price_of_each_slot_and_how_to_avoid_it(till: Shop) -
     view = till.view("job")
     assert (view.overrun, view.overrun_slots) == (slot_price, 1)
     assert till.held("vision") == pytest.approx(held - (view.slot_price or 0) / POINT)
+    assert dict(described(view.to_resource()))["overrun"].endswith(
+        "points, for 1 slot beyond its stated work"
+    )
     till.slot(3)
     assert till.kinds("job").count("overrun") == 1
     assert [row.note for row in till.entries("vision") if row.job == view.key][-1].startswith(
@@ -520,8 +525,6 @@ def test_a_borrower_pays_its_lenders_in_full_beyond_its_stated_work(tmp_path: Pa
                 self.start_all()
 
         def slot_of(self, seconds: int) -> None:
-            from shadowprice.service.state.slot_operations import AdvanceSlots
-
             self.clock.advance(seconds)
             self.do(AdvanceSlots(virtual=False))
             self.check()
@@ -595,8 +598,6 @@ class CrashingShop(Shop):
                 self.read()
 
     def end_slot(self) -> None:
-        from shadowprice.service.state.slot_operations import AdvanceSlots
-
         self.clock.advance(SLOT)
         self.safely(lambda: self.do(AdvanceSlots(self.virtual)))
         self.safely(self.start_all)
@@ -655,11 +656,20 @@ def test_an_end_that_is_reported_late_pays_for_the_slots_that_it_held(oasis: Sho
     at = oasis.clock.wall() / SECOND + SLOT / 2
     oasis.clock.advance(3 * SLOT)
     oasis.read()
-    from shadowprice.service.state.slot_operations import AdvanceSlots
-
     ended = Ended(0, key, order.generation, at, Ending.DONE, 0, "")
     oasis.do(AdvanceSlots(False, reports=[ended]))
     view = oasis.view("job")
     assert (view.state, view.overrun_slots, view.overrun) == ("finished", 1, price)
     oasis.do(RecordReports([ended]))
     assert oasis.view("job") == view
+
+
+def test_a_job_that_ended_before_a_slot_does_not_pay_for_it(oasis: Shop) -> None:
+    """Its end is observed only after the slot began, such as with a slow poll."""
+    oasis.admit(2 * SLOT_WORK)
+    view = oasis.view("job")
+    assert view.slot_price
+    oasis.ended("job")  # now, as the slot begins
+    after = oasis.view("job")
+    assert (after.used, after.overrun_slots) == (view.used, 0)
+    assert after.refund == (after.price or 0) - after.used >= view.slot_price

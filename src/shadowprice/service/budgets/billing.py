@@ -460,14 +460,14 @@ class Billing:
 
     # ---------------------------------------------------------------- use
 
-    def standing(self, event: DriverEvent, *, lost: bool) -> SlotUsage:
+    def standing(self, event: DriverEvent) -> SlotUsage:
         """Return the jobs that an event bills for the running slot, with their processes.
 
         Call it before the event. The end of a slot bills all running jobs, and the end of a job
-        bills that job. A job that was ``lost`` through no fault of its own isn't billed.
+        bills that job.
         """
         engine, views = self._batch.engine, self._batch.truth.views
-        if engine.slot_running is None or not self.accounts or lost:
+        if engine.slot_running is None or not self.accounts:
             return SlotUsage(0, {})
         names: Iterable[str] = ()
         if isinstance(event, SlotEnded):

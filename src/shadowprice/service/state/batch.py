@@ -34,6 +34,7 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.service.budgets.billing import InsufficientPointsError
+from shadowprice.service.budgets.usage import SlotUsage
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
 from shadowprice.service.state.job_views import (
@@ -52,7 +53,7 @@ class Batch(Transaction):
     """A unit of work that passes events to the engine; `Transaction` collects the rows."""
 
     def take(
-        self, event: DriverEvent, *, counted: Iterable[str] = (), lost: bool = False
+        self, event: DriverEvent, *, counted: Iterable[str] = (), billed: bool = True
     ) -> list[Command]:
         """Pass an event to the engine, and record its consequences.
 
@@ -65,8 +66,9 @@ class Batch(Transaction):
             The event.
         counted : iterable of str
             Jobs whose progress it changes, besides those of its commands.
-        lost : bool
-            Whether it ends a generation through no fault of the job.
+        billed : bool
+            Whether the job that it ends pays for the running slot. A job that was lost through no
+            fault of its own doesn't, or one that had ended before the slot began.
 
         Raises
         ------
@@ -76,7 +78,7 @@ class Batch(Transaction):
             If the event is invalid, or the policy fails. The event has no effect.
         """
         try:
-            return self._take(event, counted, lost=lost)
+            return self._take(event, counted, billed=billed)
         except InsufficientPointsError as error:
             waiting = [name for name in error.reasons if name in self.engine.open_jobs]
             if not waiting:
@@ -85,7 +87,7 @@ class Batch(Transaction):
         with self.whole():  # if the event fails, the jobs are kept
             for name in waiting:
                 self._give_up(event, name, reasons[name])
-            return self.take(event, counted=counted, lost=lost)
+            return self.take(event, counted=counted, billed=billed)
 
     def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
         """Abandon an open job before an event whose price its tenant can't pay."""
@@ -96,10 +98,10 @@ class Batch(Transaction):
         self.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
         self.change(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
 
-    def _take(self, event: DriverEvent, counted: Iterable[str], *, lost: bool) -> list[Command]:
+    def _take(self, event: DriverEvent, counted: Iterable[str], *, billed: bool) -> list[Command]:
         engine = self.engine
         started = time.perf_counter()
-        occupied = self.billing.standing(event, lost=lost)
+        occupied = self.billing.standing(event) if billed else SlotUsage(0, {})
         with _blamed(event.tag), engine.staged(event) as staged:
             overruns = self.billing.check(event, staged.commands)
             line = entry_line(staged.entry, engine.cluster.names)

@@ -249,7 +249,8 @@ class RecordReports:
                 reason = _with_tail(report)
                 batch.emit("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
-                batch.take(JobEnded(slot, name, record.generation))
+                ended = JobEnded(slot, name, record.generation)
+                batch.take(ended, billed=_ran_in_slot(batch, report))
             else:
                 batch.change(name, done=True)
         elif current:
@@ -299,7 +300,8 @@ class RecordReports:
                 report = replace(report, reason=f"{report.reason}; {hint}")
         reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
-        batch.take(failed, lost=report.ending is not Ending.FAILED)
+        is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
+        batch.take(failed, billed=is_billed)
         if report.ending is Ending.FAILED:
             batch.emit(
                 "failed" if name not in batch.engine.open_jobs else "retrying",
@@ -333,6 +335,12 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     progress = f"{measured / MICRO:,.6g} of {record.job.work:,} mini-batches"
     reason = f"exited 0 after the order to stop, at {progress}; it continues later"
     return replace(report, ending=Ending.STOPPED, reason=reason)
+
+
+def _ran_in_slot(batch: Batch, report: Ended) -> bool:
+    """Return whether a generation ended after the running slot had begun."""
+    running = batch.engine.slot_running
+    return running is None or int(report.at * SECOND) > batch.calendar.begins(running)
 
 
 def _was_stopped(batch: Batch, report: Ended) -> bool:
