@@ -32,7 +32,8 @@ def overrunning_jobs(batch: Transaction) -> list[str]:
     A job whose budget was removed runs on for free.
     """
     truth, engine = batch.truth, batch.engine
-    if truth.virtual or not (engine.capabilities.prices or engine.capabilities.charges):
+    has_prices = engine.capabilities.prices or engine.capabilities.charges
+    if truth.virtual or not truth.accounts or not has_prices:
         return []
     names = []
     for name in engine.running:

@@ -34,6 +34,7 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.service.budgets.billing import InsufficientPointsError
+from shadowprice.service.budgets.overruns import overrunning_jobs
 from shadowprice.service.budgets.usage import SlotUsage
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
@@ -77,6 +78,9 @@ class Batch(Transaction):
         ShadowpriceError
             If the event is invalid, or the policy fails. The event has no effect.
         """
+        if isinstance(event, SlotBegan) and overrunning_jobs(self):
+            # Their tenants may be unable to pay. The rollback restores exactly this policy state.
+            self.engine.session.dump_state()
         try:
             return self._take(event, counted, billed=billed)
         except InsufficientPointsError as error:
