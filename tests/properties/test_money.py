@@ -1,4 +1,7 @@
-"""Points under any order of submissions, slots, revisions, cancellations and budget changes."""
+"""Points under any order of submissions, slots, ends, revisions and budget changes.
+
+Jobs of vision run on beyond their stated work until they end, fail, are lost or can't pay.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 
 from shadowprice.core.budget import POINT
+from shadowprice.executors.contract import Ending
 from shadowprice.service.budgets.operations import Grant, PutTenant, StartDuePeriods
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.operations import CancelJob, ReviseJob
+from shadowprice.service.state.operations import CancelJob, ReviseJob, SetServerAvailability
 from tests.support.examples import example_count
 from tests.unit.service.test_billing import Till
 
@@ -22,6 +26,8 @@ POINTS = st.sampled_from([0.0, 0.05, 0.3, 2.0, 10.0, 500.0])
 STEP = st.one_of(
     st.tuples(st.just("submit"), TENANT, st.integers(1, 6), st.integers(20, 200)),
     st.tuples(st.just("slot"), st.integers(1, 4)),
+    st.tuples(st.just("end"), JOB, st.sampled_from([Ending.DONE, Ending.FAILED, Ending.LOST])),
+    st.tuples(st.just("lose"), st.integers(0, 2)),
     st.tuples(st.just("cancel"), JOB),
     st.tuples(st.just("revise"), JOB, st.integers(10, 400)),
     st.tuples(st.just("budget"), TENANT, POINTS, st.sampled_from([0, POINT, None])),
@@ -41,7 +47,15 @@ def _take(till: Till, number: int, step: tuple) -> None:  # type: ignore[type-ar
             stated = {"chunks": chunks, "minibatches": minibatches, "utility": utility}
             till.submit(f"job-{number}", tenant=tenant, **stated)
         case ("slot", slots):
-            till.slot(slots)
+            for _ in range(slots):
+                till.slot()
+                till.start_all()
+        case ("end", job, ending) if till.truth.orders:
+            names = sorted(till.truth.orders)
+            till.ended(names[job % len(names)], ending)
+        case ("lose", server):
+            till.do(SetServerAvailability(f"g-{server}"))
+            till.do(SetServerAvailability(f"g-{server}", back=True))
         case ("cancel", job) if open_jobs:
             till.do(CancelJob(open_jobs[job % len(open_jobs)]))
         case ("revise", job, minibatches) if open_jobs:

@@ -13,6 +13,7 @@ from shadowprice.service.budgets.usage import (
     ANY_SLOT,
     UnusedSlots,
     consume_slot,
+    pay_slot,
     price_of_unused,
     split_price_by_slot,
 )
@@ -34,11 +35,7 @@ def plans(draw: Any) -> tuple[Schedule, list[float], int]:
 
 
 def _paid(plan: Schedule, costs: list[float], price: int) -> UnusedSlots:
-    found = split_price_by_slot(price, plan, costs)
-    if found is None:  # nothing tells its slots apart
-        assert not sum(costs)
-        return ((0, 1, price),)
-    return found
+    return split_price_by_slot(price, plan, costs)
 
 
 @settings(deadline=None, max_examples=example_count(60))
@@ -48,10 +45,11 @@ def test_slots_share_a_price_by_their_cost_to_the_last_millionth(
 ) -> None:
     schedule, costs, price = plan
     found = split_price_by_slot(price, schedule, costs)
-    if found is None:
-        assert not sum(costs)
-        return
     assert price_of_unused(found) == price
+    if not sum(costs):  # nothing tells its slots apart
+        workers, ps, _ = schedule.totals()
+        assert found == ((ANY_SLOT, int(workers.sum() + ps.sum()), price),)
+        return
     assert [slot for slot, _, _ in found] == schedule.active_slots.tolist()
     for (_, _, paid), cost in zip(found, costs, strict=True):
         assert paid >= 0
@@ -100,3 +98,23 @@ def test_processes_of_no_slot_are_used_before_those_of_later_slots(
     first, here, _ = paid[0]
     left = consume_slot(((ANY_SLOT, places, price), *paid), first, here + places)
     assert left == paid[1:]
+
+
+@settings(deadline=None, max_examples=example_count(60))
+@given(plans(), st.lists(st.tuples(st.integers(1, 12), st.integers(0, MOST)), max_size=8))
+def test_slots_beyond_the_plan_use_what_is_left_before_they_cost_more(
+    plan: tuple[Schedule, list[float], int], beyond: list[tuple[int, int]]
+) -> None:
+    left = _paid(*plan)
+    price, debited, used = plan[2], 0, 0
+    for slot, (places, cost) in enumerate(beyond, start=40):  # in the plan, and after it
+        before = price_of_unused(left)
+        paid, lacking = pay_slot(left, slot, places, cost)
+        assert lacking == max(0, cost - before)
+        assert price_of_unused(paid) == before + lacking
+        debited += lacking
+        left = consume_slot(paid, slot, places)
+        used += cost
+        assert price + debited == used + price_of_unused(left)
+        assert all(points >= 0 for _, _, points in left)
+        assert left == tuple(sorted(left))

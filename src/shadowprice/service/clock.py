@@ -79,6 +79,10 @@ class SlotCalendar:
         """Return the end of a slot, which is the start of the next one."""
         return self.begins(slot + 1)
 
+    def slot_length(self, slot: int) -> int:
+        """Return the length of a slot in nanoseconds, which rounding varies by one."""
+        return self.ends(slot) - self.begins(slot)
+
     def slot_at(self, moment: int) -> int:
         """Return the slot that contains a moment; a slot includes its start."""
         slot = int((moment - self.origin) // self.slot)

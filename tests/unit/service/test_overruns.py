@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 from shadowprice.executors.contract import Ending
@@ -63,3 +66,34 @@ def test_a_job_that_hangs_is_abandoned_with_a_reason_once_it_is_worth_nothing(po
     assert view.state is State.FAILED
     assert view.reason is not None
     assert "without an end" in str(view.reason)
+
+
+@dataclass(frozen=True)
+class BudgetWorld(LiveWorld):
+    """A world whose first tenant has a budget of 20 points."""
+
+    def cluster(self, policy: str) -> dict[str, Any]:
+        budget = {"points": 20, "period": "7d"}
+        tenants = [{"name": "a", "budget": budget}, {"name": "b"}]
+        return {**super().cluster(policy), "tenants": tenants}
+
+
+@pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling"])
+def test_a_job_that_runs_on_pays_until_it_can_not_and_then_saves_and_ends(policy: str) -> None:
+    runs_on = LiveJob(stated=2, utility={"kind": "constant", "value": 10}, error=1000.0, save=0.1)
+    waits = tuple(LiveJob(submitted=1.0 + number, stated=2, tenant=1) for number in range(6))
+    world = BudgetWorld(5, (2,), (1.0,), (runs_on, runs_on, *waits))
+    played = play(world, policy, limit_slots=60.0)
+    assert played.over
+    for number in range(2):
+        view = played.views[world.key(policy, number)]
+        if view.state is State.REFUSED:
+            continue
+        assert view.state is State.FAILED
+        assert view.reason is not None
+        assert view.reason["code"] == "budget"
+        assert view.overrun_slots >= 1
+        [generation] = [one for one in played.generations if one.spec.job == view.key]
+        assert generation.ending is Ending.STOPPED
+        assert generation.saved > generation.base  # on SIGTERM
+    assert any(view.state is State.FINISHED for view in played.views.values())

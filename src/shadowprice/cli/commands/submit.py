@@ -571,13 +571,16 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
     yield "speed", _speed(job)
     if job.points is not None:
-        used, refunded = job.points.used, job.points.refund
+        used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
         remainder = (
             f"{number(refunded)} came back"
             if refunded is not None
             else f"{number(used)} used so far"
         )
         yield "points", f"{number(job.points.price)} paid, {remainder}"
+        count = "1 slot" if slots == 1 else f"{slots} slots"
+        cost = f"{number(job.points.overrun)} points, for {count} beyond its stated work"
+        yield "overrun", cost if slots else ""
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, through no fault of its own" if job.lost else ""

@@ -1,13 +1,14 @@
 """Billing of engine events: payment checks, debits, use, payments and refunds.
 
-A `Billing` belongs to one transaction. `check` examines decisions before they take effect. Account
-entries are recorded while the consequences of an event are, and `write` flushes them.
+A `Billing` belongs to one transaction. `check` examines decisions, and slots beyond the stated work
+of jobs, before they take effect. Account entries are recorded while the consequences of an event
+are, and `write` flushes them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ from shadowprice.core.events import (
     JobEnded,
     JobFailed,
     Promise,
+    SlotBegan,
     SlotEnded,
 )
 from shadowprice.core.job import Job
@@ -39,17 +41,27 @@ from shadowprice.service.budgets.accounts import (
     AccountUpdate,
     EntryKind,
 )
+from shadowprice.service.budgets.overruns import (
+    overrun_reason,
+    slot_costs,
+    stated_work_text,
+    unaffordable_overrun_hint,
+)
 from shadowprice.service.budgets.usage import (
     ANY_SLOT,
+    JobUsage,
     SlotUsage,
+    UnusedSlots,
     consume_slot,
     min_process_slots,
+    pay_slot,
     price_of_unused,
     split_price_by_slot,
 )
 from shadowprice.service.clock import format_rfc3339
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.job_views import OVERRUN, PARTLY_ENDED, JobView
+from shadowprice.service.state.stated_work import covered_in_slot, nanoseconds_run
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared_statement import PreparedStatement
 
@@ -84,16 +96,19 @@ def to_price_units(cost: float) -> int:
     return max(0, round(cost * POINT))
 
 
-def insufficient_points_reason(account: Account, price: int) -> dict[str, Any]:
-    """Return the reason why an account can't pay a price."""
-    cost = (
-        f"its price is {format_points(price)} points" if price <= MAX_BALANCE else "it has no price"
-    )
+def insufficient_points_reason(
+    account: Account,
+    price: int,
+    *,
+    subject: str = "its price is",
+    hint: str = "ask for less, wait for the next period, or ask the operator",
+) -> dict[str, Any]:
+    """Return the reason why an account can't pay a price; ``subject`` begins the message."""
+    cost = f"{subject} {format_points(price)} points" if price <= MAX_BALANCE else "it has no price"
     return {
         "code": REFUSAL_CODE,
         "message": f"{cost}, and {account.tenant} holds {format_points(account.balance)} until "
-        f"{format_rfc3339(account.ends)[:16]}Z; "
-        "ask for less, wait for the next period, or ask the operator",
+        f"{format_rfc3339(account.ends)[:16]}Z; {hint}",
         "price": in_points(price),
         "held": in_points(account.balance),
     }
@@ -185,8 +200,9 @@ class Billing:
         if budget is None:
             if account is not None:
                 views = self._batch.truth.views.values()
-                for name in [view.key for view in views if view.tenant == tenant]:
-                    account = self._refund_unused(account, name)
+                for view in [view for view in views if view.tenant == tenant]:
+                    self._end_overrun(view)
+                    account = self._refund_unused(account, view.key)
                 closed = self.put(accounts.close_account(account))
                 self._to_be_given_back(tenant)
                 self.accounts.remove(tenant)
@@ -216,8 +232,13 @@ class Billing:
 
     # ---------------------------------------------------------------- payment check
 
-    def check(self, commands: Iterable[Command]) -> None:
-        """Check that tenants can pay for decisions, before these take effect.
+    def check(self, event: DriverEvent, commands: Sequence[Command]) -> Mapping[str, int]:
+        """Check that tenants can pay for decisions on an event, before these take effect.
+
+        Returns
+        -------
+        mapping of str to int
+            The price of the slot that begins, for each job beyond its stated work.
 
         Raises
         ------
@@ -225,28 +246,51 @@ class Billing:
             With each job whose price exceeds the balance that earlier jobs leave.
         """
         if not self.accounts:
-            return
+            return {}
         remaining: dict[str, Account] = {}
         seen: set[str] = set()
         reasons: dict[str, Mapping[str, Any]] = {}
+
+        def can_pay(account: Account, points: int) -> bool:
+            """Deduct points from what earlier jobs leave; return False if it isn't enough."""
+            left = remaining.get(account.tenant, account)
+            if left.can_pay(points):
+                remaining[account.tenant] = replace(left, balance=left.balance - points)
+            return left.can_pay(points)
+
+        costs = slot_costs(self._batch, commands) if isinstance(event, SlotBegan) else {}
+        overruns = {name: to_price_units(cost) for name, cost in costs.items()}
+        for name, price in overruns.items():
+            view = self._batch.truth.views[name]
+            account = self.accounts.get(view.tenant)
+            if account is not None and not can_pay(account, max(0, price - _unused_points(view))):
+                account = remaining.get(account.tenant, account)
+                reasons[name] = self._unaffordable_overrun(account, name, price)
         for command in commands:
             if not isinstance(command, Decided) or (cost := _cost(command.decision)) is None:
                 continue
-            view = self._batch.truth.views.get(command.decision.job)
-            if view is None or view.key in seen or not _unpaid(view):
+            known = self._batch.truth.views.get(command.decision.job)
+            if known is None or known.key in seen or not _unpaid(known):
                 continue
-            seen.add(view.key)
-            account = self.accounts.get(view.tenant)
-            if account is None:
-                continue
+            seen.add(known.key)
+            account = self.accounts.get(known.tenant)
             price = to_price_units(cost)
-            account = remaining.get(account.tenant, account)
-            if account.can_pay(price):
-                remaining[account.tenant] = replace(account, balance=account.balance - price)
-            else:
-                reasons[view.key] = insufficient_points_reason(account, price)
+            if account is not None and not can_pay(account, price):
+                account = remaining.get(account.tenant, account)
+                reasons[known.key] = insufficient_points_reason(account, price)
         if reasons:
             raise InsufficientPointsError(reasons)
+        return overruns
+
+    def _unaffordable_overrun(self, account: Account, name: str, price: int) -> Mapping[str, Any]:
+        """Return why a job ends before a slot beyond its stated work."""
+        job = self._batch.engine.jobs[name].job
+        return insufficient_points_reason(
+            account,
+            price,
+            subject=f"another slot beyond {stated_work_text(job)} costs",
+            hint=unaffordable_overrun_hint(self._batch.truth.specs[name]),
+        )
 
     # ---------------------------------------------------------------- payments
 
@@ -263,17 +307,70 @@ class Billing:
         if cost is None:
             return
         price, engine = to_price_units(cost), self._batch.engine
-        planned, unused = 0, None
+        paid: dict[str, Any] = {"price": (view.price or 0) + price, "paid_at": self._batch.now}
         if not engine.capabilities.charges:
             if isinstance(decision, Commit):
-                plan = decision.schedule
-                planned = int(plan.workers.sum() + plan.ps.sum())
-                unused = split_price_by_slot(price, plan, decision.slot_costs)
+                unused = split_price_by_slot(price, decision.schedule, decision.slot_costs)
             else:
-                planned = min_process_slots(engine.jobs[view.key].job)
-        paid = {"price": price, "planned": planned, "unused": unused}
-        self._batch.change(view.key, paid_at=self._batch.now, **paid)
+                unused = ((ANY_SLOT, min_process_slots(engine.jobs[view.key].job), price),)
+            paid["planned"] = view.held + sum(places for _, places, _ in unused)
+            paid["unused"] = tuple(sorted((*(view.unused or ()), *unused)))
+        self._batch.change(view.key, **paid)
         self._debit(account, price, view.key)
+
+    def pay_overruns(self, slot: int, prices: Mapping[str, int]) -> None:
+        """Debit the price of a slot that begins from jobs that run beyond their stated work.
+
+        Each job uses its unused price first. What it pays is reserved until it has used the slot.
+
+        Parameters
+        ----------
+        slot : int
+            The slot.
+        prices : mapping of str to int
+            Its price for each such job, in millionths of a point; the tenants can pay.
+        """
+        engine, truth = self._batch.engine, self._batch.truth
+        for name in list(engine.running) if self.accounts else ():
+            view = truth.views.get(name)
+            if view is None:
+                continue
+            price = prices.get(name)
+            if price is None:
+                self._end_overrun(view)  # it repeats work, or its work was revised
+                continue
+            lacking = max(0, price - _unused_points(view))
+            changes: dict[str, Any] = {"slot_price": price}
+            if not engine.capabilities.charges:
+                placement = engine.running[name]
+                places = placement.total_workers + placement.total_ps
+                changes["unused"], lacking = pay_slot(view.unused or (), slot, places, price)
+            if lacking:
+                changes |= {"price": (view.price or 0) + lacking, "paid_at": self._batch.now}
+            self._batch.change(name, **changes)
+            account = self.accounts.get(view.tenant)
+            assert account is not None
+            self._debit(account, lacking, name, f"beyond its stated work, slot {slot}")
+            self._show_overrun(name, price)
+
+    def _end_overrun(self, view: JobView) -> None:
+        """Show that a job doesn't pay for the running slot."""
+        if view.slot_price is not None:
+            is_overrun = view.reason is not None and view.reason.get("code") == OVERRUN
+            reason = None if is_overrun else view.reason
+            self._batch.change(view.key, slot_price=None, reason=reason)
+
+    def _show_overrun(self, name: str, price: int) -> None:
+        """Report to the owner of a job that the running slot is beyond its stated work."""
+        view = self._batch.truth.views[name]
+        code = None if view.reason is None else view.reason.get("code")
+        if code == PARTLY_ENDED:
+            return
+        job = self._batch.engine.jobs[name].job
+        reason = overrun_reason(job, self._batch.truth.specs[name], price)
+        self._batch.change(name, reason=reason)
+        if code != OVERRUN:
+            self._batch.emit(OVERRUN, name, price=reason["price"], reason=reason["message"])
 
     def revised(self, name: str, work: RevisedWork, cost: float | None) -> None:
         """Debit what a revised job asks for beyond what it paid for.
@@ -299,12 +396,14 @@ class Billing:
         """
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
-        if account is None or not _has_unsettled_price(view) or not (view.planned or view.price):
+        if account is None or not _has_unsettled_price(view) or _unpaid(view):
+            return
+        if not (view.planned or view.price):
             return
         before, after = work.remaining_process_slots()
         before = max(before, view.planned - view.held)  # the price already covers these
-        price = view.price or 0
-        unused = price - view.used
+        price, present_slot = view.price or 0, self._present_slot(view)
+        unused = price - view.used - price_of_unused(present_slot)
         if cost is None and view.planned and self._batch.engine.capabilities.prices:
             raise ProblemError(
                 "refused",
@@ -326,9 +425,16 @@ class Billing:
         if view.planned:  # otherwise the job pays for each slot from its price
             remaining = max(1, after, view.planned - view.held)
             changes["planned"] = view.held + remaining
-            changes["unused"] = ((ANY_SLOT, remaining, unused + extra),)
+            changes["unused"] = ((ANY_SLOT, remaining, unused + extra), *present_slot)
         self._batch.change(name, **changes)
         self._debit(account, extra, name, "revised")
+
+    def _present_slot(self, view: JobView) -> UnusedSlots:
+        """Return the unused processes of the running slot if it is beyond the stated work."""
+        if view.slot_price is None:
+            return ()
+        slot = self._batch.engine.slot_running
+        return tuple(entry for entry in view.unused or () if entry[0] == slot)
 
     def _debit(self, account: Account, points: int, job: str, note: str = "") -> None:
         if points:
@@ -354,40 +460,60 @@ class Billing:
 
     # ---------------------------------------------------------------- use
 
-    def standing(self, event: DriverEvent, *, lost: bool) -> SlotUsage:
+    def standing(self, event: DriverEvent) -> SlotUsage:
         """Return the jobs that an event bills for the running slot, with their processes.
 
         Call it before the event. The end of a slot bills all running jobs, and the end of a job
-        bills that job. A job that was ``lost`` through no fault of its own isn't billed.
+        bills that job.
         """
         engine, views = self._batch.engine, self._batch.truth.views
-        if engine.slot_running is None or not self.accounts or lost:
+        if engine.slot_running is None or not self.accounts:
             return SlotUsage(0, {})
         names: Iterable[str] = ()
         if isinstance(event, SlotEnded):
             names = engine.running
         elif isinstance(event, JobEnded | JobCancelled | JobFailed):
             names = (event.job,) if event.job in engine.running else ()
-        processes = {}
+        jobs = {}
         for name in names:
             view = views.get(name)
-            if view is not None and view.planned and _has_unsettled_price(view):
-                placement = engine.running[name]
-                processes[name] = placement.total_workers + placement.total_ps
-        return SlotUsage(engine.slot_running, processes)
+            if view is not None and self.accounts.get(view.tenant) is not None:
+                jobs[name] = self._job_usage(view, engine.slot_running)
+        return SlotUsage(engine.slot_running, jobs)
+
+    def _job_usage(self, view: JobView, slot: int) -> JobUsage:
+        """Return the use of a running slot by a job.
+
+        A slot beyond the stated work in which no process ran costs nothing.
+        """
+        batch = self._batch
+        record, placement = batch.engine.jobs[view.key], batch.engine.running[view.key]
+        covered, is_overrun, places = 0, False, 0
+        if not batch.truth.virtual:
+            covered = covered_in_slot(batch, record, slot)
+            is_overrun = view.slot_price is not None and nanoseconds_run(batch, record, slot) > 0
+        is_paid = view.unused is not None and view.refund is None
+        if is_paid and (is_overrun or view.slot_price is None):
+            places = placement.total_workers + placement.total_ps
+        return JobUsage(places, covered, is_overrun)
 
     def stood(self, standing: SlotUsage) -> None:
         """Record that jobs held processes in a slot, and the used part of their prices."""
-        for name, count in standing.places.items():
+        for name, usage in standing.jobs.items():
             view = self._batch.truth.views[name]
-            price, held = view.price or 0, view.held + count
-            if view.unused is None:
-                used = -(-price * min(held, view.planned) // view.planned)
-                self._use(view, used, held=held)
-            else:
-                unused = consume_slot(view.unused, standing.slot, count)
-                used = price - price_of_unused(unused)
-                self._use(view, used, held=held, unused=unused)
+            if usage.covered:
+                view = self._batch.change(name, covered=view.covered + usage.covered)
+            if usage.is_overrun:
+                view = self._batch.change(
+                    name,
+                    overrun=view.overrun + (view.slot_price or 0),
+                    overrun_slots=view.overrun_slots + 1,
+                )
+            if usage.places:
+                assert view.unused is not None
+                unused = consume_slot(view.unused, standing.slot, usage.places)
+                used = (view.price or 0) - price_of_unused(unused)
+                self._use(view, used, held=view.held + usage.places, unused=unused)
 
     def _use(self, view: JobView, used: int, **changes: Any) -> None:
         """Set the used part of a job's price, and spend the difference."""
@@ -461,14 +587,23 @@ def _cost(decision: Decision) -> float | None:
     return decision.cost if isinstance(decision, Promise) else None
 
 
+def _unused_points(view: JobView) -> int:
+    """Return the unused part of a job's price; 0 if it was refunded."""
+    return (view.price or 0) - view.used if view.refund is None else 0
+
+
 def _has_unsettled_price(view: JobView) -> bool:
     """Return whether a job has a price, and its unused part was not refunded yet."""
     return view.price is not None and view.refund is None
 
 
 def _unpaid(view: JobView) -> bool:
-    """Return whether a job has no price yet; a job that already has a promise is free."""
-    return view.price is None and view.first_promise is None
+    """Return whether a job has no price yet; a job that already has a promise is free.
+
+    A waiting job can have paid for slots beyond its stated work only.
+    """
+    has_paid_slots_only = view.unused is not None and not view.planned
+    return view.first_promise is None and (view.price is None or has_paid_slots_only)
 
 
 def _row(account: Account) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Processes (workers and PS) of a slot cost the price that was posted for the slot
 A job that runs as planned uses the processes that it paid for in that slot. If it runs in another
 slot, or with more processes, it first uses those of missed slots, the earliest first. Then it uses
 those of coming slots, the latest first. The remaining processes are refunded at their own price.
+A slot beyond the stated work has a price of its own, which unused processes pay in the same order.
 """
 
 from __future__ import annotations
@@ -21,11 +22,24 @@ ANY_SLOT: Final = -1
 """Slot of the processes of a revised job, which belong to no slot of the plan."""
 
 
+class JobUsage(NamedTuple):
+    """Use of a slot by a job.
+
+    ``places`` are the workers and PS that it holds and has paid for. ``covered`` is the stated work
+    that the slot covers, in millionths of a mini-batch. ``is_overrun`` is whether the slot is
+    beyond the stated work.
+    """
+
+    places: int
+    covered: int
+    is_overrun: bool
+
+
 class SlotUsage(NamedTuple):
-    """Workers and PS that jobs hold in a slot, by job."""
+    """Use of a slot by the jobs that an event bills."""
 
     slot: int
-    places: Mapping[str, int]
+    jobs: Mapping[str, JobUsage]
 
 
 def min_process_slots(job: Job, remaining: int | None = None) -> int:
@@ -48,18 +62,17 @@ def min_process_slots(job: Job, remaining: int | None = None) -> int:
     )
 
 
-def split_price_by_slot(
-    price: int, schedule: Schedule, costs: Sequence[float]
-) -> UnusedSlots | None:
+def split_price_by_slot(price: int, schedule: Schedule, costs: Sequence[float]) -> UnusedSlots:
     """Divide a price among the active slots of a plan in proportion to their costs.
 
-    The parts add up to the price exactly. Return None if there is no valid cost for each slot.
+    The parts add up to the price exactly. If there is no valid cost for each slot, all processes
+    cost the same.
     """
     slots = schedule.active_slots.tolist()
     total = sum(costs)
-    if len(costs) != len(slots) or not 0.0 < total < float("inf"):
-        return None
     workers, ps, _ = schedule.totals()
+    if len(costs) != len(slots) or not 0.0 < total < float("inf"):
+        return ((ANY_SLOT, int(workers.sum() + ps.sum()), price),)
     parts, summed, before = [], 0.0, 0
     for index, (slot, places) in enumerate(zip(slots, (workers + ps).tolist(), strict=True)):
         summed += costs[index]
@@ -74,16 +87,39 @@ def consume_slot(unused: UnusedSlots, slot: int, places: int) -> UnusedSlots:
 
     Part of a slot's processes costs the same part of their price, rounded up.
     """
-    here = [entry for entry in unused if entry[0] == slot]
-    missed = [entry for entry in unused if entry[0] < slot]
-    coming = [entry for entry in unused if entry[0] > slot]
     remaining: list[tuple[int, int, int]] = []
-    for planned_slot, planned, price in (*here, *missed, *reversed(coming)):
+    for planned_slot, planned, price in _in_order_of_use(unused, slot):
         taken = min(places, planned)
         places -= taken
         if taken < planned:
             remaining.append((planned_slot, planned - taken, price - -(-price * taken // planned)))
     return tuple(sorted(remaining))
+
+
+def _in_order_of_use(unused: UnusedSlots, slot: int) -> UnusedSlots:
+    """Return unused processes in the order in which a slot uses them."""
+    here = [entry for entry in unused if entry[0] == slot]
+    missed = [entry for entry in unused if entry[0] < slot]
+    coming = [entry for entry in unused if entry[0] > slot]
+    return (*here, *missed, *reversed(coming))
+
+
+def pay_slot(unused: UnusedSlots, slot: int, places: int, price: int) -> tuple[UnusedSlots, int]:
+    """Pay a price for the processes of a coming slot, first out of unused ones.
+
+    Returns
+    -------
+    (UnusedSlots, int)
+        The unused processes, with the slot's at its price, and the points that the others lack.
+    """
+    remaining = [(slot, places, price)]
+    for planned_slot, planned, points in _in_order_of_use(unused, slot):
+        taken = min(price, points)
+        price -= taken
+        if taken < points:
+            kept = ANY_SLOT if planned_slot == slot else planned_slot
+            remaining.append((kept, planned, points - taken))
+    return tuple(sorted(remaining)), price
 
 
 def price_of_unused(unused: UnusedSlots) -> int:

@@ -114,6 +114,8 @@ def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
             return f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
         case "timespan" if "until" not in data:
             return why
+        case "overrun":
+            return why
         case "partly-ended":
             return f"generation {data['generation']} has partly ended: {why}"
         case "obstructed":

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import (
@@ -34,15 +34,19 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.service.budgets.billing import InsufficientPointsError
+from shadowprice.service.budgets.overruns import overrunning_jobs
+from shadowprice.service.budgets.usage import SlotUsage
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
 from shadowprice.service.state.job_views import (
+    OVERRUN,
     PARTLY_ENDED,
     JobView,
     State,
     promised_slot,
     view_changes,
 )
+from shadowprice.service.state.stated_work import begin_generation
 from shadowprice.service.state.transaction import Transaction
 
 
@@ -50,11 +54,12 @@ class Batch(Transaction):
     """A unit of work that passes events to the engine; `Transaction` collects the rows."""
 
     def take(
-        self, event: DriverEvent, *, counted: Iterable[str] = (), lost: bool = False
+        self, event: DriverEvent, *, counted: Iterable[str] = (), billed: bool = True
     ) -> list[Command]:
         """Pass an event to the engine, and record its consequences.
 
-        If the event gives a waiting job a price that its tenant can't pay, abandon that job first.
+        If the event gives a waiting job, or one beyond its stated work, a price that its tenant
+        can't pay, abandon that job first.
 
         Parameters
         ----------
@@ -62,8 +67,9 @@ class Batch(Transaction):
             The event.
         counted : iterable of str
             Jobs whose progress it changes, besides those of its commands.
-        lost : bool
-            Whether it ends a generation through no fault of the job.
+        billed : bool
+            Whether the job that it ends pays for the running slot. A job that was lost through no
+            fault of its own doesn't, or one that had ended before the slot began.
 
         Raises
         ------
@@ -72,39 +78,44 @@ class Batch(Transaction):
         ShadowpriceError
             If the event is invalid, or the policy fails. The event has no effect.
         """
+        if isinstance(event, SlotBegan) and overrunning_jobs(self):
+            # Their tenants may be unable to pay. The rollback restores exactly this policy state.
+            self.engine.session.dump_state()
         try:
-            return self._take(event, counted, lost=lost)
+            return self._take(event, counted, billed=billed)
         except InsufficientPointsError as error:
             waiting = [name for name in error.reasons if name in self.engine.open_jobs]
             if not waiting:
                 raise
             reasons = error.reasons
-        with self.whole():  # if the event fails, the waiting jobs are kept
+        with self.whole():  # if the event fails, the jobs are kept
             for name in waiting:
                 self._give_up(event, name, reasons[name])
-            return self.take(event, counted=counted, lost=lost)
+            return self.take(event, counted=counted, billed=billed)
 
     def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
-        """Abandon a waiting job before an event whose price its tenant can't pay."""
-        engine = self.engine
-        admitted = engine.open_jobs[name].status is Status.ADMITTED  # it ran without a promise
+        """Abandon an open job before an event whose price its tenant can't pay."""
+        engine, view = self.engine, self.truth.views[name]
+        ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
         slot = engine.slot if isinstance(event, SlotEnded) else event.slot
         self.take(JobCancelled(slot, name))
-        self.emit("given-up" if admitted else "refused", name, decision=True, reason=dict(reason))
-        self.change(name, state=State.FAILED if admitted else State.REFUSED, reason=reason)
+        self.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
+        self.change(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
 
-    def _take(self, event: DriverEvent, counted: Iterable[str], *, lost: bool) -> list[Command]:
+    def _take(self, event: DriverEvent, counted: Iterable[str], *, billed: bool) -> list[Command]:
         engine = self.engine
         started = time.perf_counter()
-        occupied = self.billing.standing(event, lost=lost)
+        occupied = self.billing.standing(event) if billed else SlotUsage(0, {})
         with _blamed(event.tag), engine.staged(event) as staged:
-            self.billing.check(staged.commands)
+            overruns = self.billing.check(event, staged.commands)
             line = entry_line(staged.entry, engine.cluster.names)
         self.truth.decided(time.perf_counter() - started)
         sequence = staged.entry.sequence
         self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
         self.truth.last_at = self.now
         self.billing.stood(occupied)
+        if isinstance(event, SlotBegan):
+            self.billing.pay_overruns(event.slot, overruns)
         self._note(event, staged.commands, counted)
         return staged.commands
 
@@ -220,8 +231,8 @@ class Batch(Transaction):
                 pass
 
     def _lasting_reason(self, view: JobView) -> Mapping[str, Any] | None:
-        """Return the reason of a view if decisions don't outdate it: its workers partly ended."""
-        is_lasting = view.reason is not None and view.reason.get("code") == PARTLY_ENDED
+        """Return the reason of a view if decisions don't outdate it while the job runs."""
+        is_lasting = view.reason is not None and view.reason.get("code") in _LASTING_REASONS
         return view.reason if is_lasting and view.key in self.engine.running else None
 
     def _order(self, command: Start | Resize | Stop) -> None:
@@ -242,6 +253,7 @@ class Batch(Transaction):
             record["on"] = on = placement_record(command.placement, engine.cluster.names)
             record["plan"] = command.plan
             self.undo.put(self.truth.orders, name, command)
+            begin_generation(self, name)
             view = self.truth.views.get(name)
             if view is not None and view.reason and view.reason.get("code") == "displaced":
                 self.change(name, reason=None)
@@ -357,6 +369,9 @@ class Batch(Transaction):
                 first=before.first_promise,
                 reason=message,
             )
+
+
+_LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})
 
 
 def _waits_for_end(view: JobView) -> bool:

@@ -45,6 +45,7 @@ from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.server_limits import Withheld, read_withheld
 from shadowprice.service.state.speed_estimates import SpeedEstimator
 from shadowprice.service.state.start_ups import StartUps, read_start_ups
+from shadowprice.service.state.stated_work import StatedJobs
 from shadowprice.service.state.timespan import TimespanEnd, read_end
 from shadowprice.service.store import Store, tables
 
@@ -95,6 +96,7 @@ class DurableEngine:
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
         self.speeds = SpeedEstimator()
+        self.stated = StatedJobs()
         # Newest generation with progress reports, and its maximum progress, by job.
         self.furthest: dict[str, tuple[int, int]] = {}
         self.restarts = RestartCostEstimator(json.loads(store.get("restarts") or "{}"))
@@ -261,6 +263,7 @@ class DurableEngine:
             self.views.pop(name, None)
             self.specs.pop(name, None)
             self.speeds.forget(name)
+            self.stated.forget(name)
             self.furthest.pop(name, None)
             self.restarts.forget(name)
         self.engine.state.collect()

@@ -113,18 +113,28 @@ class JobView:
         Whether the job ever reported progress, even of 0.
     done : bool
         Whether a generation exited 0 while it was being stopped. It is not restarted.
+    covered, covered_before : int
+        Stated work that its slots covered (`stated_work`), in millionths of a mini-batch: now, and
+        when its newest generation began. Only counted if its tenant has an account.
+    blamed : int
+        Newest generation that failed by itself, or in which its owner revised the job.
     price : int or None
-        Price in millionths of a point; 0 if its tenant has no account, None until it is priced.
+        All debits in millionths of a point: the price at the admission, revisions, and slots beyond
+        the stated work. 0 if its tenant has no account, None until it is priced.
     paid_at : int or None
-        Moment of the debit.
+        Moment of the debit at the admission, or of the last one for a slot beyond the stated work.
     planned, held : int
-        Process-slots (workers and PS) that the price covers, and those held so far. Both are 0 if
-        the job pays other tenants instead.
+        Process-slots (workers and PS) that the price of the stated work covers, and those held so
+        far. Both are 0 if the job pays other tenants instead.
     used : int
         Used part of the price, in millionths of a point.
     unused : tuple of (int, int, int) or None
-        Paid but unused parts: slot, process count, price (`service.budgets.paid`). None if every
-        process-slot costs the same.
+        Paid but unused parts: slot, process count, price (`service.budgets.usage`). None if nothing
+        was paid in advance, or other tenants are paid.
+    overrun, overrun_slots : int
+        Used part of the price for slots beyond the stated work, and their number.
+    slot_price : int or None
+        Price of the running slot if it is beyond the stated work, in millionths of a point.
     refund : int or None
         Refund in millionths of a point when the job was closed.
     decided, closed : int or None
@@ -166,12 +176,18 @@ class JobView:
     measured: tuple[int, ...] = ()
     reports: bool = False
     done: bool = False
+    covered: int = 0
+    covered_before: int = 0
+    blamed: int = 0
     price: int | None = None
     paid_at: int | None = None
     planned: int = 0
     unused: tuple[tuple[int, int, int], ...] | None = None
     held: int = 0
     used: int = 0
+    overrun: int = 0
+    overrun_slots: int = 0
+    slot_price: int | None = None
     refund: int | None = None
     decided: int | None = None
     closed: int | None = None
@@ -236,6 +252,9 @@ class JobView:
             refund=None if self.refund is None else in_points(self.refund),
             planned=self.planned,
             held=self.held,
+            overrun=in_points(self.overrun),
+            overrun_slots=self.overrun_slots,
+            slot_price=None if self.slot_price is None else in_points(self.slot_price),
         )
 
 
@@ -246,6 +265,9 @@ _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).enc
 
 PARTLY_ENDED: Final = "partly-ended"
 """Code of the reason of a running job of which some workers exited 0, and the kind of the event."""
+
+OVERRUN: Final = "overrun"
+"""Code of the reason of a job that runs beyond its stated work, and the kind of the event."""
 
 
 def promised_slot(record: JobRecord) -> int | None:
@@ -316,7 +338,7 @@ def view_changes(
         changes["completion"] = changes["completion_at"] = None
     placement = engine.running.get(name) if state.open else None
     if placement is None:
-        changes |= {"workers": 0, "ps": 0, "servers": ()}
+        changes |= {"workers": 0, "ps": 0, "servers": (), "slot_price": None}
     else:
         names = engine.cluster.names
         changes |= {
@@ -332,6 +354,7 @@ def view_changes(
         changes["reason"] = reason_to_wait(engine, calendar)
     elif view.reason is not None and (
         view.reason.get("code") == CODE
+        or (view.reason.get("code") == OVERRUN and placement is None)
         or (
             view.reason.get("code") == PARTLY_ENDED
             and (placement is None or record.generation != view.generation)

@@ -53,7 +53,9 @@ from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margin
 from shadowprice.service.state.revisions import asks_for_more, raises_terms
 from shadowprice.service.state.server_limits import forget_withheld
+from shadowprice.service.state.stated_work import rescale_covered
 from shadowprice.service.state.submission import (
+    SPEED_KEYS,
     Submission,
     content_hash,
     family_keys,
@@ -402,6 +404,7 @@ class ReviseJob:
             batch.revise(self.key, record, content)
             if submission.spec.family != view.family:
                 batch.change(self.key, family=submission.spec.family)
+            batch.change(self.key, blamed=view.generation)
             after = truth.views.get(self.key) or batch.views[self.key]
             required = [view.required, after.required]
             batch.emit("revised", self.key, changes=dict(self.changes), required=required)
@@ -451,6 +454,8 @@ class ReviseJob:
                 stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
             )
             batch.billing.revised(self.key, terms, cost_of_revision(commands, self.key))
+        if not SPEED_KEYS.isdisjoint(self.changes):
+            rescale_covered(batch, stated, job)
 
 
 class _DryRunError(Exception):

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.policy import as_priced_policy
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import PricedPolicy, View, as_priced_policy
+from shadowprice.core.schedule import Placement
 from shadowprice.engine.engine import Engine
 from shadowprice.rest.monitoring import Prices, PriceSlot, ResourcePrice, ServerKind
 from shadowprice.service.clock import SlotCalendar, to_datetime
@@ -130,6 +133,45 @@ def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int)
     )
 
 
+class _OtherUse:
+    """View of a ledger's first slot without one use of it."""
+
+    def __init__(self, ledger: LedgerView, use: NDArray[np.int64]) -> None:
+        self._ledger = ledger
+        self.used = np.maximum(0, ledger.used[:1] - use)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+
+class _OthersView:
+    """View for a policy, without one use of the first slot."""
+
+    def __init__(self, view: View, use: NDArray[np.int64]) -> None:
+        self._view = view
+        self.ledger = _OtherUse(view.ledger, use)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+
+def placement_cost(policy: PricedPolicy, view: View, job: Job, placement: Placement) -> float:
+    """Return the cost of a job's placement in the slot of a view.
+
+    Prices are those without the placement itself, as on an admission.
+    """
+    cluster = view.cluster
+    use = np.zeros_like(cluster.capacity)
+    for row, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True):
+        use[row] = workers * job.worker
+        if job.ps is not None:
+            use[row] += ps * job.ps
+    others: Any = _OthersView(view, use)
+    prices = policy.slot_prices(others)
+    is_priced = (use > 0) & (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
+    return float(prices[is_priced] @ (use[is_priced] / cluster.capacity[is_priced]))
+
+
 def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:
     """Return the prices of the first slot by kind of server and resource."""
     kinds = prices.slots[0].kinds if prices.slots else {}
@@ -141,4 +183,4 @@ def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:
     }
 
 
-__all__ = ["ServerClasses", "prices", "prices_by_kind", "server_classes_of"]
+__all__ = ["ServerClasses", "placement_cost", "prices", "prices_by_kind", "server_classes_of"]

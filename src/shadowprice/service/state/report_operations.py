@@ -50,6 +50,7 @@ from shadowprice.service.state.start_ups import (
     ordered_at,
     stated_seconds,
 )
+from shadowprice.service.state.stated_work import forget_repeated
 from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
@@ -253,7 +254,8 @@ class RecordReports:
                 reason = _with_tail(report)
                 batch.emit("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
-                batch.take(JobEnded(slot, name, record.generation))
+                ended = JobEnded(slot, name, record.generation)
+                batch.take(ended, billed=_ran_in_slot(batch, report))
             else:
                 batch.change(name, done=True)
         elif current:
@@ -295,6 +297,7 @@ class RecordReports:
             batch.emit("lost", name, generation=report.generation, reason=report.reason)
             allowed = record.failures + 1
         else:
+            batch.change(name, blamed=report.generation)
             run = batch.truth.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
             hint = explain_command_failure(run, report.reason, report.tail)
@@ -302,7 +305,8 @@ class RecordReports:
                 report = replace(report, reason=f"{report.reason}; {hint}")
         reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
-        batch.take(failed, lost=report.ending is not Ending.FAILED)
+        is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
+        batch.take(failed, billed=is_billed)
         if report.ending is Ending.FAILED:
             batch.emit(
                 "failed" if name not in batch.engine.open_jobs else "retrying",
@@ -336,6 +340,12 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     progress = f"{measured / MICRO:,.6g} of {record.job.work:,} mini-batches"
     reason = f"exited 0 after the order to stop, at {progress}; it continues later"
     return replace(report, ending=Ending.STOPPED, reason=reason)
+
+
+def _ran_in_slot(batch: Batch, report: Ended) -> bool:
+    """Return whether a generation ended after the running slot had begun."""
+    running = batch.engine.slot_running
+    return running is None or int(report.at * SECOND) > batch.calendar.begins(running)
 
 
 def _was_stopped(batch: Batch, report: Ended) -> bool:
@@ -525,6 +535,7 @@ class RecordProgress:
         repeated = (record.measured - report.progress) / MICRO
         saved = record.resumed_before < 0 or report.progress > record.resumed_before
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
+        forget_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
         batch.take(ProgressMeasured(batch.truth.coming, measured))
         if not saved and record.job.resumable is not False:

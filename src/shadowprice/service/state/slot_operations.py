@@ -22,6 +22,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import view_changes
 from shadowprice.service.state.report_operations import DurableReport, RecordReports
+from shadowprice.service.state.stated_work import nanoseconds_run, pays_restart
 from shadowprice.service.state.timespan import follow_clock
 
 log = logging.getLogger("shadowprice.service")
@@ -241,21 +242,17 @@ class AdvanceSlots:
 
     def _gain(self, batch: Batch, record: JobRecord, slot: int) -> int:
         """Return the progress units of a slot at the declared rate, while the job ran."""
-        engine, job = batch.engine, record.job
-        placement = engine.running[job.name]
-        order = batch.truth.orders.get(job.name)
-        has_cost = record.generation > 1 or engine.cluster.restart_first
-        moved = has_cost and order is not None and order.slot == slot
-        gain = job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)
+        job, placement = record.job, batch.engine.running[record.job.name]
+        gain = job.gain(
+            placement.total_workers,
+            colocated=placement.colocated,
+            moved=pays_restart(batch, record, slot),
+        )
         if self.virtual:
             return min(gain, record.remaining)
-        view = batch.truth.views[job.name]
-        if view.started != record.generation or view.running_since is None:
-            return 0
-        start, end = batch.calendar.begins(slot), batch.calendar.ends(slot)
-        ran = end - max(start, min(view.running_since, end))
+        ran, length = nanoseconds_run(batch, record, slot), batch.calendar.slot_length(slot)
         # A job completes only when its processes exit 0, so progress stops one unit below.
-        return max(0, min(gain * ran // (end - start), record.remaining - 1))
+        return max(0, min(gain * ran // length, record.remaining - 1))
 
 
 def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]:

@@ -38,6 +38,9 @@ REVISABLE_KEYS: Final = (
 )
 """Keys of the job file that can be revised after the submission."""
 
+SPEED_KEYS: Final = frozenset({"throughput", "minibatch_time"})
+"""Those that state the speed."""
+
 MISSING_FAMILY_HINT: Final = "state its `throughput`, or start the service with --families FILE"
 """Hint for a job that names its family, if the service has no family library."""
 
@@ -253,7 +256,7 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
                 revised.pop(key, None)
             else:
                 revised[key] = value
-            if key in {"throughput", "minibatch_time"}:
+            if key in SPEED_KEYS:
                 revised.pop("family", None)  # the job states its own speed from now on
         else:
             faults.append(

@@ -32,6 +32,7 @@ WARNINGS: Final = frozenset(
         "start-failed",
         "displaced",
         "obstructed",
+        "overrun",
         "partly-ended",
     }
 )

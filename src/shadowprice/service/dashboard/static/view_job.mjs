@@ -120,6 +120,7 @@ export class JobView {
       tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `for ${number(job.cost)} of what others could use`),
       ...speed(job.speed),
       ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} came back`)] : []),
+      ...(job.points?.overrun_slots ? [tile("Overrun", `${number(job.points.overrun)} points`, `for ${number(job.points.overrun_slots)} slot${job.points.overrun_slots === 1 ? "" : "s"} beyond its stated work`)] : []),
       ...(job.generation || isOpen(job) ? [tile("Generation", number(job.generation), job.failures ? `${number(job.failures)} failed` : job.generation > 1 ? `moved ${job.generation - 1} time${job.generation === 2 ? "" : "s"}` : "")] : []),
     );
   }
@@ -257,7 +258,7 @@ export class JobView {
   }
 }
 
-const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: "b-c0", resized: "b-c0", moved: "b-c1", standby: "b-c1", retrying: "b-c1", lost: "b-c1", broken: "b-c4", refused: "b-c4", failed: "b-c4", "given-up": "b-c4" };
+const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: "b-c0", resized: "b-c0", moved: "b-c1", standby: "b-c1", retrying: "b-c1", lost: "b-c1", overrun: "b-c1", broken: "b-c4", refused: "b-c4", failed: "b-c4", "given-up": "b-c4" };
 
 /** Where what is believed of a job's speed comes from, as a tile; none where it is as its owner stated. */
 function speed(told) {

@@ -1,0 +1,99 @@
+"""Costs of slots beyond the stated work of jobs, and the texts that explain them.
+
+Before a slot begins, each job of a tenant with a budget that runs in it beyond its stated work pays
+for its placement at the posted price, or ends. Under a policy that charges for each slot (`Charge`)
+it pays these charges in full instead of only up to its price. Simulated jobs end as stated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from shadowprice.core.budget import POINT, format_points, in_points
+from shadowprice.core.events import Charge, Command, Decided
+from shadowprice.core.job import Job
+from shadowprice.core.policy import as_priced_policy
+from shadowprice.service.state.job_views import OVERRUN
+from shadowprice.service.state.prices import placement_cost
+from shadowprice.service.state.stated_work import has_covered_stated_work
+
+if TYPE_CHECKING:
+    from shadowprice.service.state.transaction import Transaction
+
+log = logging.getLogger("shadowprice.service")
+
+
+def overrunning_jobs(batch: Transaction) -> list[str]:
+    """Return the jobs that run beyond their stated work, and whose tenants have accounts.
+
+    A job whose budget was removed runs on for free.
+    """
+    truth, engine = batch.truth, batch.engine
+    has_prices = engine.capabilities.prices or engine.capabilities.charges
+    if truth.virtual or not truth.accounts or not has_prices:
+        return []
+    names = []
+    for name in engine.running:
+        view = truth.views.get(name)
+        if view is None or view.refund is not None or truth.accounts.get(view.tenant) is None:
+            continue
+        if has_covered_stated_work(view, engine.jobs[name]):
+            names.append(name)
+    return names
+
+
+def slot_costs(batch: Transaction, commands: Iterable[Command]) -> Mapping[str, float]:
+    """Return the cost of a slot that begins, in points, for each job beyond its stated work.
+
+    ``commands`` are those of its `SlotBegan`, which has been decided.
+    """
+    engine, names = batch.engine, overrunning_jobs(batch)
+    if not names:
+        return {}
+    if engine.capabilities.charges:
+        charged: Counter[str] = Counter()
+        for command in commands:
+            if isinstance(command, Decided) and isinstance(command.decision, Charge):
+                charged[command.decision.job] += sum(command.decision.amounts.values())
+        return {name: charged[name] / POINT for name in names}
+    policy = as_priced_policy(engine.policy)
+    assert policy is not None
+    try:
+        return {
+            name: placement_cost(policy, engine.view, engine.jobs[name].job, engine.running[name])
+            for name in names
+        }
+    except Exception:  # a policy from outside the package must not stop the service
+        log.exception("failed to price slots beyond the stated work of jobs; they cost nothing")
+        return {}
+
+
+def overrun_reason(job: Job, spec: Mapping[str, Any], price: int) -> dict[str, Any]:
+    """Return the reason of a running job that pays for a slot beyond its stated work."""
+    return {
+        "code": OVERRUN,
+        "message": f"runs beyond {stated_work_text(job)}: this slot costs {format_points(price)} "
+        f"points; revise `{_work_key(spec)}`, and state the true work and speed of later jobs",
+        "price": in_points(price),
+    }
+
+
+def stated_work_text(job: Job) -> str:
+    """Return the stated work of a job, for messages."""
+    plural = "" if job.work == 1 else "es"
+    return f"its stated work of {job.work:,} mini-batch{plural}"
+
+
+def unaffordable_overrun_hint(spec: Mapping[str, Any]) -> str:
+    """Return what the owner of a job can do that ends because its tenant can't pay for a slot."""
+    return f"state the true work and speed, revise `{_work_key(spec)}` in time, or ask the operator"
+
+
+def _work_key(spec: Mapping[str, Any]) -> str:
+    """Return the key of a job file with which a job states how long it takes."""
+    if spec.get("steps") == 1:  # a command with the time that it is expected to take
+        return "minibatch_time"
+    return "steps" if spec.get("steps") is not None else "minibatches"

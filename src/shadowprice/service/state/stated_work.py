@@ -1,0 +1,145 @@
+"""Stated work that the slots of live jobs have covered, at the speed that the jobs state.
+
+A job covers work while its processes run, whatever it reports: a job reports what it likes. Restart
+costs don't count. Work that a job repeats because its server was lost, or because the service
+stopped it, isn't counted again. It is after a failure of the job, or a revision by its owner. After
+a revision of the speed, all of it counts at the new speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.job import MICRO, Job
+from shadowprice.core.specs import JobSpec
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.submission import resolve_job
+
+if TYPE_CHECKING:
+    from shadowprice.service.state.transaction import Transaction
+
+
+class StatedJobs:
+    """Jobs with measured speeds, resolved at the speed that they state; a cache."""
+
+    def __init__(self) -> None:
+        self._resolved: dict[str, tuple[Mapping[str, Any], Job]] = {}
+
+    def stated(self, batch: Transaction, record: JobRecord) -> Job:
+        """Return a job at its stated speed."""
+        name = record.job.name
+        view, spec = batch.truth.views[name], batch.truth.specs[name]
+        if not view.measured:
+            return record.job  # its curve was never corrected
+        cached = self._resolved.get(name)
+        if cached is not None and cached[0] is spec:
+            return cached[1]
+        cluster = batch.engine.cluster
+        try:
+            parsed = JobSpec.model_validate(spec)
+            job = resolve_job(parsed, cluster, batch.calendar, view.arrived, key=name)
+        except InputError:  # the servers changed
+            return record.job
+        self._resolved[name] = spec, job
+        return job
+
+    def forget(self, name: str) -> None:
+        """Remove a job."""
+        self._resolved.pop(name, None)
+
+
+def has_covered_stated_work(view: JobView, record: JobRecord) -> bool:
+    """Return whether the slots of a job have covered all its stated work."""
+    job = record.job
+    return job.bag is None and _covered(view, record) >= job.work * MICRO
+
+
+def _covered(view: JobView, record: JobRecord) -> int:
+    """Return the covered work of a job whose newest generation may begin with this event.
+
+    A job that isn't known to save its progress does all work of its previous generation again. That
+    is its own fault only if the generation failed, or if the owner revised the job in it.
+    """
+    begins = record.generation > view.generation
+    if begins and record.job.resumable is not True and view.blamed < record.generation - 1:
+        return view.covered_before
+    return view.covered
+
+
+def nanoseconds_run(batch: Transaction, record: JobRecord, slot: int) -> int:
+    """Return for how long the newest generation of a job has run in a slot so far."""
+    view = batch.truth.views[record.job.name]
+    if view.started != record.generation or view.running_since is None:
+        return 0
+    start = max(batch.calendar.begins(slot), view.running_since)
+    return max(0, min(batch.calendar.ends(slot), batch.now) - start)
+
+
+def pays_restart(batch: Transaction, record: JobRecord, slot: int) -> bool:
+    """Return whether a slot begins with a restart of a job that costs time."""
+    has_cost = record.generation > 1 or batch.engine.cluster.restart_first
+    order = batch.truth.orders.get(record.job.name)
+    return has_cost and order is not None and order.slot == slot
+
+
+def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
+    """Return the stated work that a running slot has covered, in millionths of a mini-batch."""
+    ran = nanoseconds_run(batch, record, slot)
+    if not ran:
+        return 0
+    job, placement = batch.truth.stated.stated(batch, record), batch.engine.running[record.job.name]
+    gain = job.gain(
+        placement.total_workers,
+        colocated=placement.colocated,
+        moved=pays_restart(batch, record, slot),
+    )
+    return gain * job.work * MICRO * ran // (job.required * batch.calendar.slot_length(slot))
+
+
+def begin_generation(batch: Transaction, name: str) -> None:
+    """Forget the work that a new generation does again through no fault of its job."""
+    view = batch.truth.views.get(name)
+    if view is not None and view.covered:
+        covered = _covered(view, batch.engine.jobs[name])
+        batch.change(name, covered=covered, covered_before=covered)
+
+
+def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> None:
+    """Forget work that the newest generation repeats, given its first report.
+
+    ``measured`` is the reported progress, which is less than before. The job is known to save, so
+    the share of its work that is repeated isn't counted again.
+    """
+    view = batch.truth.views[record.job.name]
+    if record.job.resumable is not True or view.blamed >= record.generation - 1:
+        return
+    covered = view.covered * measured // record.measured
+    before = min(covered, view.covered_before)
+    batch.change(view.key, covered=covered, covered_before=before)
+
+
+def rescale_covered(batch: Transaction, before: Job, after: Job) -> None:
+    """Count the covered work of an open job at its revised speed.
+
+    It stays at least the progress of the job: the revision admitted, and priced, the remaining work
+    only.
+    """
+    view, record = batch.truth.views[after.name], batch.engine.open_jobs[after.name]
+    if not view.covered:
+        return
+    ratio = _minibatches_per_process(after) / _minibatches_per_process(before)
+    done = record.progress * after.work * MICRO // after.required
+    covered = max(int(view.covered * ratio), done)
+    covered_before = min(covered, int(view.covered_before * ratio))
+    batch.change(after.name, covered=covered, covered_before=covered_before)
+
+
+def _minibatches_per_process(job: Job) -> float:
+    """Return the mini-batches of a slot per process, with the best worker count."""
+    gains = np.maximum(job.gains, job.internal_gains) / (job.worker_counts + job.ps_counts)
+    return float(gains.max()) * job.work / job.required
