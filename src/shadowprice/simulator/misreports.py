@@ -67,7 +67,8 @@ class ReportedJob:
     most: int | None = None
     """Largest progress that counts per slot: parallel parts aren't faster than the job could be."""
     pace: Fraction = Fraction(1)
-    """True progress of a slot divided by the declared one; below 1 if work was understated."""
+    """True progress of a slot divided by the declared one; below 1 if work was understated, above 1
+    if the throughput was."""
 
     @classmethod
     def of(cls, reported: Job, truth: Job) -> ReportedJob:
@@ -100,10 +101,10 @@ class Misreport:
 
 
 class TrueSpeedExecution:
-    """Execution of jobs whose work takes longer than reported.
+    """Execution of jobs that progress faster or slower than reported.
 
-    ``paces`` are true over declared progress of a slot, in (0, 1]; ``true`` is the execution if the
-    reports were true.
+    ``paces`` are true over declared progress of a slot; ``true`` is the execution if the reports
+    were true.
     """
 
     def __init__(self, paces: Mapping[str, Fraction], true: ExecutionModel) -> None:
@@ -208,7 +209,7 @@ def _singles(
         for kind, story, lie in lies:
             report = lie(jobs[index])
             if report is not None:
-                yield _misreport(kind, f"{jobs[index].name}: {story}", jobs, {index: report})
+                yield build_misreport(kind, f"{jobs[index].name}: {story}", jobs, {index: report})
     for index in mine:
         sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
         story = f"{jobs[index].name}: a second one, worth nothing"
@@ -221,7 +222,7 @@ def _about_all(
     for kind, story, lie in lies:
         reports = {index: report for index in mine if (report := lie(jobs[index])) is not None}
         if reports:
-            yield _misreport(kind, f"all jobs: {story}", jobs, reports)
+            yield build_misreport(kind, f"all jobs: {story}", jobs, reports)
 
 
 def _mixtures(
@@ -244,12 +245,13 @@ def _mixtures(
             shown = "; ".join(stories[:3]) + (
                 f"; and {len(stories) - 3} more" if stories[3:] else ""
             )
-            yield _misreport("several", shown, jobs, reports)
+            yield build_misreport("several", shown, jobs, reports)
 
 
-def _misreport(
+def build_misreport(
     kind: str, story: str, jobs: Sequence[Job], reported: Mapping[int, ReportedJob]
 ) -> Misreport:
+    """Build a workload with reports of some jobs, by index."""
     stated = [
         entry
         for index, job in enumerate(jobs)
@@ -282,17 +284,27 @@ def _lies(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
     for factor in (2.0, 1.5, 1.1):
         yield "work", f"{factor:g} times the work", _work_lie(factor)
     for factor in (0.5, 0.75, 0.9):
-        yield "less work", f"{factor:g} times the work", _less_work_lie(Fraction(str(factor)))
+        yield "less work", f"{factor:g} times the work", understate_work(Fraction(str(factor)))
     for parts, words in ((2, "two halves"), (3, "three thirds")):
-        yield "split", f"split into {words}, each worth its part", _split_lie(parts, whole=False)
-        yield "split", f"split into {words}, each worth all of it", _split_lie(parts, whole=True)
+        yield "split", f"split into {words}, each worth its part", split_job(parts, whole=False)
+        yield "split", f"split into {words}, each worth all of it", split_job(parts, whole=True)
     for factor in _FACTORS:
-        yield "value", f"worth {factor:g} times as much", _utility_lie(_WORTH, factor)
-        yield "urgency", f"waiting costs {factor:g} times as much", _utility_lie(_HURRY, factor)
+        yield "value", f"worth {factor:g} times as much", scale_value(factor)
+        yield "urgency", f"waiting costs {factor:g} times as much", scale_urgency(factor)
     for delay in sorted({1, 2, 3, 5, 8, latest}):
         if 0 < delay <= latest:
             slots = "a slot" if delay == 1 else f"{delay} slots"
             yield "arrival", f"arrives {slots} later", _delay(delay)
+
+
+def scale_value(factor: float) -> MisreportFn:
+    """Return a misreport that multiplies a job's utility."""
+    return _utility_lie(_WORTH, factor)
+
+
+def scale_urgency(factor: float) -> MisreportFn:
+    """Return a misreport that multiplies a job's cost of waiting; its deadline is divided."""
+    return _utility_lie(_HURRY, factor)
 
 
 def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> MisreportFn:
@@ -348,8 +360,11 @@ def _work_lie(factor: float) -> MisreportFn:
     return lie
 
 
-def _less_work_lie(factor: Fraction) -> MisreportFn:
-    """Understate work: the job runs past its plan, and the policy plans the rest again."""
+def understate_work(factor: Fraction) -> MisreportFn:
+    """Return a misreport that multiplies a job's work by a factor below 1.
+
+    The job runs past its plan, and the policy plans the rest again.
+    """
 
     def lie(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required * factor)
@@ -361,8 +376,25 @@ def _less_work_lie(factor: Fraction) -> MisreportFn:
     return lie
 
 
-def _split_lie(parts: int, *, whole: bool) -> MisreportFn:
-    """Submit a job in parts of equal work, which may run in parallel as far as the job could."""
+def misstate_rate(factor: Fraction) -> MisreportFn:
+    """Return a misreport that multiplies a job's throughput, as seen in its stated duration."""
+
+    def lie(job: Job) -> ReportedJob | None:
+        required = math.ceil(job.required / factor)
+        if job.bag is not None or not 0 < required < bounds.PROGRESS.most:
+            return None
+        return ReportedJob(
+            (replace(job, required=required),), required, pace=Fraction(required, job.required)
+        )
+
+    return lie
+
+
+def split_job(parts: int, *, whole: bool) -> MisreportFn:
+    """Return a misreport that submits a job in parts of equal work.
+
+    They may run in parallel as far as the job could. ``whole``: each states the whole value.
+    """
 
     def lie(job: Job) -> ReportedJob | None:
         required = -(-job.required // parts)
