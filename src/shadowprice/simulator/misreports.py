@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
 from typing import Any, Final
@@ -17,11 +17,9 @@ from shadowprice.core.events import Charge, Command, Decided, DriverEvent, SlotE
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import (
-    Constant,
     Deadline,
     Linear,
     Power,
-    Reciprocal,
     Sigmoid,
     Utility,
     utility_value,
@@ -38,15 +36,6 @@ MisreportFn = Callable[[Job], "ReportedJob | None"]
 """Function that misstates a job; it returns None if the job has no such property."""
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
-_WORTH: Final[Mapping[type, tuple[str, ...]]] = {
-    Constant: ("value",),
-    Sigmoid: ("value",),
-    Reciprocal: ("value",),
-    Linear: ("value", "slope"),
-    Power: ("scale",),
-    Deadline: ("value",),
-}
-"""Parameters that scale the whole utility."""
 _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
     Sigmoid: ("decay", "target"),
     Linear: ("slope",),
@@ -299,42 +288,35 @@ def _lies(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
 
 def scale_value(factor: float) -> MisreportFn:
     """Return a misreport that multiplies a job's utility."""
-    return _utility_lie(_WORTH, factor)
 
-
-def scale_urgency(factor: float) -> MisreportFn:
-    """Return a misreport that multiplies a job's cost of waiting; its deadline is divided."""
-    return _utility_lie(_HURRY, factor)
-
-
-def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> MisreportFn:
     def lie(job: Job) -> ReportedJob | None:
-        changed = _scaled(job, parameters, factor)
+        changed = _scaled(job, factor)
         return None if changed is None else ReportedJob.of(changed, job)
 
     return lie
 
 
-def _scaled(job: Job, parameters: Mapping[type, tuple[str, ...]], factor: float) -> Job | None:
-    names = parameters.get(type(job.utility), ())
-    changes: dict[str, Any] = {
-        parameter.name: getattr(job.utility, parameter.name)
-        * _factor(job.utility, parameter.name, factor)
-        for parameter in fields(job.utility)  # type: ignore[arg-type]  # families are dataclasses
-        if parameter.name in names
-    }
-    if not any(getattr(job.utility, name) != value for name, value in changes.items()):
-        return None
-    utility: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
-    return replace(job, utility=utility)
+def _scaled(job: Job, factor: float) -> Job | None:
+    """Return a job with its utility times a factor; None if that is the same utility."""
+    utility = job.utility.scaled(factor)
+    return None if utility == job.utility else replace(job, utility=utility)
 
 
-def _factor(utility: Utility, name: str, factor: float) -> float:
-    if isinstance(utility, Power) and name == "scale":
-        # The utility is proportional to scale ** exponent; with exponent 0 it is always 1.
-        return float(factor ** (1 / utility.exponent)) if utility.exponent else 1.0
-    # A more urgent job has an earlier target or deadline.
-    return 1 / factor if name in {"target", "by"} else factor
+def scale_urgency(factor: float) -> MisreportFn:
+    """Return a misreport that multiplies a job's cost of waiting; its deadline is divided."""
+
+    def lie(job: Job) -> ReportedJob | None:
+        # A more urgent job has an earlier target or deadline.
+        changes: dict[str, Any] = {
+            name: getattr(job.utility, name) * (1 / factor if name in {"target", "by"} else factor)
+            for name in _HURRY.get(type(job.utility), ())
+        }
+        if not any(getattr(job.utility, name) != value for name, value in changes.items()):
+            return None
+        utility: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
+        return ReportedJob.of(replace(job, utility=utility), job)
+
+    return lie
 
 
 def _width_lie(keeps: Callable[[Any], Any]) -> MisreportFn:
@@ -400,7 +382,7 @@ def split_job(parts: int, *, whole: bool) -> MisreportFn:
         required = -(-job.required // parts)
         if job.bag is not None or job.required < parts:
             return None
-        changed = job if whole else _scaled(job, _WORTH, 1 / parts)
+        changed = job if whole else _scaled(job, 1 / parts)
         if changed is None:
             return None
         pieces = tuple(
