@@ -79,10 +79,15 @@ def test_gains_are_shares_of_what_honest_reports_earn(monkeypatch: pytest.Monkey
     summary, runs = tables["summary"], tables["runs"]
     assert set(summary["policy"]) == {choice.name for choice in measure.POLICIES}
     assert (runs["liar"] + runs["others"] <= runs["value"] * (1 + 1e-9)).all()
-    honest = runs.filter(policy="oasis", lie="")["liar"]
-    lying = runs.filter(policy="oasis", lie="inflate")["liar"]
-    gain = summary.filter(policy="oasis", lie="inflate")["gain"].item()
-    assert gain == pytest.approx(lying.sum() / honest.sum() - 1)
+    stated = runs.filter(policy="oasis", values="stated")
+    honest, lying = (stated.filter(lie=kind)["liar"] for kind in ("", "inflate"))
+    gain = summary.filter(policy="oasis", values="stated", lie="inflate")["gain"].item()
+    assert gain == pytest.approx(sum(lying.to_list()) / sum(honest.to_list()) - 1)
     # Names of tenants don't matter to policies that don't know shares.
-    renamed = summary.filter(pl.col("lie") == "accounts", pl.col("policy") != "astraea")
+    named = pl.col("policy") != "astraea"
+    renamed = summary.filter(named, lie="accounts", values="stated")
     assert renamed.select("gain", "loss").rows() == [(0.0, 0.0)] * 3
+    # The unit of a tenant's values doesn't matter if they are relative.
+    inflated = summary.filter(lie="inflate", values="relative")
+    assert inflated.select("gain", "loss").rows() == [(0.0, 0.0)] * 4
+    assert tables["honest"]["stated"].is_between(0, 1).all()

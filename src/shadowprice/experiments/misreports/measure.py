@@ -11,6 +11,7 @@ import polars as pl
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
+from shadowprice.core.relative_values import RELATIVE, STATED, VALUES
 from shadowprice.experiments.misreports.workload import (
     LIAR,
     LIES,
@@ -49,33 +50,42 @@ def measure(settings: ExperimentSettings) -> Tables:
         for size in (sizes[-1:] if settings.quick else sizes)
     ]
     cases = [
-        (choice, lie, settings.seed + number, jobs)
+        (choice, values, lie, settings.seed + number, jobs)
         for choice in POLICIES
+        for values in VALUES
         for lie in (HONEST, *lies)
         for number in range(seeds)
         if (choice.name, lie) not in TOO_SLOW
     ]
     runs = pl.DataFrame(settings.each(_run, cases, _label))
-    return {"summary": _summarize(runs), "runs": runs}
+    return {"summary": _summarize(runs), "honest": _compare_honest(runs), "runs": runs}
 
 
-def _label(choice: PolicyChoice, lie: Lie, seed: int, jobs: int) -> str:
+def _label(choice: PolicyChoice, values: str, lie: Lie, seed: int, jobs: int) -> str:
     del jobs
-    return f"{choice.label}, {f'{lie.kind} {lie.size}' if lie.kind else 'honest'}, seed {seed}"
+    told = f"{lie.kind} {lie.size}" if lie.kind else "honest"
+    return f"{choice.label}, {values} values, {told}, seed {seed}"
 
 
-def _run(choice: PolicyChoice, lie: Lie, seed: int, jobs: int) -> dict[str, Any]:
+def _run(choice: PolicyChoice, values: str, lie: Lie, seed: int, jobs: int) -> dict[str, Any]:
     cluster = build_cluster(shares=choice.name == "astraea")
-    row = {"policy": choice.label, "lie": lie.kind, "size": lie.size, "seed": seed}
-    return row | run_misreport(choice, lie, draw_jobs(seed, jobs, cluster), cluster)
+    row = {
+        "policy": choice.label,
+        "values": values,
+        "lie": lie.kind,
+        "size": lie.size,
+        "seed": seed,
+    }
+    drawn = draw_jobs(seed, jobs, cluster)
+    return row | run_misreport(choice, lie, drawn, cluster, values)
 
 
 def run_misreport(
-    choice: PolicyChoice, lie: Lie, jobs: Sequence[Job], cluster: Cluster
+    choice: PolicyChoice, lie: Lie, jobs: Sequence[Job], cluster: Cluster, values: str = STATED
 ) -> dict[str, float]:
     """Return true utilities of a run, the liar's net income from payments, and the value on offer.
 
-    ``jobs`` are the true jobs.
+    ``jobs`` are the true jobs, and ``values`` says how their values count.
     """
     report = lie.apply(jobs)
     observers = {
@@ -92,6 +102,7 @@ def run_misreport(
         choice.build(PolicyContext(cluster)),  # future jobs aren't known
         execution=report.misreport.execution(ExactExecution()),
         incidents=report.incidents,
+        relative_values=values == RELATIVE,
     ).run([*observers.values()])
     return {
         "liar": observers[LIAR].utility,
@@ -109,7 +120,7 @@ def _offer(job: Job) -> float:
 def _summarize(runs: pl.DataFrame) -> pl.DataFrame:
     """Return a row per policy and misreport: changes as shares of what honest reports earn."""
     rows: list[dict[str, Any]] = []
-    for (policy,), of_policy in runs.group_by(["policy"], maintain_order=True):
+    for (policy, values), of_policy in runs.group_by(["policy", "values"], maintain_order=True):
         honest = of_policy.filter(pl.col("lie") == "").sort("seed")
         liar, others = honest["liar"].to_numpy(), honest["others"].to_numpy()
         income = honest["income"].to_numpy()
@@ -125,6 +136,7 @@ def _summarize(runs: pl.DataFrame) -> pl.DataFrame:
             rows.append(
                 {
                     "policy": policy,
+                    "values": values,
                     "lie": lie,
                     "size": size,
                     "gain": gain.mean,
@@ -138,27 +150,53 @@ def _summarize(runs: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
+def _compare_honest(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return what all tenants earn if they are honest, as a share of the value on offer."""
+    rows = []
+    honest = runs.filter(pl.col("lie") == "")
+    for (policy,), of_policy in honest.group_by(["policy"], maintain_order=True):
+        shares = {}
+        for (values,), same in of_policy.group_by(["values"], maintain_order=True):
+            ordered = same.sort("seed")
+            earned = ordered["liar"] + ordered["others"]
+            shares[values] = (earned / ordered["value"]).to_numpy()
+        stated, relative = (interval(shares[values].tolist()) for values in (STATED, RELATIVE))
+        change = interval((shares[RELATIVE] - shares[STATED]).tolist())
+        rows.append(
+            {
+                "policy": policy,
+                "stated": stated.mean,
+                "relative": relative.mean,
+                "change": change.mean,
+                "change_half": change.half,
+            }
+        )
+    return pl.DataFrame(rows)
+
+
 def draw(tables: Tables, figure: Figure) -> None:
-    """Draw the others' loss over the liar's gain, a panel for each policy."""
+    """Draw the others' loss over the liar's gain, by policy and by how values count."""
     summary = tables["summary"]
-    policies = summary["policy"].unique(maintain_order=True).to_list()
-    panels = np.atleast_1d(figure.subplots(1, len(policies), sharey=True, sharex=True))
-    kinds = list(LIES)
-    for panel, policy in zip(panels, policies, strict=True):
-        for index, kind in enumerate(kinds):
-            rows = summary.filter((pl.col("policy") == policy) & (pl.col("lie") == kind))
-            panel.errorbar(
-                100 * rows["gain"].to_numpy(),
-                100 * rows["loss"].to_numpy(),
-                xerr=100 * rows["gain_half"].to_numpy(),
-                yerr=100 * rows["loss_half"].to_numpy(),
-                fmt="o^sv"[index // len(PALETTE) % 4],
-                color=PALETTE[index % len(PALETTE)],
-                elinewidth=0.7,
-                label=kind,
-            )
-        panel.axhline(2, color="black", linewidth=0.6, linestyle=":")
-        panel.axvline(0, color="black", linewidth=0.6, linestyle=":")
-        panel.set(title=policy, xlabel="gain of the liar (%)")
-    panels[0].set_ylabel("loss of the others (%)")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    panels = figure.subplots(len(VALUES), len(POLICIES), sharey=True, sharex=True)
+    for row, values in zip(panels, VALUES, strict=True):
+        row[0].set_ylabel(f"{values} values\nloss of the others (%)")
+        for panel, choice in zip(row, POLICIES, strict=True):
+            for index, kind in enumerate(LIES):
+                same = summary.filter(policy=choice.label, values=values, lie=kind)
+                panel.errorbar(
+                    100 * same["gain"].to_numpy(),
+                    100 * same["loss"].to_numpy(),
+                    xerr=100 * same["gain_half"].to_numpy(),
+                    yerr=100 * same["loss_half"].to_numpy(),
+                    fmt="os"[index // len(PALETTE)],
+                    color=PALETTE[index % len(PALETTE)],
+                    elinewidth=0.7,
+                    label=kind,
+                )
+            panel.axhline(2, color="black", linewidth=0.6, linestyle=":")
+            panel.axvline(0, color="black", linewidth=0.6, linestyle=":")
+    for panel, choice in zip(panels[0], POLICIES, strict=True):
+        panel.set_title(choice.label)
+    for panel in panels[-1]:
+        panel.set_xlabel("gain of the liar (%)")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5)

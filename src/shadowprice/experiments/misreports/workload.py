@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.misreports import (
     Misreport,
     MisreportFn,
@@ -123,7 +122,7 @@ class Report:
     """A workload as reported, with the jobs that will be cancelled."""
 
     misreport: Misreport
-    incidents: tuple[Incident, ...] = field(default=())
+    incidents: tuple[JobCancelled, ...] = ()
 
 
 Strategy = Callable[[Sequence[Job], int], Report]
@@ -184,7 +183,7 @@ def _add_shams(sham: Callable[[Job, int], Job]) -> Strategy:
 
     def strategy(jobs: Sequence[Job], size: int) -> Report:
         stated: list[Job] = []
-        incidents: list[Incident] = []
+        incidents: list[JobCancelled] = []
         for job in jobs:
             if job.tenant == LIAR:
                 name = f"{job.name}+sham"
