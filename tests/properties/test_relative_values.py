@@ -141,6 +141,13 @@ def test_a_job_counts_relative_to_its_tenants_admitted_and_finished_jobs() -> No
     assert weigh(RelativeValues(), job, others) == pytest.approx(1 / 10)
 
 
+def test_after_a_long_history_a_job_counts_at_most_like_an_urgent_one() -> None:
+    values = RelativeValues({LIAR: ValueSum(1e9, 1e9, 5)})
+    for density in (17.0, 1e3, 1e6):
+        assert weigh(values, job_worth(LIKE, "one", density)) == pytest.approx(16 / density)
+    assert weigh(values, job_worth(LIKE, "one", 15.0)) == pytest.approx(1.0)
+
+
 @given(st.floats(1e-9, 1e9), st.integers(1, 1000))
 def test_a_job_that_waits_never_raises_what_others_count(density: float, size: int) -> None:
     values, job = RelativeValues({LIAR: ValueSum(10.0, 5.0, 5)}), job_worth(LIKE, "one", 3.0)
@@ -162,7 +169,9 @@ def test_jobs_that_pay_or_state_no_utility_count_as_stated() -> None:
     worthless = job_worth(LIKE, "three", 0.0)
     for job in (paying, plain, worthless):
         assert not is_relative(job)
-        assert weigh(RelativeValues({LIAR: ValueSum(1.0, 1.0, 5)}), job) == 1.0
+        values = RelativeValues({LIAR: ValueSum(1.0, 1.0, 5)})
+        assert weigh(values, job) == 1.0
+        assert values.sum_with(job, ON, slot=5) == values.finished[LIAR]
 
 
 def test_finished_jobs_are_forgotten() -> None:

@@ -3,7 +3,8 @@
 Without a budget a stated value costs nothing, so values of different tenants can't be compared. A
 job of such a tenant counts with its value times a factor of the tenant: `VALUE_PER_GPU_HOUR`, the
 rate of the default utility, divided by the mean value that the tenant states per GPU-hour. If a
-tenant multiplies all its values by a constant, no job counts differently.
+tenant multiplies all its values by a constant, no job counts differently. A job counts at most as
+an `urgent` one with the default utility.
 
 The mean is over the job itself, the tenant's jobs that are admitted and those that finished
 recently. Refused, cancelled and failed jobs don't count. A job that waits, or arrives at the same
@@ -21,13 +22,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import gpus_per_worker
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status
-from shadowprice.core.specs.utilities import VALUE_PER_GPU_HOUR
+from shadowprice.core.specs.utilities import PRIORITY_LEVELS, VALUE_PER_GPU_HOUR
 from shadowprice.core.utility import Utility, utility_value
 from shadowprice.core.wording import quote_for_display
 
@@ -38,6 +40,12 @@ VALUES: Final = (STATED, RELATIVE)
 
 MEMORY_HORIZONS: Final = 2.0
 """Horizons after which a finished job counts 1/e, as an arrival does in the prices of `rolling`."""
+
+MAX_VALUE_PER_GPU_HOUR: Final = PRIORITY_LEVELS["urgent"].multiple * VALUE_PER_GPU_HOUR
+"""Maximum value at which a job counts, as with the default utility.
+
+Without it, one inflated job would count as much as all of its tenant's admitted and finished jobs.
+"""
 
 MAX_TENANTS: Final = 1_000
 """Maximum number of tenants with finished jobs that a service stores."""
@@ -72,20 +80,17 @@ class ValueSum:
         weight = math.exp(-max(0, slot - self.slot) / (MEMORY_HORIZONS * horizon))
         return ValueSum(self.value * weight, self.gpu_hours * weight, max(slot, self.slot))
 
-    def plus(self, job: Job, cluster: Cluster) -> ValueSum:
+    def plus(self, value: float, gpu_hours: float) -> ValueSum:
         """Return the sum with another job."""
-        return replace(
-            self,
-            value=self.value + _value(job),
-            gpu_hours=self.gpu_hours + _gpu_hours(job, cluster),
-        )
+        return replace(self, value=self.value + value, gpu_hours=self.gpu_hours + gpu_hours)
 
 
 @dataclass(slots=True)
 class _OpenJobs:
-    """A tenant's open jobs: the sum of those admitted; value and GPU-hours of others by name."""
+    """A tenant's open jobs: sums of those admitted; value and GPU-hours of others by name."""
 
-    admitted: ValueSum = field(default_factory=ValueSum)
+    value: float = 0.0
+    gpu_hours: float = 0.0
     waiting: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def by_density(self) -> list[tuple[str, float, float]]:
@@ -105,6 +110,7 @@ class RelativeValues:
 
     def __init__(self, finished: Mapping[str, ValueSum] = MappingProxyType({})) -> None:
         self.finished = dict(finished)
+        self._sizes: WeakKeyDictionary[Job, tuple[float, float]] = WeakKeyDictionary()
 
     @classmethod
     def from_record(cls, text: str | None) -> RelativeValues:
@@ -124,47 +130,62 @@ class RelativeValues:
         ``states`` are all open jobs.
         """
         by_tenant: dict[str, _OpenJobs] = defaultdict(_OpenJobs)
-        arriving = {job.name for job in jobs}
+        sizes = {job.name: self._size(job, cluster) for job in jobs if is_relative(job)}
         for job in jobs:
-            if is_relative(job):
-                by_tenant[job.tenant or ""].waiting[job.name] = _size(job, cluster)
-        if not by_tenant:
-            return tuple(jobs)
-        for state in states:
+            if job.name in sizes:
+                by_tenant[job.tenant or ""].waiting[job.name] = sizes[job.name]
+        arriving = {job.name for job in jobs}
+        for state in states if by_tenant else ():
             job = state.job
             tenant = by_tenant.get(job.tenant or "")
-            if tenant is None or job.name in arriving or not is_relative(job):
+            if tenant is None or job.name in arriving:
+                continue
+            size = self._size(job, cluster)
+            if not size[0]:
                 continue
             if state.status is Status.ADMITTED:
-                tenant.admitted = tenant.admitted.plus(job, cluster)
+                tenant.value, tenant.gpu_hours = tenant.value + size[0], tenant.gpu_hours + size[1]
             else:
-                tenant.waiting[job.name] = _size(job, cluster)
+                tenant.waiting[job.name] = size
         ordered = {name: tenant.by_density() for name, tenant in by_tenant.items()}
         weighed = []
         for job in jobs:
-            name = job.tenant or ""
-            if is_relative(job):
-                past = self.finished.get(name, ValueSum()).aged(slot, cluster.horizon)
-                admitted = by_tenant[name].admitted
-                mean = _mean(
-                    past.value + admitted.value + _value(job),
-                    past.gpu_hours + admitted.gpu_hours + _gpu_hours(job, cluster),
-                    ((v, hours) for other, v, hours in ordered[name] if other != job.name),
-                )
-                weighed.append(count_with(job, VALUE_PER_GPU_HOUR / mean))
-            else:
+            if job.name not in sizes:
                 weighed.append(job)
+                continue
+            name, (value, gpu_hours) = job.tenant or "", sizes[job.name]
+            past = self.finished.get(name, ValueSum()).aged(slot, cluster.horizon)
+            tenant = by_tenant[name]
+            mean = _mean(
+                past.value + tenant.value + value,
+                past.gpu_hours + tenant.gpu_hours + gpu_hours,
+                ((v, hours) for other, v, hours in ordered[name] if other != job.name),
+            )
+            largest = MAX_VALUE_PER_GPU_HOUR * gpu_hours / value
+            weighed.append(count_with(job, min(VALUE_PER_GPU_HOUR / mean, largest)))
         return tuple(weighed)
 
     def sum_with(self, job: Job, cluster: Cluster, slot: int) -> ValueSum:
         """Return the sum of a job's tenant after the job finished; it isn't stored."""
         past = self.finished.get(job.tenant or "", ValueSum())
-        return past.aged(slot, cluster.horizon).plus(job, cluster)
+        return past.aged(slot, cluster.horizon).plus(*self._size(job, cluster))
+
+    def _size(self, job: Job, cluster: Cluster) -> tuple[float, float]:
+        """Return a job's value and GPU-hours; zeros if its value isn't relative.
+
+        They are cached, because each arrival needs those of all open jobs.
+        """
+        size = self._sizes.get(job)
+        if size is None:
+            value = _value(job)
+            size = (value, _gpu_hours(job, cluster)) if value else (0.0, 0.0)
+            self._sizes[job] = size
+        return size
 
 
 def is_relative(job: Job) -> bool:
     """Return whether a job's value counts relative to those of its tenant's other jobs."""
-    return job.points is None and not job.has_default_utility and _value(job) > 0
+    return _value(job) > 0
 
 
 def count_with(job: Job, share: float) -> Job:
@@ -189,12 +210,13 @@ def _mean(value: float, gpu_hours: float, waiting: Iterator[tuple[float, float]]
     return value / gpu_hours
 
 
-def _size(job: Job, cluster: Cluster) -> tuple[float, float]:
-    return _value(job), _gpu_hours(job, cluster)
-
-
 def _value(job: Job) -> float:
-    """Return what a job states to be worth if it completes as soon as it can."""
+    """Return what a job states to be worth if it completes as soon as it can.
+
+    It is 0 if the value isn't relative: the tenant pays, or the job has the default utility.
+    """
+    if job.points is not None or job.has_default_utility:
+        return 0.0
     nominal = utility_value(job.earned_utility, 0)
     best = utility_value(job.earned_utility, job.min_slots_colocated - 1)
     return max(best, MIN_SHARE_OF_NOMINAL * nominal)
