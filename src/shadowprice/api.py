@@ -20,6 +20,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.collection import few_collections
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.relative_values import STATED, check_values
 from shadowprice.inputs.given import list_entries, to_int, to_python_values
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.atomic_directory import AtomicDirectory
@@ -355,6 +356,7 @@ def simulate(
     seed: int = 0,
     skip_invalid: bool = False,
     lengths: str = KNOWN,
+    values: str = STATED,
     advice_seconds: float | None = None,
 ) -> Result:
     """Run a workload under one policy, as ``shadowprice simulate`` does.
@@ -385,6 +387,9 @@ def simulate(
     lengths : str
         Lengths of jobs that the policy sees: ``known``, ``limits`` (time limits) or ``unknown``
         (predictions).
+    values : str
+        How values of jobs count: as ``stated``, or ``relative`` to those of their tenant's other
+        jobs.
     advice_seconds : float, optional
         Also search for changes that would have admitted refused jobs, the most valuable job first.
         No further job is started after this time. See `Result.advice`.
@@ -407,6 +412,11 @@ def simulate(
         raise InputError(Fault("lengths", "names several", "use compare for several"))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.with_lengths(seen[0]).scenario(seed)
+    check_values(values, "values")
+    scenario = scenario.with_values(values)
+    if advice_seconds is not None and values != STATED:
+        problem = "needs stated values"
+        raise InputError(Fault("advice_seconds", problem, "leave out one of the two"))
     named = PolicyChoice.named(policy, to_python_values(parameters or {}), location="policy")
     choice = with_lengths_in_label(replace(named, titled=named.name), seen[0])
     return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))

@@ -152,6 +152,16 @@ LengthsOption = Annotated[
         rich_help_panel=HOW,
     ),
 ]
+ValuesOption = Annotated[
+    str,
+    typer.Option(
+        "--values",
+        help="How values of jobs count: as stated, or relative to those of their tenant's other "
+        "jobs.",
+        metavar="stated|relative",
+        rich_help_panel=HOW,
+    ),
+]
 SeedOption = Annotated[
     int,
     typer.Option(

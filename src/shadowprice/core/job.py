@@ -104,6 +104,9 @@ class Job:
     value_per_unit : float or None
         Value of the default utility for each progress unit; None if the job states a utility. It
         isn't part of `record`: only simulations that hide lengths use it, before the engine.
+    stated_utility : Utility or None
+        Utility that the tenant stated, if ``utility`` counts it relative to the tenant's other jobs
+        (`core.relative_values`). The job earns this utility.
     predicted : bool
         Whether the amount of work is a prediction or a limit: the job may complete sooner or later.
     """
@@ -138,6 +141,19 @@ class Job:
     value_per_unit: float | None = None
     predicted: bool = False
     max_overrun: float | None = None
+    stated_utility: Utility | None = None
+
+    @property
+    def earned_utility(self) -> Utility:
+        """The utility that completing the job earns: as its tenant stated it."""
+        return self.utility if self.stated_utility is None else self.stated_utility
+
+    @property
+    def worker_slots(self) -> float:
+        """Worker-slots of the job's work at its minimum worker count."""
+        if self.bag is not None:
+            return self.bag.worker_slots
+        return int(self.worker_counts[0]) * self.required / int(self.gains[0])
 
     @property
     def payable(self) -> float:
@@ -270,6 +286,11 @@ class Job:
             **({"has_default_utility": True} if self.has_default_utility else {}),
             **({"predicted": True} if self.predicted else {}),
             **({} if self.max_overrun is None else {"max_overrun": self.max_overrun}),
+            **(
+                {}
+                if self.stated_utility is None
+                else {"stated_utility": utility_record(self.stated_utility)}
+            ),
         }
 
     @classmethod
@@ -279,8 +300,10 @@ class Job:
         for name in ("worker_counts", "gains", "internal_gains", "worker", "ps_counts", "ps"):
             if values[name] is not None:
                 values[name] = _frozen(values[name])  # type: ignore[arg-type]  # a list of ints
-        utility = dict(values["utility"])  # type: ignore[call-overload]  # the record's mapping
-        values["utility"] = FAMILIES[utility.pop("kind")](**utility)
+        for name in ("utility", "stated_utility"):
+            if name in values:
+                utility = dict(values[name])  # type: ignore[call-overload]  # the record's mapping
+                values[name] = FAMILIES[utility.pop("kind")](**utility)
         if values.get("bag") is not None:
             values["bag"] = Bag.from_record(values["bag"])  # type: ignore[arg-type]  # a mapping
         values["restart"] = Fraction(str(values.get("restart", 0)))

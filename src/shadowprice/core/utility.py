@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import ClassVar, Protocol
 
@@ -35,6 +35,10 @@ class Utility(Protocol):
         """Return the utility at each duration in slots."""
         ...
 
+    def scaled(self, factor: float) -> Utility:
+        """Return the utility times a positive factor."""
+        ...
+
 
 class _Family:
     """Base of the utility families."""
@@ -49,6 +53,10 @@ class _Family:
         """Return the natural logarithm of the utility at each duration (``-inf`` for 0)."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.values(durations)), dtype=np.float64)
+
+    def scaled(self, factor: float) -> Utility:
+        """Return the utility times a positive factor."""
+        return replace(self, value=self.value * factor)  # type: ignore[type-var,attr-defined]
 
 
 def utility_value(utility: Utility, duration: float) -> float:
@@ -139,6 +147,10 @@ class Linear(_Family):
         """Return the utility at each duration in slots."""
         return np.maximum(0.0, self.value + self.slope * np.asarray(durations, np.float64))
 
+    def scaled(self, factor: float) -> Linear:
+        """Return the utility times a positive factor."""
+        return Linear(self.value * factor, self.slope * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class Power(_Family):
@@ -152,6 +164,12 @@ class Power(_Family):
         """Return the utility at each duration in slots."""
         spans = np.maximum(1.0, np.asarray(durations, np.float64))
         return np.asarray((self.scale / spans) ** self.exponent, dtype=np.float64)
+
+    def scaled(self, factor: float) -> Utility:
+        """Return the utility times a positive factor."""
+        if not self.exponent:  # it is 1 at every completion
+            return Constant(factor)
+        return Power(self.scale * factor ** (1 / self.exponent), self.exponent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ def complete(state: EngineState, name: str, slot: int) -> list[Command]:
     placement = state.running.get(name)
     record = state.close(name, Status.FINISHED)
     record.completion = slot
-    utility = utility_value(record.job.utility, slot - record.job.arrival)
+    utility = utility_value(record.job.earned_utility, slot - record.job.arrival)
     commands: list[Command] = []
     if placement is not None:
         commands.append(stop(state, slot + 1, name, placement, finished=True))

@@ -19,6 +19,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.moments import parse_moment_ahead
+from shadowprice.core.relative_values import RELATIVE
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
@@ -348,6 +349,7 @@ class Service:
             clock,
             virtual=self.settings.observe,
             max_overrun=self.settings.max_overrun,
+            relative_values=self.settings.values == RELATIVE,
         )
         check_mode(self.store, len(truth.views), observe=self.settings.observe)
         if not self.settings.observe:

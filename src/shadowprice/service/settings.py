@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.relative_values import STATED
 from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 
@@ -93,6 +94,8 @@ class ServiceSettings:
         keeps it.
     max_overrun : float or None
         Times its stated length after which a run of a job is abandoned; None for no limit.
+    values : str
+        How values of jobs without a budget count: one of `core.relative_values.VALUES`.
     nothing_runs : bool
         Whether an operator asserts that no earlier job of the data still runs, although the
         executor's records are missing or different.
@@ -116,6 +119,7 @@ class ServiceSettings:
     nothing_runs: bool = False
     until: str | None = None
     max_overrun: float | None = None
+    values: str = STATED
     max_open_jobs: int = MAX_OPEN_JOBS
     max_open_memory: int = MAX_OPEN_MEMORY
     max_upload_bytes: int = MAX_UPLOAD_BYTES

@@ -12,6 +12,7 @@ from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
     Command,
+    Completed,
     Decision,
     DriverEvent,
     JobCancelled,
@@ -23,6 +24,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View
+from shadowprice.core.relative_values import RelativeValues
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.engine.snapshot import clone
@@ -69,6 +71,9 @@ class Simulation:
     slot begins."""
     hidden_lengths: HiddenLengths | None = None
     """Lengths that the policy sees, in their state at the start; None if it knows the true ones."""
+    relative_values: bool = False
+    """Whether values count relative to those of the tenant's other jobs, as in a service with
+    ``--values relative``. Policies then know no job beforehand."""
 
     def run(
         self,
@@ -110,6 +115,7 @@ class SimulationRun:
         )
         hidden = simulation.hidden_lengths
         self._hidden_lengths = None if hidden is None else hidden.copy()
+        self._values = RelativeValues() if simulation.relative_values else None
         self._arrived = self._still = self._simulated = 0
         self._resting = False
         self._expect(simulation, observers, progress)
@@ -148,6 +154,8 @@ class SimulationRun:
         twin._machines = self._machines.copy()
         if self._hidden_lengths is not None:
             twin._hidden_lengths = self._hidden_lengths.copy()
+        if self._values is not None:
+            twin._values = RelativeValues(self._values.finished)
         twin._expect(simulation, observers, None)
         return twin
 
@@ -176,7 +184,10 @@ class SimulationRun:
             ended = machines.run(slot)
             if self._hidden_lengths is not None:
                 ended = self._hidden_lengths.revise(ended)
-            machines.obey(_send(engine, ended, observers))
+            commands = _send(engine, ended, observers)
+            machines.obey(commands)
+            if self._values is not None:
+                _record_finished(self._values, commands, engine)
             _hand_over(engine, self._awaited, collectors)
             self.slot += 1
             self._simulated += 1
@@ -200,6 +211,11 @@ class SimulationRun:
             self._machines.submit(event)
             if self._hidden_lengths is not None:
                 event = self._hidden_lengths.describe(event)
+            if self._values is not None:
+                engine = self.engine
+                states = engine.open_jobs.values()
+                weighed = self._values.weigh(event.jobs, states, engine.cluster, event.slot)
+                event = JobsArrived(event.slot, weighed)
         self._machines.obey(_send(self.engine, event, self._observers))
         if isinstance(event, JobCancelled):
             self._machines.withdraw(event.job)
@@ -248,6 +264,14 @@ def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> 
     for observer in observers:
         observer.took(event, commands)
     return commands
+
+
+def _record_finished(values: RelativeValues, commands: Sequence[Command], engine: Engine) -> None:
+    """Record the values of jobs that completed."""
+    for command in commands:
+        if isinstance(command, Completed):
+            job = engine.jobs[command.job].job
+            values.finished[job.tenant or ""] = values.sum_with(job, engine.cluster, command.slot)
 
 
 def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
 from typing import Any, Final
@@ -17,11 +17,9 @@ from shadowprice.core.events import Charge, Command, Decided, DriverEvent, SlotE
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import (
-    Constant,
     Deadline,
     Linear,
     Power,
-    Reciprocal,
     Sigmoid,
     Utility,
     utility_value,
@@ -38,15 +36,6 @@ MisreportFn = Callable[[Job], "ReportedJob | None"]
 """Function that misstates a job; it returns None if the job has no such property."""
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
-_WORTH: Final[Mapping[type, tuple[str, ...]]] = {
-    Constant: ("value",),
-    Sigmoid: ("value",),
-    Reciprocal: ("value",),
-    Linear: ("value", "slope"),
-    Power: ("scale",),
-    Deadline: ("value",),
-}
-"""Parameters that scale the whole utility."""
 _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
     Sigmoid: ("decay", "target"),
     Linear: ("slope",),
@@ -67,7 +56,8 @@ class ReportedJob:
     most: int | None = None
     """Largest progress that counts per slot: parallel parts aren't faster than the job could be."""
     pace: Fraction = Fraction(1)
-    """True progress of a slot divided by the declared one; below 1 if work was understated."""
+    """True progress of a slot divided by the declared one; below 1 if work was understated, above 1
+    if the throughput was."""
 
     @classmethod
     def of(cls, reported: Job, truth: Job) -> ReportedJob:
@@ -100,10 +90,10 @@ class Misreport:
 
 
 class TrueSpeedExecution:
-    """Execution of jobs whose work takes longer than reported.
+    """Execution of jobs that progress faster or slower than reported.
 
-    ``paces`` are true over declared progress of a slot, in (0, 1]; ``true`` is the execution if the
-    reports were true.
+    ``paces`` are true over declared progress of a slot; ``true`` is the execution if the reports
+    were true.
     """
 
     def __init__(self, paces: Mapping[str, Fraction], true: ExecutionModel) -> None:
@@ -208,7 +198,7 @@ def _singles(
         for kind, story, lie in lies:
             report = lie(jobs[index])
             if report is not None:
-                yield _misreport(kind, f"{jobs[index].name}: {story}", jobs, {index: report})
+                yield build_misreport(kind, f"{jobs[index].name}: {story}", jobs, {index: report})
     for index in mine:
         sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
         story = f"{jobs[index].name}: a second one, worth nothing"
@@ -221,7 +211,7 @@ def _about_all(
     for kind, story, lie in lies:
         reports = {index: report for index in mine if (report := lie(jobs[index])) is not None}
         if reports:
-            yield _misreport(kind, f"all jobs: {story}", jobs, reports)
+            yield build_misreport(kind, f"all jobs: {story}", jobs, reports)
 
 
 def _mixtures(
@@ -244,12 +234,13 @@ def _mixtures(
             shown = "; ".join(stories[:3]) + (
                 f"; and {len(stories) - 3} more" if stories[3:] else ""
             )
-            yield _misreport("several", shown, jobs, reports)
+            yield build_misreport("several", shown, jobs, reports)
 
 
-def _misreport(
+def build_misreport(
     kind: str, story: str, jobs: Sequence[Job], reported: Mapping[int, ReportedJob]
 ) -> Misreport:
+    """Build a workload with reports of some jobs, by index."""
     stated = [
         entry
         for index, job in enumerate(jobs)
@@ -282,47 +273,50 @@ def _lies(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
     for factor in (2.0, 1.5, 1.1):
         yield "work", f"{factor:g} times the work", _work_lie(factor)
     for factor in (0.5, 0.75, 0.9):
-        yield "less work", f"{factor:g} times the work", _less_work_lie(Fraction(str(factor)))
+        yield "less work", f"{factor:g} times the work", understate_work(Fraction(str(factor)))
     for parts, words in ((2, "two halves"), (3, "three thirds")):
-        yield "split", f"split into {words}, each worth its part", _split_lie(parts, whole=False)
-        yield "split", f"split into {words}, each worth all of it", _split_lie(parts, whole=True)
+        yield "split", f"split into {words}, each worth its part", split_job(parts, whole=False)
+        yield "split", f"split into {words}, each worth all of it", split_job(parts, whole=True)
     for factor in _FACTORS:
-        yield "value", f"worth {factor:g} times as much", _utility_lie(_WORTH, factor)
-        yield "urgency", f"waiting costs {factor:g} times as much", _utility_lie(_HURRY, factor)
+        yield "value", f"worth {factor:g} times as much", scale_value(factor)
+        yield "urgency", f"waiting costs {factor:g} times as much", scale_urgency(factor)
     for delay in sorted({1, 2, 3, 5, 8, latest}):
         if 0 < delay <= latest:
             slots = "a slot" if delay == 1 else f"{delay} slots"
             yield "arrival", f"arrives {slots} later", _delay(delay)
 
 
-def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> MisreportFn:
+def scale_value(factor: float) -> MisreportFn:
+    """Return a misreport that multiplies a job's utility."""
+
     def lie(job: Job) -> ReportedJob | None:
-        changed = _scaled(job, parameters, factor)
+        changed = _scaled(job, factor)
         return None if changed is None else ReportedJob.of(changed, job)
 
     return lie
 
 
-def _scaled(job: Job, parameters: Mapping[type, tuple[str, ...]], factor: float) -> Job | None:
-    names = parameters.get(type(job.utility), ())
-    changes: dict[str, Any] = {
-        parameter.name: getattr(job.utility, parameter.name)
-        * _factor(job.utility, parameter.name, factor)
-        for parameter in fields(job.utility)  # type: ignore[arg-type]  # families are dataclasses
-        if parameter.name in names
-    }
-    if not any(getattr(job.utility, name) != value for name, value in changes.items()):
-        return None
-    utility: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
-    return replace(job, utility=utility)
+def _scaled(job: Job, factor: float) -> Job | None:
+    """Return a job with its utility times a factor; None if that is the same utility."""
+    utility = job.utility.scaled(factor)
+    return None if utility == job.utility else replace(job, utility=utility)
 
 
-def _factor(utility: Utility, name: str, factor: float) -> float:
-    if isinstance(utility, Power) and name == "scale":
-        # The utility is proportional to scale ** exponent; with exponent 0 it is always 1.
-        return float(factor ** (1 / utility.exponent)) if utility.exponent else 1.0
-    # A more urgent job has an earlier target or deadline.
-    return 1 / factor if name in {"target", "by"} else factor
+def scale_urgency(factor: float) -> MisreportFn:
+    """Return a misreport that multiplies a job's cost of waiting; its deadline is divided."""
+
+    def lie(job: Job) -> ReportedJob | None:
+        # A more urgent job has an earlier target or deadline.
+        changes: dict[str, Any] = {
+            name: getattr(job.utility, name) * (1 / factor if name in {"target", "by"} else factor)
+            for name in _HURRY.get(type(job.utility), ())
+        }
+        if not any(getattr(job.utility, name) != value for name, value in changes.items()):
+            return None
+        utility: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
+        return ReportedJob.of(replace(job, utility=utility), job)
+
+    return lie
 
 
 def _width_lie(keeps: Callable[[Any], Any]) -> MisreportFn:
@@ -348,8 +342,11 @@ def _work_lie(factor: float) -> MisreportFn:
     return lie
 
 
-def _less_work_lie(factor: Fraction) -> MisreportFn:
-    """Understate work: the job runs past its plan, and the policy plans the rest again."""
+def understate_work(factor: Fraction) -> MisreportFn:
+    """Return a misreport that multiplies a job's work by a factor below 1.
+
+    The job runs past its plan, and the policy plans the rest again.
+    """
 
     def lie(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required * factor)
@@ -361,14 +358,31 @@ def _less_work_lie(factor: Fraction) -> MisreportFn:
     return lie
 
 
-def _split_lie(parts: int, *, whole: bool) -> MisreportFn:
-    """Submit a job in parts of equal work, which may run in parallel as far as the job could."""
+def misstate_rate(factor: Fraction) -> MisreportFn:
+    """Return a misreport that multiplies a job's throughput, as seen in its stated duration."""
+
+    def lie(job: Job) -> ReportedJob | None:
+        required = math.ceil(job.required / factor)
+        if job.bag is not None or not 0 < required < bounds.PROGRESS.most:
+            return None
+        return ReportedJob(
+            (replace(job, required=required),), required, pace=Fraction(required, job.required)
+        )
+
+    return lie
+
+
+def split_job(parts: int, *, whole: bool) -> MisreportFn:
+    """Return a misreport that submits a job in parts of equal work.
+
+    They may run in parallel as far as the job could. ``whole``: each states the whole value.
+    """
 
     def lie(job: Job) -> ReportedJob | None:
         required = -(-job.required // parts)
         if job.bag is not None or job.required < parts:
             return None
-        changed = job if whole else _scaled(job, _WORTH, 1 / parts)
+        changed = job if whole else _scaled(job, 1 / parts)
         if changed is None:
             return None
         pieces = tuple(

@@ -11,6 +11,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
+from shadowprice.core.relative_values import RELATIVE, STATED, check_values
 from shadowprice.kernels.stopwatch import preparing, working_time
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer
@@ -51,6 +52,8 @@ class Scenario:
     """Parts of the workload that were drawn with the seed, because its files lack them."""
     lengths: str = KNOWN
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
+    values: str = STATED
+    """How values of jobs count: one of `shadowprice.core.relative_values.VALUES`."""
 
     def with_lengths(self, lengths: str) -> Scenario:
         """Return the scenario with other lengths shown to policies.
@@ -66,6 +69,22 @@ class Scenario:
             problem = "no job has a time limit"
             raise InputError(Fault("--lengths limits", problem, "write --lengths unknown"))
         return replace(self, lengths=lengths, options={**self.options, "lengths": lengths})
+
+    def with_values(self, values: str) -> Scenario:
+        """Return the scenario with values that count as stated, or relative to their tenant's.
+
+        Raises
+        ------
+        InputError
+            If ``values`` is unknown, or relative with lengths that policies don't see.
+        """
+        check_values(values, "--values")
+        if values == STATED:
+            return self
+        if self.lengths != KNOWN:
+            problem = f"needs known lengths, got --lengths {self.lengths}"
+            raise InputError(Fault(f"--values {values}", problem, "leave out one of the two"))
+        return replace(self, values=values, options={**self.options, "values": values})
 
     @property
     def hidden_lengths(self) -> HiddenLengths | None:
@@ -84,12 +103,12 @@ class Scenario:
     def context(self, *, explained: bool = True) -> PolicyContext:
         """Return the context of a policy that knows the whole workload, as simulations allow.
 
-        If lengths are hidden, the policy knows no job beforehand. ``explained`` requests reasons of
-        refusals.
+        If lengths are hidden or values relative, the policy knows no job beforehand. ``explained``
+        requests reasons of refusals.
         """
         return PolicyContext(
             cluster=self.cluster,
-            known_jobs=self.jobs if self.lengths == KNOWN else None,
+            known_jobs=self.jobs if self.lengths == KNOWN and self.values == STATED else None,
             until=self.until,
             seed=self.seed,
             explained=explained,
@@ -152,6 +171,7 @@ def record_run(
         seed=scenario.seed,
         at_once=at_once,
         hidden_lengths=scenario.hidden_lengths,
+        relative_values=scenario.values == RELATIVE,
     )
     partial = False
     prepared_before, start = preparing.seconds, working_time()

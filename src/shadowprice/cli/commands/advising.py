@@ -74,6 +74,9 @@ def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
     if "lengths" in info["options"]:
         problem = f"was run with --lengths {info['options']['lengths']}"
         raise InputError(Fault(str(folder), problem, "run it with known lengths for advice"))
+    if "values" in info["options"]:
+        problem = f"was run with --values {info['options']['values']}"
+        raise InputError(Fault(str(folder), problem, "run it with stated values for advice"))
     scenario = _scenario(folder, info)
     name = story.job["job"]
     position = next(index for index, job in enumerate(scenario.jobs) if job.name == name)

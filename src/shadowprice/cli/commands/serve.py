@@ -170,6 +170,15 @@ def serve(
             metavar="FACTOR",
         ),
     ] = None,
+    values: Annotated[
+        str,
+        typer.Option(
+            "--values",
+            help="How values of jobs without a budget count: as stated, or relative to those of "
+            "their tenant's other jobs. Holds for jobs that are submitted or revised from then on.",
+            metavar="stated|relative",
+        ),
+    ] = "stated",
     keep: Annotated[
         str, typer.Option("--keep", help="Retention period of closed jobs, such as 365d.")
     ] = "365d",
@@ -221,11 +230,13 @@ def serve(
     """
     check_extra(data)
     from shadowprice.core.amounts import parse_positive_duration
+    from shadowprice.core.relative_values import check_values
     from shadowprice.kernels.jit import compiling_notice, say_on_stderr
     from shadowprice.service.server import serve as run
     from shadowprice.service.settings import ServiceSettings, parse_lease, parse_listen, parse_users
     from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
+    check_values(values, "--values")
     host, port = parse_listen(listen)
     retention = parse_positive_duration(keep, "--keep", "365d")
     named = o.policy_choice(policy, params, settings)
@@ -253,6 +264,7 @@ def serve(
         nothing_runs=nothing_runs,
         until=until,
         max_overrun=max_overrun,
+        values=values,
     )
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,

@@ -34,6 +34,7 @@ def simulate(
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
     lengths: o.LengthsOption = "known",
+    values: o.ValuesOption = "stated",
     seed: o.SeedOption = 0,
     out: o.OutOption = None,
     journal: Annotated[
@@ -78,6 +79,7 @@ def simulate(
     """
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.core.errors import Fault, InputError
+    from shadowprice.core.relative_values import STATED
     from shadowprice.results.atomic_directory import AtomicDirectory, check_directory
     from shadowprice.results.run_directory import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_on_signal
@@ -98,12 +100,14 @@ def simulate(
         raise InputError(Fault("--lengths", "names several", "use compare for several"))
     if advice:
         check_advice_lengths(seen, "--advice")
+        if values != STATED:
+            raise InputError(Fault("--advice", "needs stated values", "leave out one of the two"))
     choice = o.policy_choice(policy, params, set_)
     choice = with_lengths_in_label(replace(choice, titled=choice.name), seen[0])
     if out is not None:
         check_directory(out, is_run)  # before a large trace is read
     source = workload.source(params).with_lengths(seen[0])
-    scenario = read(source, seed, quiet=quiet)
+    scenario = read(source, seed, quiet=quiet).with_values(values)
     choice.parameters()  # report invalid parameters before compiling
     announce_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.

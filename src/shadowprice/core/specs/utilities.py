@@ -184,11 +184,7 @@ def default_utility(
         Deadline in slots after the arrival slot.
     """
     gpus = gpus_per_worker(worker.items())
-    if job.bag is not None:
-        worker_slots = job.bag.worker_slots
-    else:
-        worker_slots = int(job.worker_counts[0]) * job.required / int(job.gains[0])
-    gpu_hours = worker_slots * float(slot_seconds) / 3600 * gpus
+    gpu_hours = job.worker_slots * float(slot_seconds) / 3600 * gpus
     value = VALUE_PER_GPU_HOUR * multiple * gpu_hours
     return utilities.Constant(value) if by is None else utilities.Deadline(value, by)
 

@@ -30,6 +30,7 @@ from shadowprice.core.events import (
     Stop,
 )
 from shadowprice.core.policy import Status
+from shadowprice.core.relative_values import MAX_TENANTS, counted_share
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
@@ -48,6 +49,9 @@ from shadowprice.service.state.job_views import (
 )
 from shadowprice.service.state.stated_work import begin_generation
 from shadowprice.service.state.transaction import Transaction
+
+VALUES_KEY: Final = "values"
+"""Key of the store for the values of finished jobs by tenant."""
 
 
 class Batch(Transaction):
@@ -184,20 +188,13 @@ class Batch(Transaction):
                 if decision.message:
                     messages[name] = with_clock_times(decision.message, self.calendar)
                 self.billing.decided(decision)
-                reason = self._lasting_reason(view)
-                self.change(name, payoff=payoff, utility=utility, cost=cost, reason=reason)
+                self._priced(view, payoff, utility, cost)
             case Promise():
                 if decision.message:
                     messages[name] = with_clock_times(decision.message, self.calendar)
                 if decision.completion is not None:
                     self.billing.decided(decision)
-                    self.change(
-                        name,
-                        payoff=decision.payoff,
-                        utility=decision.utility,
-                        cost=decision.cost,
-                        reason=self._lasting_reason(view),
-                    )
+                    self._priced(view, decision.payoff, decision.utility, decision.cost)
                 else:
                     job = self.engine.jobs[name].job
                     reason = queue_reason(self.engine, self.calendar, job, decision.message)
@@ -229,6 +226,18 @@ class Batch(Transaction):
                 self.billing.charged(decision)
             case _:
                 pass
+
+    def _priced(
+        self, view: JobView, payoff: float | None, utility: float | None, cost: float | None
+    ) -> None:
+        """Record the values of a decision, in units of the stated utility."""
+        share = counted_share(self.engine.jobs[view.key].job)
+        values = {"payoff": payoff, "utility": utility, "cost": cost}
+        stated = {
+            name: value if value is None or share == 1.0 else value / share
+            for name, value in values.items()
+        }
+        self.change(view.key, reason=self._lasting_reason(view), **stated)
 
     def _lasting_reason(self, view: JobView) -> Mapping[str, Any] | None:
         """Return the reason of a view if decisions don't outdate it while the job runs."""
@@ -306,6 +315,7 @@ class Batch(Transaction):
 
     def _completed(self, command: Completed) -> None:
         view = self.truth.views.get(command.job)
+        self._remember_value(command)
         if view is None:
             return
         kept = None if view.first_promise is None else command.slot <= view.first_promise
@@ -314,6 +324,18 @@ class Batch(Transaction):
         if not (self.truth.virtual or view.reports):
             data["reported"] = False  # it may have done no work: only its exit was observed
         self.emit("finished", command.job, **data)
+
+    def _remember_value(self, command: Completed) -> None:
+        """Add a finished job to what its tenant's values are compared with."""
+        values, job = self.truth.values, self.engine.jobs[command.job].job
+        if values is None or job.stated_utility is None:
+            return
+        finished = values.sum_with(job, self.engine.cluster, command.slot)
+        self.undo.put(values.finished, job.tenant or "", finished)
+        if len(values.finished) > MAX_TENANTS:
+            oldest = min(values.finished, key=lambda name: values.finished[name].slot)
+            self.undo.drop(values.finished, oldest)
+        self.put(VALUES_KEY, values.record())
 
     def _refresh(self, record: JobRecord, message: str) -> None:
         name = record.job.name

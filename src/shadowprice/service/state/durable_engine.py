@@ -20,12 +20,13 @@ from sqlalchemy import delete, func, select
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import Resize, Start
+from shadowprice.core.relative_values import RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.clock import SECOND, MonotonicWallClock, SlotCalendar
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import VALUES_KEY, Batch
 from shadowprice.service.state.commit_result import ClusterState, CommitResult, Operation
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.margins import Margins
@@ -75,7 +76,8 @@ class DurableEngine:
 
     ``store`` is open for writing, and ``cluster`` comes from the cluster file. If ``virtual``, no
     job really runs: a command counts as carried out when it is issued. ``max_overrun`` is given to
-    jobs when they arrive or are revised.
+    jobs when they arrive or are revised. ``relative_values`` says whether values of jobs count
+    relative to those of their tenant's other jobs.
     """
 
     def __init__(
@@ -87,12 +89,14 @@ class DurableEngine:
         *,
         virtual: bool = False,
         max_overrun: float | None = None,
+        relative_values: bool = False,
     ) -> None:
         self.store = store
         self.choice = choice
         self.clock = clock
         self.virtual = virtual
         self.max_overrun = max_overrun
+        self._relative_values = relative_values
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
         self.speeds = SpeedEstimator()
@@ -136,6 +140,9 @@ class DurableEngine:
         self.start_ups: StartUps = read_start_ups(self.store)
         self.withheld: Withheld = read_withheld(self.store)
         self.margins: Margins = recovered.margins
+        self.values: RelativeValues | None = None
+        if self._relative_values:
+            self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))
         self._snapshot_sequence: int = recovered.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced

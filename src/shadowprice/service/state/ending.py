@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
+from shadowprice.core.relative_values import counted_share
 from shadowprice.engine.engine import Engine
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state.clock_texts import with_clock_times
@@ -103,6 +104,9 @@ def refusal_reason(
             reason["message"] = scarce.never_text
         else:
             reason["message"] += f" (scarcest: {scarce.place})"
+    if refusal.value is not None and job.stated_utility is not None:
+        share = counted_share(job)
+        reason["message"] += f" (in points; a value of 1 as stated is {share:.3g} points)"
     if refusal.reason in _LIMITED and is_near(engine):
         end = end_text(engine, calendar)
         reason["timespan_ends"] = end

@@ -26,6 +26,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.job_keys import shown_key
 from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.core.refusal import RevisionRefusedError
+from shadowprice.core.relative_values import RelativeValues, count_with, counted_share
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
@@ -230,6 +231,14 @@ def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     return job if share == job.restart else replace(job, restart=share)
 
 
+def _weighed(batch: Batch, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """Return jobs that arrive together with the utilities that count (`core.relative_values`)."""
+    truth, engine = batch.truth, batch.engine
+    if truth.values is None:
+        return tuple(jobs)
+    return truth.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, truth.coming)
+
+
 def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
     """Return the stated ``run.checkpoints``, or the value observed from the job's processes."""
     if spec.run is not None and spec.run.checkpoints is not None:
@@ -259,7 +268,7 @@ def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
         jobs.append(job)
     try:
         if jobs:
-            batch.take(JobsArrived(slot, tuple(jobs)))
+            batch.take(JobsArrived(slot, _weighed(batch, jobs)))
             explain_end(batch, jobs)
     except InsufficientPointsError as error:
         if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
@@ -435,12 +444,13 @@ class ReviseJob:
         )
         horizon = truth.coming - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
+        counted = _reweighed(batch, before, job, is_admission=is_admission)
         done = record.progress * before.work // before.required
         if is_admission:
             # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
-            commands = batch.take(JobRevised(truth.coming, job, is_admission))
+            commands = batch.take(JobRevised(truth.coming, counted, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
             raise _refused_revision(view.name, reason) from error
@@ -456,6 +466,23 @@ class ReviseJob:
             batch.billing.revised(self.key, terms, cost_of_revision(commands, self.key))
         if not SPEED_KEYS.isdisjoint(self.changes):
             rescale_covered(batch, stated, job)
+
+
+def _reweighed(batch: Batch, before: Job, after: Job, *, is_admission: bool) -> Job:
+    """Return a revised job with the utility that counts.
+
+    Only a revision that must be admitted can raise the factor of its stated utility.
+    """
+    [weighed] = _weighed(batch, [after])
+    if before.stated_utility is None or weighed.stated_utility is None:
+        return weighed if is_admission else after
+    is_same = after.utility == before.stated_utility and after.worker_slots == before.worker_slots
+    share, previous = counted_share(weighed), counted_share(before)
+    if is_same:
+        share = previous
+    elif not is_admission:
+        share = min(share, previous)
+    return count_with(after, share)
 
 
 class _DryRunError(Exception):
@@ -492,6 +519,8 @@ class QuoteResult:
         Effect of the end of the timespan; empty if the end can't limit the plan.
     margin : Margin
         Margin between the planned completion and the promise.
+    share : float
+        Factor by which the stated utility counts. Utility and price are divided by it.
     """
 
     quote: Quote
@@ -502,6 +531,7 @@ class QuoteResult:
     reason: Mapping[str, Any] | None = None
     timespan: Mapping[str, Any] = field(default_factory=dict)
     margin: Margin = field(default_factory=Margin)
+    share: float = 1.0
 
     def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
         """Return the quote as a REST resource.
@@ -529,10 +559,10 @@ class QuoteResult:
             admitted=quote.admitted and self.reason is None,
             completion=completion,
             promise=None if completion is None else to_datetime(calendar.ends(completion)),
-            utility=quote.utility,
+            utility=None if quote.utility is None else quote.utility / self.share,
             promise_margin_slots=self.margin.slots,
             promise_margin_jobs=self.margin.jobs,
-            price=quote.price,
+            price=None if quote.price is None else quote.price / self.share,
             displaced=list(map(shown_key, quote.displaced)) if names else len(quote.displaced),
             refusal=None if reason is None else rest.JobReason.model_validate(reason),
             message=message,
@@ -563,10 +593,11 @@ class QuoteJob:
         newest = batch.newest([key]).get(key)
         if newest is not None and newest.view.state.open:
             key = newest.view.key
-        job = _resolved(batch, key, self.submission.spec, moment)
+        [job] = _weighed(batch, [_resolved(batch, key, self.submission.spec, moment)])
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
+        share = counted_share(job)
         refusal, message = None, with_clock_times(quote.message, batch.calendar)
         if quote.refusal is not None:
             refusal = refusal_reason(engine, batch.calendar, job, quote.refusal)
@@ -582,7 +613,9 @@ class QuoteJob:
             )
         account = truth.accounts.get(job.tenant)
         if account is None:
-            return QuoteResult(quote, refusal, message, price, timespan=effect, margin=margin)
+            return QuoteResult(
+                quote, refusal, message, price, timespan=effect, margin=margin, share=share
+            )
         is_unaffordable = quote.admitted and price is not None and not account.can_pay(price)
         reason = (
             insufficient_points_reason(account, price)
@@ -628,7 +661,7 @@ class ForkEngine:
             raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
         slot = truth.coming
         moment = min(batch.now, calendar.begins(slot))
-        job = _resolved(batch, self.key, self.spec, moment)
+        [job] = _weighed(batch, [_resolved(batch, self.key, self.spec, moment)])
         cluster = batch.engine.cluster
         share = job.restart
         plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key)
@@ -637,9 +670,14 @@ class ForkEngine:
         def resolve(spec: JobSpec) -> Job:
             other = resolve_job(spec, cluster, calendar, moment, key=self.key)
             other = replace(other, points=job.points, resumable=job.resumable)
-            return replace(other, restart=share) if is_restart_known else other
+            if is_restart_known:
+                other = replace(other, restart=share)
+            if values is not None:
+                [other] = values.weigh([other], twin.open_jobs.values(), cluster, slot)
+            return other
 
         twin = clone(batch.engine)
+        values = None if truth.values is None else RelativeValues(truth.values.finished)
         if slot > twin.slot:
             twin.state.check_skip(slot)
             twin.ledger.advance(slot)

@@ -1,0 +1,237 @@
+"""Values of jobs relative to those of their tenant's other jobs.
+
+Without a budget a stated value costs nothing, so values of different tenants can't be compared. A
+job of such a tenant counts with its value times a factor of the tenant: `VALUE_PER_GPU_HOUR`, the
+rate of the default utility, divided by the mean value that the tenant states per GPU-hour. If a
+tenant multiplies all its values by a constant, no job counts differently. A job counts at most as
+an `urgent` one with the default utility.
+
+The mean is over the job itself, the tenant's jobs that are admitted and those that finished
+recently. Refused, cancelled and failed jobs don't count. A job that waits, or arrives at the same
+time, counts only if it raises the mean. So jobs that use nothing can't lower it.
+
+Jobs with the default utility count as stated. So do jobs of tenants with a budget: they pay.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.devices import gpus_per_worker
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
+from shadowprice.core.policy import JobState, Status
+from shadowprice.core.specs.utilities import PRIORITY_LEVELS, VALUE_PER_GPU_HOUR
+from shadowprice.core.utility import Utility, utility_value
+from shadowprice.core.wording import quote_for_display
+
+STATED: Final = "stated"
+RELATIVE: Final = "relative"
+VALUES: Final = (STATED, RELATIVE)
+"""Ways in which values count."""
+
+MEMORY_HORIZONS: Final = 2.0
+"""Horizons after which a finished job counts 1/e, as an arrival does in the prices of `rolling`."""
+
+MAX_VALUE_PER_GPU_HOUR: Final = PRIORITY_LEVELS["urgent"].multiple * VALUE_PER_GPU_HOUR
+"""Maximum value at which a job counts, as with the default utility.
+
+Without it, one inflated job would count as much as all of its tenant's admitted and finished jobs.
+"""
+
+MAX_TENANTS: Final = 1_000
+"""Maximum number of tenants with finished jobs that a service stores."""
+
+MIN_SHARE_OF_NOMINAL: Final = 1e-3
+"""Minimum value of a job, as a share of its utility at arrival, which it can't reach.
+
+Without a minimum, a utility that falls before the job can complete would count without limit.
+"""
+
+PRECISION_BITS: Final = 24
+"""Bits to which counted values are rounded, so that rounding of stated values has no effect."""
+
+
+def check_values(text: str, location: str) -> None:
+    """Raise InputError unless a text is one of `VALUES`."""
+    if text not in VALUES:
+        problem = f"expected {' or '.join(VALUES)}, got {quote_for_display(text)}"
+        raise InputError(Fault(location, problem, f"write {STATED}"))
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSum:
+    """Values and GPU-hours of a tenant's finished jobs, as weighted in a slot."""
+
+    value: float = 0.0
+    gpu_hours: float = 0.0
+    slot: int = 0
+
+    def aged(self, slot: int, horizon: int) -> ValueSum:
+        """Return the sum as weighted in a later slot."""
+        weight = math.exp(-max(0, slot - self.slot) / (MEMORY_HORIZONS * horizon))
+        return ValueSum(self.value * weight, self.gpu_hours * weight, max(slot, self.slot))
+
+    def plus(self, value: float, gpu_hours: float) -> ValueSum:
+        """Return the sum with another job."""
+        return replace(self, value=self.value + value, gpu_hours=self.gpu_hours + gpu_hours)
+
+
+@dataclass(slots=True)
+class _OpenJobs:
+    """A tenant's open jobs: sums of those admitted; value and GPU-hours of others by name."""
+
+    value: float = 0.0
+    gpu_hours: float = 0.0
+    waiting: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def by_density(self) -> list[tuple[str, float, float]]:
+        """Return the waiting jobs, the densest first."""
+        rows = [(name, *size) for name, size in self.waiting.items()]
+        return sorted(rows, key=lambda row: row[1] / row[2], reverse=True)
+
+
+class RelativeValues:
+    """The values that tenants stated, and the factors that follow from them.
+
+    Parameters
+    ----------
+    finished : mapping of str to ValueSum, optional
+        Finished jobs by tenant; the key of jobs without a tenant is empty.
+    """
+
+    def __init__(self, finished: Mapping[str, ValueSum] = MappingProxyType({})) -> None:
+        self.finished = dict(finished)
+        self._sizes: WeakKeyDictionary[Job, tuple[float, float]] = WeakKeyDictionary()
+
+    @classmethod
+    def from_record(cls, text: str | None) -> RelativeValues:
+        """Restore the result of `record`; None if there is none."""
+        sums = json.loads(text or "{}")
+        return cls({tenant: ValueSum(*values) for tenant, values in sums.items()})
+
+    def record(self) -> str:
+        """Return the values of finished jobs as text, to store."""
+        return json.dumps({name: astuple(values) for name, values in self.finished.items()})
+
+    def weigh(
+        self, jobs: Sequence[Job], states: Iterable[JobState], cluster: Cluster, slot: int
+    ) -> tuple[Job, ...]:
+        """Return jobs that arrive or are revised together, with the utilities that count.
+
+        ``states`` are all open jobs.
+        """
+        by_tenant: dict[str, _OpenJobs] = defaultdict(_OpenJobs)
+        sizes = {job.name: self._size(job, cluster) for job in jobs if is_relative(job)}
+        for job in jobs:
+            if job.name in sizes:
+                by_tenant[job.tenant or ""].waiting[job.name] = sizes[job.name]
+        arriving = {job.name for job in jobs}
+        for state in states if by_tenant else ():
+            job = state.job
+            tenant = by_tenant.get(job.tenant or "")
+            if tenant is None or job.name in arriving:
+                continue
+            size = self._size(job, cluster)
+            if not size[0]:
+                continue
+            if state.status is Status.ADMITTED:
+                tenant.value, tenant.gpu_hours = tenant.value + size[0], tenant.gpu_hours + size[1]
+            else:
+                tenant.waiting[job.name] = size
+        ordered = {name: tenant.by_density() for name, tenant in by_tenant.items()}
+        weighed = []
+        for job in jobs:
+            if job.name not in sizes:
+                weighed.append(job)
+                continue
+            name, (value, gpu_hours) = job.tenant or "", sizes[job.name]
+            past = self.finished.get(name, ValueSum()).aged(slot, cluster.horizon)
+            tenant = by_tenant[name]
+            mean = _mean(
+                past.value + tenant.value + value,
+                past.gpu_hours + tenant.gpu_hours + gpu_hours,
+                ((v, hours) for other, v, hours in ordered[name] if other != job.name),
+            )
+            largest = MAX_VALUE_PER_GPU_HOUR * gpu_hours / value
+            weighed.append(count_with(job, min(VALUE_PER_GPU_HOUR / mean, largest)))
+        return tuple(weighed)
+
+    def sum_with(self, job: Job, cluster: Cluster, slot: int) -> ValueSum:
+        """Return the sum of a job's tenant after the job finished; it isn't stored."""
+        past = self.finished.get(job.tenant or "", ValueSum())
+        return past.aged(slot, cluster.horizon).plus(*self._size(job, cluster))
+
+    def _size(self, job: Job, cluster: Cluster) -> tuple[float, float]:
+        """Return a job's value and GPU-hours; zeros if its value isn't relative.
+
+        They are cached, because each arrival needs those of all open jobs.
+        """
+        size = self._sizes.get(job)
+        if size is None:
+            value = _value(job)
+            size = (value, _gpu_hours(job, cluster)) if value else (0.0, 0.0)
+            self._sizes[job] = size
+        return size
+
+
+def is_relative(job: Job) -> bool:
+    """Return whether a job's value counts relative to those of its tenant's other jobs."""
+    return _value(job) > 0
+
+
+def count_with(job: Job, share: float) -> Job:
+    """Return the job with its stated utility times a factor as the utility that counts."""
+    stated = job.earned_utility
+    return replace(job, utility=_rounded(stated.scaled(share)), stated_utility=stated)
+
+
+def counted_share(job: Job) -> float:
+    """Return the factor by which a job's stated utility counts."""
+    if job.stated_utility is None:
+        return 1.0
+    return utility_value(job.utility, 0) / utility_value(job.stated_utility, 0)
+
+
+def _mean(value: float, gpu_hours: float, waiting: Iterator[tuple[float, float]]) -> float:
+    """Return the value per GPU-hour; waiting jobs, the densest first, count if they raise it."""
+    for other_value, other_hours in waiting:
+        if other_value * gpu_hours <= value * other_hours:
+            break
+        value, gpu_hours = value + other_value, gpu_hours + other_hours
+    return value / gpu_hours
+
+
+def _value(job: Job) -> float:
+    """Return what a job states to be worth if it completes as soon as it can.
+
+    It is 0 if the value isn't relative: the tenant pays, or the job has the default utility.
+    """
+    if job.points is not None or job.has_default_utility:
+        return 0.0
+    nominal = utility_value(job.earned_utility, 0)
+    best = utility_value(job.earned_utility, job.min_slots_colocated - 1)
+    return max(best, MIN_SHARE_OF_NOMINAL * nominal)
+
+
+def _gpu_hours(job: Job, cluster: Cluster) -> float:
+    demand = zip(cluster.resources, job.worker.tolist(), strict=False)
+    return job.worker_slots * float(cluster.slot_seconds) / 3600 * gpus_per_worker(demand)
+
+
+def _rounded(utility: Utility) -> Utility:
+    changes = {}
+    for name in ("value", "slope", "scale"):
+        if any(parameter.name == name for parameter in fields(utility)):  # type: ignore[arg-type]
+            mantissa, exponent = math.frexp(getattr(utility, name))
+            scaled = round(math.ldexp(mantissa, PRECISION_BITS))
+            changes[name] = math.ldexp(scaled, exponent - PRECISION_BITS)
+    return replace(utility, **changes)  # type: ignore[type-var]

@@ -1,0 +1,186 @@
+"""Relative values: what a tenant multiplies all its values by changes no decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Completed
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.relative_values import RelativeValues, ValueSum, counted_share, is_relative
+from shadowprice.core.utility import Constant, utility_value
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Incident, Simulation
+from tests.support.examples import example_count
+from tests.support.policy_cases import PLACE_COUNTING_POLICIES, EventRecorder, build_world
+
+SEEDS = st.integers(0, 2**32 - 1)
+FACTORS = st.floats(1e-3, 1e3)
+PRICING = ("oasis", "pdors", "rolling", "astraea")
+LIAR = "a"
+
+
+def with_tenants(policy: str, jobs: Sequence[Job]) -> list[Job]:
+    if policy in PLACE_COUNTING_POLICIES:
+        return list(jobs)
+    return [replace(job, tenant="ab"[index % 2]) for index, job in enumerate(jobs)]
+
+
+def inflate(jobs: Sequence[Job], factor: float) -> list[Job]:
+    return [
+        replace(job, utility=job.utility.scaled(factor)) if job.tenant == LIAR else job
+        for job in jobs
+    ]
+
+
+def decide(
+    policy: str, on: Cluster, jobs: Sequence[Job], incidents: Sequence[Incident], *, relative: bool
+) -> tuple[list[str], dict[str, float]]:
+    """Return everything that was commanded, and what jobs earned."""
+    built = make_policy(policy, PolicyContext(on), {})
+    seen = EventRecorder()
+    Simulation(on, jobs, built, incidents=incidents, relative_values=relative).run([seen])
+    commands = [command for answer in seen.commands for command in answer]
+    earned = {one.job: one.utility for one in commands if isinstance(one, Completed)}
+    decided = [replace(one, utility=0.0) if type(one) is Completed else one for one in commands]
+    return list(map(repr, decided)), earned
+
+
+@pytest.mark.parametrize("policy", PRICING)
+@given(seed=SEEDS, factor=FACTORS)
+@settings(max_examples=example_count(12), deadline=None)
+def test_multiplying_all_values_of_a_tenant_changes_no_decision(
+    policy: str, seed: int, factor: float
+) -> None:
+    on, drawn, incidents = build_world(policy, seed)
+    jobs = with_tenants(policy, drawn)
+    honest, earned = decide(policy, on, jobs, incidents, relative=True)
+    inflated, more = decide(policy, on, inflate(jobs, factor), incidents, relative=True)
+    assert honest == inflated
+    liars = {job.name for job in jobs if job.tenant == LIAR}
+    assert more == {
+        name: pytest.approx(utility * (factor if name in liars else 1.0))
+        for name, utility in earned.items()
+    }
+
+
+@pytest.mark.parametrize("policy", PRICING)
+def test_without_relative_values_the_same_lie_changes_decisions(policy: str) -> None:
+    def is_changed(seed: int) -> bool:
+        on, drawn, incidents = build_world(policy, seed)
+        jobs = with_tenants(policy, drawn)
+        honest, _ = decide(policy, on, jobs, incidents, relative=False)
+        return honest != decide(policy, on, inflate(jobs, 1e3), incidents, relative=False)[0]
+
+    assert any(is_changed(seed) for seed in range(10))
+
+
+@pytest.mark.parametrize("policy", PRICING)
+@given(seed=SEEDS)
+@settings(max_examples=example_count(6), deadline=None)
+def test_jobs_earn_what_their_tenant_stated(policy: str, seed: int) -> None:
+    on, drawn, incidents = build_world(policy, seed)
+    jobs = with_tenants(policy, drawn)
+    seen = EventRecorder()
+    built = make_policy(policy, PolicyContext(on), {})
+    Simulation(on, jobs, built, incidents=incidents, relative_values=True).run([seen])
+    by_name = {job.name: job for job in jobs}
+    for answer in seen.commands:
+        for command in answer:
+            if isinstance(command, Completed):
+                job = by_name[command.job]
+                assert command.utility == utility_value(job.utility, command.slot - job.arrival)
+
+
+# ------------------------------------------------------------------ which jobs count
+
+
+def job_worth(like: Job, name: str, density: float, size: int = 1, **changes: Any) -> Job:
+    """Return a job of a tenant with a value per GPU-hour, and a multiple of another job's work."""
+    required = like.required * size
+    job = replace(like, name=name, tenant=LIAR, required=required, **changes)
+    hours = job.worker_slots * float(SLOT) / 3600
+    return replace(job, utility=Constant(density * hours))
+
+
+ON, _JOBS, _ = build_world("rolling", 0)
+LIKE, SLOT = _JOBS[0], ON.slot_seconds
+
+
+def weigh(values: RelativeValues, job: Job, *open_jobs: tuple[Job, Status]) -> float:
+    """Return the factor with which a job counts among other open jobs."""
+    states = [JobRecord(other, index, status) for index, (other, status) in enumerate(open_jobs)]
+    [weighed] = values.weigh([job], states, ON, slot=5)
+    return counted_share(weighed)
+
+
+def test_a_first_job_counts_like_the_default_utility_whatever_it_states() -> None:
+    for density in (1e-6, 1.0, 3.0, 1e6):
+        assert weigh(RelativeValues(), job_worth(LIKE, "one", density)) == pytest.approx(
+            1 / density
+        )
+
+
+def test_a_job_counts_relative_to_its_tenants_admitted_and_finished_jobs() -> None:
+    past = job_worth(LIKE, "past", 2.0, 3)
+    values = RelativeValues()
+    values.finished[LIAR] = values.sum_with(past, ON, slot=5)
+    job = job_worth(LIKE, "one", 10.0)
+    admitted = job_worth(LIKE, "admitted", 4.0, 4), Status.ADMITTED
+    mean = (2.0 * 3 + 4.0 * 4 + 10.0) / 8
+    assert weigh(values, job, admitted) == pytest.approx(1 / mean)
+    others = replace(admitted[0], tenant="b"), Status.ADMITTED
+    assert weigh(RelativeValues(), job, others) == pytest.approx(1 / 10)
+
+
+def test_after_a_long_history_a_job_counts_at_most_like_an_urgent_one() -> None:
+    values = RelativeValues({LIAR: ValueSum(1e9, 1e9, 5)})
+    for density in (17.0, 1e3, 1e6):
+        assert weigh(values, job_worth(LIKE, "one", density)) == pytest.approx(16 / density)
+    assert weigh(values, job_worth(LIKE, "one", 15.0)) == pytest.approx(1.0)
+
+
+@given(st.floats(1e-9, 1e9), st.integers(1, 1000))
+def test_a_job_that_waits_never_raises_what_others_count(density: float, size: int) -> None:
+    values, job = RelativeValues({LIAR: ValueSum(10.0, 5.0, 5)}), job_worth(LIKE, "one", 3.0)
+    waiting = job_worth(LIKE, "waiting", density, size), Status.QUEUED
+    assert weigh(values, job, waiting) <= weigh(values, job) * (1 + 1e-6)
+
+
+def test_of_jobs_that_arrive_together_denser_ones_count_more() -> None:
+    jobs = [job_worth(LIKE, str(density), density) for density in (1.0, 2.0, 4.0, 8.0)]
+    weighed = RelativeValues().weigh(jobs, [], ON, slot=0)
+    counted = [utility_value(job.utility, 0) for job in weighed]
+    assert counted == sorted(counted)
+    assert counted[0] < counted[-1]
+
+
+def test_jobs_that_pay_or_state_no_utility_count_as_stated() -> None:
+    paying = job_worth(LIKE, "one", 7.0, points=3.0)
+    plain = job_worth(LIKE, "two", 7.0, has_default_utility=True)
+    worthless = job_worth(LIKE, "three", 0.0)
+    for job in (paying, plain, worthless):
+        assert not is_relative(job)
+        values = RelativeValues({LIAR: ValueSum(1.0, 1.0, 5)})
+        assert weigh(values, job) == 1.0
+        assert values.sum_with(job, ON, slot=5) == values.finished[LIAR]
+
+
+def test_finished_jobs_are_forgotten() -> None:
+    values = RelativeValues({LIAR: ValueSum(1e6, 1e3, 0)})
+    assert values.finished[LIAR].aged(10 * ON.horizon, ON.horizon).gpu_hours < 10.0
+
+
+def test_a_weighed_job_survives_its_record() -> None:
+    [weighed] = RelativeValues().weigh([job_worth(LIKE, "one", 5.0)], [], ON, slot=0)
+    restored = Job.from_record(weighed.record())
+    assert (restored.utility, restored.stated_utility) == (weighed.utility, weighed.stated_utility)
+    assert "stated_utility" not in LIKE.record()

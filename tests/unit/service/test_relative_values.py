@@ -1,0 +1,178 @@
+"""A service in which values count relative to those of their tenant's other jobs."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from shadowprice.core.budget import POINT, Budget
+from shadowprice.core.policy import Status
+from shadowprice.core.relative_values import counted_share
+from shadowprice.core.utility import utility_value
+from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.clock import MonotonicWallClock
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.operations import CancelJob, QuoteJob, ReviseJob
+from shadowprice.service.state.submission import read_submissions
+from shadowprice.service.store import tables
+from tests.support.simulated_hours import CLUSTER
+from tests.unit.service.test_durable_engine import Bench
+
+PRICING = ("rolling", "oasis", "pdors")
+LIAR = "vision"
+
+
+class RelativeBench(Bench):
+    """A service with relative values."""
+
+    def read(self) -> None:
+        clock = MonotonicWallClock(self.clock)
+        self.truth = DurableEngine(
+            self.store, CLUSTER, self.choice, clock, virtual=self.virtual, relative_values=True
+        )
+
+    def submit_for(self, tenant: str, name: str, **changes: Any) -> None:
+        self.tenant = tenant
+        self.submit(name, **changes)
+
+    def share(self, name: str) -> float:
+        return counted_share(self.truth.engine.jobs[self.key(name)].job)
+
+
+def constant(value: float) -> dict[str, Any]:
+    return {"utility": {"kind": "constant", "value": value}}
+
+
+def journal(bench: Bench) -> list[Any]:
+    """Return all events with their decisions, without what tenants stated."""
+    with bench.store.reading() as connection:
+        rows = connection.execute(select(tables.journal.c.entry).order_by("sequence")).scalars()
+        entries = [json.loads(row) for row in rows]
+    for entry in entries:
+        for job in entry.get("jobs", ()):
+            assert job.pop("stated_utility")
+    return entries
+
+
+def open_jobs(bench: Bench) -> dict[str, Any]:
+    return {name: entry.job.record() for name, entry in bench.truth.engine.open_jobs.items()}
+
+
+def play(bench: RelativeBench, factor: float, *, restarts: bool) -> None:
+    """Run a script of two tenants; one multiplies its values by a factor."""
+    random_ = random.Random(7)
+    for slot in range(16):
+        for number in range(random_.randrange(3)):
+            tenant = random_.choice([LIAR, "speech"])
+            value = random_.uniform(1.0, 50.0) * (factor if tenant == LIAR else 1.0)
+            size = random_.choice([1, 2, 6])
+            changes = {"chunks": size, "minibatches": random_.choice([30, 200, 600])}
+            bench.submit_for(tenant, f"job-{slot}-{number}", **constant(value), **changes)
+        if slot == 5:
+            bench.do(CancelJob(min(bench.truth.views)))
+        if restarts and slot % 4 == 3:
+            bench.read()
+        bench.slot()
+
+
+@pytest.mark.parametrize("policy", PRICING)
+@pytest.mark.parametrize("factor", [1000.0, 0.37])
+def test_no_decision_depends_on_a_tenants_unit_or_on_restarts(
+    tmp_path: Path, policy: str, factor: float
+) -> None:
+    played = []
+    for number, (times, restarts) in enumerate(((1.0, False), (factor, False), (factor, True))):
+        bench = RelativeBench(tmp_path / str(number), policy, virtual=True)
+        play(bench, times, restarts=restarts)
+        values = bench.truth.values
+        assert values is not None
+        assert set(values.finished) == {LIAR, "speech"}
+        played.append(journal(bench))
+        if restarts:
+            before, finished = open_jobs(bench), dict(values.finished)
+            bench.read()
+            assert bench.truth.values is not None
+            assert bench.truth.values.finished == finished
+            assert open_jobs(bench) == before
+        bench.store.close()
+    assert played[0] == played[1] == played[2]
+
+
+@pytest.mark.parametrize("policy", PRICING)
+def test_pages_show_what_the_tenant_stated(tmp_path: Path, policy: str) -> None:
+    bench = RelativeBench(tmp_path, policy, virtual=True)
+    bench.submit_for(LIAR, "one", **constant(70_000.0))
+    view = bench.truth.views[bench.key("one")]
+    assert view.utility == pytest.approx(70_000.0)
+    assert view.cost is not None
+    assert view.payoff == pytest.approx(70_000.0 - view.cost)
+    record = {**bench.truth.specs[bench.key("one")], "name": "quoted"}
+    [submission] = read_submissions([record], CLUSTER, tenant=LIAR, runs=True)
+    [quoted] = bench.do(QuoteJob(submission)).answers
+    resource = quoted.to_resource("quoted", bench.truth.calendar, names=True)
+    assert resource.utility == pytest.approx(70_000.0)
+    bench.slot(12)
+    key = bench.key("one")
+    with bench.store.reading() as connection:
+        table = tables.events
+        rows = connection.execute(select(table.c.data).where(table.c.kind == "finished")).scalars()
+        assert [json.loads(row)["utility"] for row in rows] == [70_000.0]
+    assert key not in bench.truth.views
+
+
+def test_a_tenant_with_a_budget_pays_for_what_it_states(tmp_path: Path) -> None:
+    bench = RelativeBench(tmp_path, "rolling", virtual=True)
+    bench.do(PutTenant("paying", None, Budget(10**6 * POINT, 86_400), budgeted=True))
+    bench.do(PutTenant(LIAR, None))
+    bench.submit_for(LIAR, "free", **constant(500.0))
+    bench.submit_for("paying", "paid", **constant(500.0))
+    assert bench.share("free") < 1.0
+    assert bench.share("paid") == 1.0
+
+
+def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
+    bench = RelativeBench(tmp_path, "oasis", virtual=True)
+    for name in ("old-1", "old-2", "old-3", "one"):
+        bench.submit_for(LIAR, name, **constant(20.0))
+        assert bench.truth.engine.jobs[bench.key(name)].status is Status.ADMITTED
+    before = bench.share("one")
+    bench.do(ReviseJob(bench.key("one"), constant(20_000.0)))
+    revised = bench.truth.engine.jobs[bench.key("one")].job
+    # It now states nearly all the value of four equal jobs, so it counts like four of them.
+    assert bench.share("one") < before / 200
+    hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
+    assert utility_value(revised.utility, 0) == pytest.approx(4 * hours, rel=0.01)
+
+
+def test_less_work_raises_no_value(tmp_path: Path) -> None:
+    bench = RelativeBench(tmp_path, "rolling", virtual=True)
+    bench.submit_for(LIAR, "one", minibatches=3000, **constant(20.0))
+    counted = bench.truth.engine.jobs[bench.key("one")].job.utility
+    bench.do(ReviseJob(bench.key("one"), {"minibatches": 30}))
+    revised = bench.truth.engine.jobs[bench.key("one")].job
+    hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
+    assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
+    assert utility_value(revised.utility, 0) < utility_value(counted, 0) / 50
+
+
+def test_a_revision_of_something_else_keeps_the_value(tmp_path: Path) -> None:
+    bench = RelativeBench(tmp_path, "rolling", virtual=True)
+    bench.submit_for(LIAR, "one", **constant(20.0))
+    bench.submit_for(LIAR, "two", **constant(2_000.0))
+    before = bench.truth.engine.jobs[bench.key("one")].job
+    bench.do(ReviseJob(bench.key("one"), {"labels": {"note": "seen"}}))
+    after = bench.truth.engine.jobs[bench.key("one")].job
+    assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
+
+
+def test_a_dry_run_leaves_values_as_they_were(tmp_path: Path) -> None:
+    bench = RelativeBench(tmp_path, "oasis", virtual=True)
+    bench.submit_for(LIAR, "one", **constant(20.0))
+    digest = bench.truth.engine.state.digest
+    bench.do(ReviseJob(bench.key("one"), constant(40.0), dry_run=True))
+    assert bench.truth.engine.state.digest == digest
