@@ -84,6 +84,7 @@ def run_service(
     trainingjobs: str | None = None,
     lease: tuple[str, str] | None = None,
     families: Path | None = None,
+    values: str = "stated",
 ) -> Iterator[RunningService]:
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"
@@ -100,6 +101,7 @@ def run_service(
         trainingjobs=trainingjobs,
         lease=lease,
         families=families,
+        values=values,
     )
     service = Service(settings, clock, executor)
     ready = threading.Event()

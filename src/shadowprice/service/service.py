@@ -39,6 +39,7 @@ from shadowprice.service.auth import (
     hash_token,
     new_token,
     read_token_file,
+    tokens_query,
     write_token_file,
 )
 from shadowprice.service.budgets.operations import SyncBudgets
@@ -375,7 +376,24 @@ class Service:
         _only(truth, FollowOption(self.settings.until))
         self.key = self._secret()
         self._operator_token(truth)
+        self._warn_of_stated_values(truth, clock.now())
         return truth
+
+    def _warn_of_stated_values(self, truth: DurableEngine, now: int) -> None:
+        """Warn if tenants could outbid each other with values that cost them nothing."""
+        if self.settings.values == RELATIVE or not truth.engine.capabilities.prices:
+            return
+        with self.store.reading() as connection:
+            owners = {token.tenant for token in connection.execute(tokens_query(now))}
+        names = owners | {tenant.name for tenant in self.cluster.tenants}
+        trusted = sorted(name for name in names if name and truth.accounts.get(name) is None)
+        if len(trusted) > 1:
+            log.warning(
+                "%d tenants have no budget, %s among them, so the values that they state are "
+                "trusted; --values relative compares each with the tenant's own",
+                len(trusted),
+                trusted[0],
+            )
 
     def _secret(self) -> bytes:
         key = self.store.get("key")
