@@ -282,7 +282,7 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
     ArchiveError
         If the archive is damaged.
     """
-    if _is_filled(directory, archive):
+    if is_unpacked(archive, directory):
         return
     with archive.open("rb") as stream:
         with _lock:
@@ -295,7 +295,7 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
             _sync_file_system(new)
             with _lock:
                 # An attempt whose caller was cancelled goes on in its thread.
-                if _is_filled(directory, archive):
+                if is_unpacked(archive, directory):
                     return
                 _remove_tree(directory)
                 new.rename(directory)
@@ -304,6 +304,14 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
         finally:
             shutil.rmtree(new, ignore_errors=True)
             _attempts.discard(new)
+
+
+def is_unpacked(archive: Path, directory: Path) -> bool:
+    """Return whether `unpack` filled a directory with an archive."""
+    try:
+        return _marker(directory).read_text(encoding="utf-8") == archive.name and directory.is_dir()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
 
 
 def remove_unpacked(directory: Path) -> None:
@@ -335,13 +343,6 @@ _lock: Final = threading.Lock()
 def _marker(directory: Path) -> Path:
     """Return the file that names the archive which fills a directory."""
     return directory.with_name(f"{directory.name}.done")
-
-
-def _is_filled(directory: Path, archive: Path) -> bool:
-    try:
-        return _marker(directory).read_text(encoding="utf-8") == archive.name and directory.is_dir()
-    except (FileNotFoundError, UnicodeDecodeError):
-        return False
 
 
 def _write_marker(marker: Path, text: str) -> None:

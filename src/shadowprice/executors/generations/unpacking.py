@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from shadowprice.core.errors import InputError
-from shadowprice.uploads.archive import unpack
+from shadowprice.uploads.archive import is_unpacked, unpack
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """The directory that a job's archive fills.
+
+    ``fill`` fills it and returns a reason if that fails, for people. It may take long.
+    """
+
+    directory: Path
+    fill: Callable[[], str]
+
+    def are_unpacked(self, archive: str) -> bool:
+        """Return whether the directory is filled with an archive."""
+        try:
+            return is_unpacked(Path(archive), self.directory)
+        except OSError:  # `fill` explains it
+            return False
 
 
 def unpack_files(archive: str, directory: Path, owner: tuple[int, int] | None = None) -> str:

@@ -37,7 +37,7 @@ from shadowprice.executors.generations.disk import FileLock, create_file, make_p
 from shadowprice.executors.generations.generation import RUNNING
 from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.pieces import MAX_CHUNK_BYTES
-from shadowprice.executors.generations.unpacking import unpack_files
+from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
 from shadowprice.executors.ray.bundle import digest, source_files
 from shadowprice.executors.ray.driving import RayGenerationController
 from shadowprice.executors.ray.entry import RayGeneration
@@ -264,13 +264,21 @@ class RayExecutor:
             receipt, entry, refusal = await self._desk.start(
                 spec,
                 lambda _: build_launch_plan(spec, self.nodes, self._desk.deals),
-                partial(self._unpack, spec),
+                self._files(spec),
             )
             if entry is not None:
                 await self.look(entry)
                 if not refusal and not entry.over:
                     self._drive(entry)
             return receipt
+
+    async def unpack(self, spec: GenerationSpec) -> str:
+        """Unpack a job's files before its start; see `UnpacksFiles`."""
+        async with self._desk.one_at_a_time(spec.job):
+            return await self._desk.unpack(spec, self._files(spec))
+
+    def _files(self, spec: GenerationSpec) -> JobFiles:
+        return JobFiles(self.folder(spec.job) / "work", partial(self._unpack, spec))
 
     def _unpack(self, spec: GenerationSpec) -> str:
         """Fill the job's directory, which all nodes see; return a reason if that fails."""
