@@ -322,11 +322,22 @@ def remove_unpacked(directory: Path) -> None:
     OSError
         If it would still count as filled.
     """
+    unmark(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def unmark(directory: Path) -> None:
+    """Let a directory count as empty, and remove what interrupted attempts to fill it left.
+
+    Raises
+    ------
+    OSError
+        If it would still count as filled.
+    """
     marker = _marker(directory)
     if marker.exists():
         marker.unlink()
         _sync_directory(marker.parent)
-    shutil.rmtree(directory, ignore_errors=True)
     _remove_partial(directory)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -68,6 +68,20 @@ class UnpacksFiles(Executor, Protocol):
         ------
         ExecutorError
             If the disk write failed.
+        """
+
+    def unpacked(self) -> Collection[str]:
+        """Return the jobs whose directories may hold unpacked files, also after a restart."""
+
+    async def release(self, job: str) -> None:
+        """Delete the unpacked files that a closed job didn't change; what it wrote stays.
+
+        A job with a generation that hasn't ended is skipped, and stays in `unpacked`.
+
+        Raises
+        ------
+        ExecutorError
+            If they can't be deleted.
         """
 
 

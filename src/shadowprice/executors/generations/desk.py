@@ -17,7 +17,7 @@ from shadowprice.executors.generations.generation import TERMINAL_PHASES, Genera
 from shadowprice.executors.generations.pieces import read_chunk
 from shadowprice.executors.generations.roster import GenerationRegistry
 from shadowprice.executors.generations.store import GenerationStore
-from shadowprice.executors.generations.unpacking import JobFiles
+from shadowprice.executors.generations.unpacking import JobFiles, UnpackedJobs
 
 _UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")
 """Threads of their own for large writes, so that other calls don't wait for the default pool."""
@@ -37,6 +37,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
     """
 
     store: GenerationStore
+    files: UnpackedJobs
 
     def __init__(
         self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
@@ -54,6 +55,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
             If the directory can't be created.
         """
         self.store = GenerationStore(self._path)
+        self.files = UnpackedJobs(self._path / "unpacked")
 
     @contextlib.contextmanager
     def _with_path(self) -> Iterator[None]:
@@ -130,6 +132,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         # Not in the threads that unpack, because others may occupy them.
         if await asyncio.to_thread(files.are_unpacked, spec.archive):
             return receipt, ""
+        await asyncio.to_thread(self.files.add, spec.job, spec.archive, files.directory)
         loop = asyncio.get_running_loop()
         return receipt, await loop.run_in_executor(_UNPACKING, files.fill)
 
@@ -198,9 +201,20 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         """
         with self._with_path():
             finished = await asyncio.to_thread(self.store.discard, job)
+            if finished:
+                await asyncio.to_thread(self.files.remove, job)
         if finished:
             self.drop(job)
         return finished
+
+    async def release(self, job: str) -> None:
+        """Delete the files that a closed job didn't change; see `UnpacksFiles.release`."""
+        async with self.one_at_a_time(job):
+            if any(entry.job == job for entry in self.live):
+                return
+            with self._with_path():
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(_UNPACKING, self.files.clean, job)
 
     def has_logs(self, job: str, number: int) -> bool:
         """Return whether this machine has logs of a generation."""

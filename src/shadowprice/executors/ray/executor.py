@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -276,6 +276,14 @@ class RayExecutor:
         """Unpack a job's files before its start; see `UnpacksFiles`."""
         async with self._desk.one_at_a_time(spec.job):
             return await self._desk.unpack(spec, self._files(spec))
+
+    def unpacked(self) -> Collection[str]:
+        """Return the jobs with unpacked files; see `UnpacksFiles`."""
+        return self._desk.files.jobs()
+
+    async def release(self, job: str) -> None:
+        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
+        await self._desk.release(job)
 
     def _files(self, spec: GenerationSpec) -> JobFiles:
         return JobFiles(self.folder(spec.job) / "work", partial(self._unpack, spec))

@@ -419,6 +419,11 @@ class ExecutionController:
         if completed:
             await self._driver.do(AcknowledgeCommands(completed))
         await self._report_obstacles()
+        self._unpacker.release(self._is_over)
+
+    def _is_over(self, job: str) -> bool:
+        """Return whether a job is closed, and the ends of its generations are recorded."""
+        return job not in self._driver.published.jobs and not self.holds(job)
 
     async def order(self) -> None:
         """Send the commands that make the actual state match the desired state."""

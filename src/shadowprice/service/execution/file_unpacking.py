@@ -1,15 +1,27 @@
-"""Unpacking of jobs' files before their starts, so that no other command waits for it."""
+"""Unpacking of jobs' files before their starts, so that no other command waits for it.
+
+After a job's end, the files that it didn't change are deleted: each job has a copy.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
-from shadowprice.executors.contract import Executor, GenerationSpec, UnpacksFiles
+from shadowprice.executors.contract import (
+    Executor,
+    ExecutorError,
+    GenerationSpec,
+    UnpacksFiles,
+)
+
+log = logging.getLogger("shadowprice.service")
 
 
 class FileUnpacker:
-    """Tasks that unpack the files of jobs, one for each job.
+    """Tasks that unpack the files of jobs, one for each job, and one that deletes them.
 
     A generation whose files are being unpacked isn't commanded yet, so that its job can be stopped
     at once. `Executor.start` finds the files there, or unpacks them itself if they are gone.
@@ -24,6 +36,8 @@ class FileUnpacker:
         self._executor = executor if isinstance(executor, UnpacksFiles) else None
         self._ready = ready
         self._tasks: dict[str, asyncio.Task[str]] = {}
+        self._releasing: asyncio.Task[None] | None = None
+        self._unreleased: set[str] = set()
 
     def is_busy(self, job: str) -> bool:
         """Return whether the files of a job are being unpacked."""
@@ -61,9 +75,30 @@ class FileUnpacker:
             if not task.cancelled():
                 task.exception()  # marks it as retrieved
 
+    def release(self, closed: Callable[[str], bool]) -> None:
+        """Begin to delete the files that closed jobs didn't change."""
+        if self._executor is None:
+            return
+        if self._releasing is not None and not self._releasing.done():
+            return
+        jobs = [
+            job for job in self._executor.unpacked() if job not in self._unreleased and closed(job)
+        ]
+        if jobs:
+            self._releasing = asyncio.create_task(self._release(self._executor, jobs))
+
+    async def _release(self, executor: UnpacksFiles, jobs: Sequence[str]) -> None:
+        for job in jobs:
+            try:
+                await executor.release(job)
+            except ExecutorError as error:  # retried at the next start of the service
+                self._unreleased.add(job)
+                log.warning("failed to delete the unpacked files of %r: %s", job, error)
+
     async def close(self) -> None:
         """Cancel the tasks; their threads end by themselves."""
-        tasks = list(self._tasks.values())
+        tasks: list[asyncio.Task[Any]] = list(self._tasks.values())
+        tasks += [] if self._releasing is None else [self._releasing]
         self._tasks.clear()
         for task in tasks:
             task.cancel()
