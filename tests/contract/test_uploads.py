@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.executors.contract import Ended, Ending, Executor, StartRefused
+from shadowprice.executors.contract import Ended, Ending, Executor, StartRefused, UnpacksFiles
 from tests.contract.harness import LocalHarness as Harness
 from tests.contract.harness import Told, spec
 from tests.unit.uploads.test_archive import END, member
@@ -69,6 +69,34 @@ def test_an_archive_that_cannot_be_unpacked_refuses_the_generation(
         again = spec("job", 2, '"./run me.sh"', archive=str(tmp_path / "archive"))
         assert await executor.start(again) == "accepted"
         assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+
+    harness.run(scenario)
+
+
+def test_what_a_job_did_not_change_is_deleted_after_its_end(
+    harness: Harness, tmp_path: Path
+) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not isinstance(executor, UnpacksFiles):
+            pytest.skip("this executor takes no files")
+        (tmp_path / "archive").write_bytes(CONTENT)
+        wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
+        command = f"pwd >{tmp_path}/where; echo 2 >count; echo >made; {wait}"
+        start = spec("job", 1, command, archive=str(tmp_path / "archive"))
+        assert await executor.unpack(start) == ""
+        assert list(executor.unpacked()) == ["job"]
+        assert await executor.start(start) == "accepted"
+        while not (tmp_path / "where").exists() or not (tmp_path / "where").read_text():
+            await asyncio.sleep(0.05)
+        work = Path((tmp_path / "where").read_text().strip())
+        await executor.release("job")  # it runs
+        assert list(executor.unpacked()) == ["job"]
+        (tmp_path / "go").touch()
+        await told.one(Ended, "job")
+        assert {path.name for path in work.iterdir()} == {"count", "made", "run me.sh"}
+        await executor.release("job")
+        assert list(executor.unpacked()) == []
+        assert {path.name for path in work.iterdir()} == {"count", "made"}
 
     harness.run(scenario)
 

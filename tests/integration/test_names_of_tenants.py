@@ -256,6 +256,69 @@ def test_a_repeated_request_gets_the_job_that_is_closed_meanwhile(live: RunningS
     assert other.json()["id"] != first["id"]
 
 
+def test_a_repeated_request_gets_its_job_although_a_later_one_has_the_name(
+    live: RunningService,
+) -> None:
+    headers = {"Idempotency-Key": "once"}
+    first = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
+    live.client.patch("/v1/jobs/train", json={"labels": {"a": "b"}})
+    live.client.delete("/v1/jobs/train")
+    for key in ("twice", "thrice"):
+        later = live.client.post("/v1/jobs", json=job("train"), headers={"Idempotency-Key": key})
+        again = live.client.post("/v1/jobs", json=job("train"), headers=headers)
+        assert (again.status_code, again.json()["id"]) == (200, first["id"])
+        assert later.json()["id"] > first["id"]
+        live.client.delete(f"/v1/jobs/id:{later.json()['id']}")
+    several = [job("train"), job("second"), job("third")]
+    keys = {"Idempotency-Key": "several"}
+    jobs = live.client.post("/v1/jobs?wait=60", json={"jobs": several}, headers=keys).json()["jobs"]
+    live.client.delete("/v1/jobs/second")
+    live.client.post("/v1/jobs", json=job("second"))
+    again = live.client.post("/v1/jobs", json={"jobs": several}, headers=keys).json()["jobs"]
+    assert [one["id"] for one in again] == [one["id"] for one in jobs]
+    assert len(live.client.get("/v1/jobs").json()["jobs"]) == 7
+
+
+def test_keys_of_requests_belong_to_tenants(live: RunningService) -> None:
+    headers = {"Idempotency-Key": "once"}
+    numbers = set()
+    for tenant in ("red", "blue"):
+        with live.as_(live.token(tenant)) as client:
+            numbers.add(client.post("/v1/jobs", json=job("train"), headers=headers).json()["id"])
+            client.delete("/v1/jobs/train")
+            other = client.post("/v1/jobs", json=job("train", chunks=2), headers=headers)
+            assert other.status_code == 200  # other content is another request
+            numbers.add(other.json()["id"])
+    assert len(numbers) == 4
+
+
+def test_a_resubmission_is_repeated_after_its_job_has_another_successor(
+    simple: RunningService,
+) -> None:
+    client, headers = simple.client, {"Idempotency-Key": "once"}
+    client.post("/v1/jobs", json=job("train"))
+    path = "/v1/jobs/train/resubmit"
+    first = client.post(f"{path}?cancel=true", json={"name": "again"}, headers=headers).json()
+    client.delete("/v1/jobs/again")
+    later = client.post("/v1/jobs", json=job("train", chunks=2)).json()
+    client.post("/v1/jobs", json=job("again", chunks=2))
+    for query in ("?cancel=true", ""):
+        again = client.post(f"{path}{query}", json={"name": "again"}, headers=headers)
+        assert (again.status_code, again.json()["id"]) == (200, first["id"])
+    assert client.get(f"/v1/jobs/id:{later['id']}").json()["state"] == "admitted"
+
+
+def test_the_key_of_a_request_is_kept_over_a_restart(tmp_path: Path) -> None:
+    clock, headers, numbers = ManualClock(), {"Idempotency-Key": "once"}, []
+    for _ in range(2):
+        with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=clock) as live:
+            answer = live.client.post("/v1/jobs", json=job("train"), headers=headers)
+            numbers.append(answer.json()["id"])
+            live.client.delete("/v1/jobs/train")
+            live.client.post("/v1/jobs", json=job("train"))
+    assert numbers == [1, 1]
+
+
 def test_a_number_is_a_name_before_it_is_an_id(live: RunningService) -> None:
     first = live.client.post("/v1/jobs", json=job("train")).json()
     named = live.client.post("/v1/jobs", json=job(str(first["id"]))).json()

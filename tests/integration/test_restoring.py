@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from shadowprice.service.store import Store
 from tests.integration.test_serve_command import _refused
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
+from tests.unit.uploads.test_archive import END, member
 
 pytestmark = pytest.mark.processes
 
@@ -80,6 +82,10 @@ class Place:
         for old in into.glob("shadowprice.db*"):
             old.unlink()
         shutil.copy(self.backup, into / "shadowprice.db")
+
+    @property
+    def uploads(self) -> Path:
+        return self.folder / "backup.db.uploads"
 
 
 @pytest.fixture
@@ -373,3 +379,93 @@ def test_a_viewer_that_resumes_after_a_restore_misses_no_event(place: Place) -> 
             service.kill(signal.SIGKILL)
     for mark in ("early", "lost", "after"):
         place.go(mark)
+
+
+def uploaded(service: ServiceProcess, script: str) -> str:
+    """Upload a directory with a script; return its digest."""
+    content = member("run.sh", content=script.encode()) + END
+    digest = hashlib.sha256(content).hexdigest()
+    answer = service.client.put(
+        f"/v1/uploads/{digest}",
+        content=content,
+        headers={"Content-Type": "application/x-tar"},
+    )
+    assert answer.status_code in {200, 201}, answer.text
+    return digest
+
+
+def test_a_waiting_job_starts_elsewhere_with_its_files(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = ServiceProcess(place.data, place.cluster)
+    try:
+        first = place.job("first", "first")
+        first["worker"]["cpu"] = 2
+        submitted(service, first)
+        service.wait_for_state("first", {"running"})
+        digests = [uploaded(service, f"echo {name}") for name in ("kept", "over", "damaged")]
+        for name, digest in zip(("kept", "over", "damaged"), digests, strict=True):
+            record = place.job(name, name)
+            submitted(service, record | {"run": {"command": "sh run.sh", "upload": digest}})
+        capsys.readouterr()
+        place.back_up()
+        written = json.loads(capsys.readouterr().out)
+        assert (written["uploads"]["count"], written["uploads"]["incomplete_jobs"]) == (3, [])
+        before = {file.name: file.stat().st_ino for file in place.uploads.glob("*/*")}
+        assert before.keys() == {f"{digest}.tar" for digest in digests}
+        assert place.uploads.stat().st_mode & 0o777 == 0o700
+
+        service.client.delete("/v1/jobs/over")
+        [damaged] = place.data.glob(f"uploads/*/{digests[2]}.tar")
+        damaged.write_bytes(bytes(damaged.stat().st_size))
+        [copy] = place.uploads.glob(f"*/{digests[2]}.tar")
+        copy.unlink()
+        copy.with_name("killed.part").touch()
+        place.back_up()
+        captured = capsys.readouterr()
+        written = json.loads(captured.out)
+        assert (written["uploads"]["count"], written["uploads"]["incomplete_jobs"]) == (
+            1,
+            ["damaged"],
+        )
+        assert "the submitted files of 'damaged' are missing or damaged" in captured.err
+        kept = {file.name: file.stat().st_ino for file in place.uploads.glob("*/*")}
+        assert kept == {name: before[name] for name in [f"{digests[0]}.tar"]}  # not copied again
+    finally:
+        service.kill(signal.SIGKILL)
+    for process in place.alive("first"):
+        os.kill(process, signal.SIGKILL)  # its machine is off
+    wait_until(lambda: not place.alive("first"))
+    elsewhere = place.folder / "elsewhere"
+    place.restore(elsewhere)
+    elsewhere.chmod(0o700)
+    shutil.copytree(place.uploads, elsewhere / "uploads")
+    service = ServiceProcess(elsewhere, place.cluster, "--nothing-runs")
+    try:
+        place.go("first")
+        service.wait_for_state("kept", {"finished"})
+        assert service.client.get("/v1/jobs/kept/logs").json()["text"] == "kept\n"
+        story = "/v1/jobs/damaged/events"
+        wait_until(lambda: "its files are missing" in service.client.get(story).text)
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_a_backup_replaces_no_folder_of_others(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(str(place.data))
+    store.open()
+    store.close()
+    owner = place.uploads / ("0" * 32)
+    for path in (place.uploads, place.uploads / "notes", owner / "notes", owner / "dir" / "x"):
+        shutil.rmtree(place.uploads, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+        capsys.readouterr()
+        assert main(["backup", str(place.data), str(place.backup)]) == 2
+        assert f"{place.uploads}" in capsys.readouterr().err
+        assert path.read_text() == "mine"
+        assert not place.backup.exists()
+        if path == place.uploads:
+            path.unlink()

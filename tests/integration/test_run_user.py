@@ -282,5 +282,6 @@ def test_files_of_a_job_belong_to_its_user(folder: Path) -> None:
         [work] = (folder / "users").glob("*/work")
         lines = live.client.get("/v1/jobs/files/logs").json()["text"].splitlines()
         assert lines == [USER, str(work), USER, USER, USER]
-        assert (work / "mine").exists()
-        assert {path.name for path in work.parent.glob("work*")} == {"work", "work.done"}
+        # What the job didn't change is deleted.
+        wait_until(lambda: [path.name for path in work.rglob("*")] == ["mine"])
+        assert {path.name for path in work.parent.glob("work*")} == {"work"}

@@ -451,6 +451,58 @@ def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: Running
     assert live.client.get("/v1/jobs/goes-on").json()["state"] == "finished"
 
 
+def test_files_that_are_slow_to_unpack_delay_their_own_job_only(
+    live: RunningService, tmp_path: Path
+) -> None:
+    def submit_job(name: str, command: str, upload: str | None = None, **more: Any) -> None:
+        job = {"name": name, "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
+        run = {"command": ["sh", "-c", command], "upload": upload, **more}
+        answer = live.client.post("/v1/jobs", json={**job, "run": run})
+        assert answer.status_code == 200, answer.text
+
+    def state(name: str) -> str:
+        return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
+
+    digests, uploads = [], live.service.driver.uploads
+    for name in ("again", "cancelled", "slow"):
+        content = member(f"file-{name}") + END
+        assert put(live.client, content).status_code == 201
+        digests.append(hashlib.sha256(content).hexdigest())
+    go, generation = tmp_path / "go", "$SHADOWPRICE_GENERATION"
+    wait = f"touch {tmp_path}/began; until [ -e {go} ]; do sleep 0.05; done"
+    submit_job("again", f'[ "{generation}" = 2 ] || {{ {wait}; exit 3; }}', digests[0], retries=1)
+    wait_until((tmp_path / "began").exists)
+    pipes = []
+    for name, digest in zip(("cancelled", "slow"), digests[1:], strict=True):
+        path = uploads.find(None, digest).path
+        path.rename(tmp_path / digest)
+        os.mkfifo(path)  # whose reader waits for a writer
+        os.link(path, tmp_path / name)
+        pipes.append(tmp_path / name)
+        submit_job(name, "true", digest)
+    jobs = live.service.store.folder / "executor" / "jobs"
+    try:
+        submit_job("quick", "true")
+        wait_until(lambda: state("quick") == "finished")
+        go.touch()  # its files are unpacked, so its next generation needs no thread for them
+        wait_until(lambda: state("again") == "finished")
+        assert live.client.delete("/v1/jobs/cancelled").status_code == 200
+        submit_job("next", "true")
+        wait_until(lambda: state("next") == "finished")
+        assert (state("cancelled"), state("slow")) == ("cancelled", "admitted")
+    finally:
+        for digest, pipe in zip(digests[1:], pipes, strict=True):
+            (tmp_path / digest).rename(uploads.find(None, digest).path)
+            with pipe.open("w"):
+                pass
+    wait_until(lambda: state("slow") == "finished")
+    story = live.client.get("/v1/jobs/slow/explain").json()["events"]
+    assert [one["data"]["generation"] for one in story if one["kind"] == "start-failed"] == [1]
+    names = [path.read_text() for path in jobs.glob("*/name")]
+    assert "slow" in names
+    assert "cancelled" not in names  # it was never ordered
+
+
 def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
     """While a new leader opens its executor, requests find uploads and take new ones."""
     options = ExecutorOptions(str(tmp_path / "data" / "executor"), settings={"cgroup": "off"})

@@ -71,6 +71,9 @@ def test_an_acknowledged_upload_survives_and_a_partial_one_does_not(tmp_path: Pa
     assert record["state"] == "finished", record
     assert (work / "runs").read_text() == "2"
     assert len([*(work.parent / "generations").iterdir()]) == 2
+    # What it didn't change is deleted, and only that.
+    wait_until(lambda: not list(data.glob("executor/unpacked/*")))
+    assert {path.name for path in work.iterdir()} == {"runs", "go"}
     again = service.client.post("/v1/jobs/j/resubmit", json={"name": "k"})
     assert again.status_code == 200
     wait_until(lambda: len([*data.glob("executor/jobs/*/work/runs")]) == 2)

@@ -13,7 +13,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs, UpdateServers
 from shadowprice.service.state.store_queries import job, list_events, list_jobs
-from shadowprice.service.state.submission import read_submissions
+from shadowprice.service.state.submission import read_submissions, request_hash
 from shadowprice.service.store import Store
 from tests.support.ledger_checks import check_ledger
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
@@ -285,9 +285,12 @@ class SimulatedHour:
     async def _ask(self, action: tuple[float, str, Any]) -> None:
         _, kind, what = action
         if kind.startswith("submit"):
-            found = read_submissions(what, CLUSTER, tenant=None, runs=True)
-            token = " ".join(one.name for one in found)  # a retry gets the same jobs
-            submission = SubmitJobs(found, at_once=kind == "submit", token=token)
+            # A retry gets the same jobs, because names are random.
+            found = [
+                replace(one, request=request_hash(one.tenant, one.name))
+                for one in read_submissions(what, CLUSTER, tenant=None, runs=True)
+            ]
+            submission = SubmitJobs(found, at_once=kind == "submit")
             for key, problem in await self.driver.do(submission):
                 assert problem is None, problem
                 self.answers.setdefault(key, ClientRecord(self._look(key)))

@@ -132,7 +132,7 @@ class UploadStore:
 
     def path(self, tenant: str | None, digest: str) -> Path:
         """Return the path of a tenant's upload with a digest, whether there is one or not."""
-        return self._folder / _owner(tenant) / f"{digest}{_SUFFIX}"
+        return upload_path(self._folder, tenant, digest)
 
     def find(self, tenant: str | None, digest: str) -> StoredUpload | None:
         """Return a tenant's upload with a digest; None if there is none."""
@@ -274,6 +274,16 @@ class UploadStore:
                 error = error or problem
         if error is not None:
             raise error
+
+
+def upload_path(folder: Path, tenant: str | None, digest: str) -> Path:
+    """Return the path of a tenant's upload in a folder of uploads."""
+    return folder / _owner(tenant) / f"{digest}{_SUFFIX}"
+
+
+def is_upload_name(path: Path) -> bool:
+    """Return whether a path is named like a complete upload."""
+    return bool(_OWNER.fullmatch(path.parent.name) and _COMPLETE.fullmatch(path.name))
 
 
 def _accounted(size: int) -> int:

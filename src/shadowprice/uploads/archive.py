@@ -282,7 +282,7 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
     ArchiveError
         If the archive is damaged.
     """
-    if _is_filled(directory, archive):
+    if is_unpacked(archive, directory):
         return
     with archive.open("rb") as stream:
         with _lock:
@@ -295,7 +295,7 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
             _sync_file_system(new)
             with _lock:
                 # An attempt whose caller was cancelled goes on in its thread.
-                if _is_filled(directory, archive):
+                if is_unpacked(archive, directory):
                     return
                 _remove_tree(directory)
                 new.rename(directory)
@@ -306,8 +306,28 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
             _attempts.discard(new)
 
 
+def is_unpacked(archive: Path, directory: Path) -> bool:
+    """Return whether `unpack` filled a directory with an archive."""
+    try:
+        return _marker(directory).read_text(encoding="utf-8") == archive.name and directory.is_dir()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
 def remove_unpacked(directory: Path) -> None:
     """Remove a directory that `unpack` filled, as far as possible; it counts as empty then.
+
+    Raises
+    ------
+    OSError
+        If it would still count as filled.
+    """
+    unmark(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def unmark(directory: Path) -> None:
+    """Let a directory count as empty, and remove what interrupted attempts to fill it left.
 
     Raises
     ------
@@ -318,7 +338,6 @@ def remove_unpacked(directory: Path) -> None:
     if marker.exists():
         marker.unlink()
         _sync_directory(marker.parent)
-    shutil.rmtree(directory, ignore_errors=True)
     _remove_partial(directory)
 
 
@@ -335,13 +354,6 @@ _lock: Final = threading.Lock()
 def _marker(directory: Path) -> Path:
     """Return the file that names the archive which fills a directory."""
     return directory.with_name(f"{directory.name}.done")
-
-
-def _is_filled(directory: Path, archive: Path) -> bool:
-    try:
-        return _marker(directory).read_text(encoding="utf-8") == archive.name and directory.is_dir()
-    except (FileNotFoundError, UnicodeDecodeError):
-        return False
 
 
 def _write_marker(marker: Path, text: str) -> None:

@@ -494,6 +494,36 @@ def test_attempts_are_counted_once_and_clusters_count_their_own_jobs(tmp_path: P
     assert both.jobs["lost"].null_count() == 2
 
 
+def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
+    head = "JobID|State|Submit|Start|End|Elapsed|AllocTRES\n"
+    times = "2024-03-05T06:00:00|2024-03-05T06:00:00|2024-03-05T07:00:00"
+    rows = [
+        f"1|COMPLETED|{times}|01:00:00|cpu=4,gres/gpu:a100=x",
+        f"2|COMPLETED|{times}|an hour|cpu=4,gres/gpu=2",
+        f"3|ASLEEP|{times}|01:00:00|cpu=4,gres/gpu=2",
+        f"4|COMPLETED|{times}|01:00:00|cpu=4,gres/shard=2",
+    ]
+    text = head + "\n".join(rows) + "\n"
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text, form="sacct")
+    assert [fault.message for fault in caught.value.faults] == [
+        "AllocTRES 'cpu=4,gres/gpu:a100=x' is no list of resources",
+        "Elapsed 'an hour' is not a duration",
+    ]
+    assert [fault.place.rpartition(": ")[2] for fault in caught.value.faults] == [
+        "line 2",
+        "line 3",
+    ]
+    trace = read(
+        tmp_path, text.replace("a100=x", "a100=2").replace("an hour", "1:0:0"), form="sacct"
+    )
+    assert trace.jobs["gpus"].to_list() == [2.0, 2.0, 2.0, 0.0]
+    assert notes(trace) == {
+        "state is none that is known": ("kept", 1),
+        "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job": ("kept", 1),
+    }
+
+
 def test_memory_of_old_versions_counts_by_core_or_node(tmp_path: Path) -> None:
     head = "JobID|State|Submit|Start|End|ReqMem|NCPUS|NNodes|ReqGRES\n"
     times = "COMPLETED|2024-03-05T06:00:00|2024-03-05T06:00:00|2024-03-05T07:00:00"

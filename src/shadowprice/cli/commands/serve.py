@@ -342,7 +342,8 @@ def backup(
 ) -> None:
     """Back up the data of a service, even a running one, to a file.
 
-    An earlier backup is replaced; the database of a service is never overwritten.
+    The submitted files that open jobs need are copied to the folder FILE.uploads. An earlier backup
+    is replaced; the database of a service is never overwritten.
 
     To restore, stop the service and replace shadowprice.db, -wal and -shm in the same directory by
     the file. Keep the executor's records: they list running jobs, and jobs that are unknown to the
@@ -354,6 +355,7 @@ def backup(
     """
     check_extra()
     from shadowprice.results.output_paths import check_output_file
+    from shadowprice.service.store.errors import StoreError
     from shadowprice.service.store.files import (
         FILE,
         RESTORE_HINT,
@@ -361,7 +363,7 @@ def backup(
         check_backup_target,
         is_store,
     )
-    from shadowprice.service.uploads import FOLDER as UPLOADS
+    from shadowprice.service.upload_backups import UploadBackup, check_backup_folder, copy_uploads
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
@@ -376,17 +378,39 @@ def backup(
         target
     )  # first: a file at the target may be replaced, a database's log must not
     check_output_file(target, lambda _: is_store(target))
-    backup_file(source, target)
-    record: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}
-    uploads = Path(data) / UPLOADS
-    if uploads.is_dir() and any(uploads.glob("*/*.tar")):
+    check_backup_folder(target)
+    copied: list[UploadBackup] = []
+    backup_file(
+        source, target, lambda database: copied.append(copy_uploads(database, Path(data), target))
+    )
+    [uploads] = copied
+    try:
+        uploads.remove_others(target)
+    except OSError as error:
+        raise StoreError(f"cannot remove old copies from {uploads.folder}: {error}") from error
+    record: dict[str, Any] = {
+        "file": str(target),
+        "bytes": target.stat().st_size,
+        "uploads": {
+            "folder": str(uploads.folder),
+            "count": uploads.count,
+            "bytes": uploads.size,
+            "incomplete_jobs": list(uploads.incomplete),
+        },
+    }
+    if uploads.incomplete:
+        shown = ", ".join(quote_for_display(name) for name in uploads.incomplete[:10])
+        more = f" and {len(uploads.incomplete) - 10} more" if len(uploads.incomplete) > 10 else ""
         stderr().print(
-            f"the copy doesn't contain {uploads}, the files of submitted jobs; a restore into "
-            "another directory needs them",
+            f"the submitted files of {shown}{more} are missing or damaged, so the backup lacks "
+            "them",
             soft_wrap=True,
             markup=False,
         )
     if output is Output.JSON:
         print_result(json.dumps(record))
-    else:
-        stdout().print(f"wrote {record['file']} ({record['bytes']:,} bytes)", soft_wrap=True)
+        return
+    text = f"wrote {target} ({record['bytes']:,} bytes)"
+    if uploads.count:
+        text += f" and {uploads.count:,} uploads in {uploads.folder} ({uploads.size:,} bytes)"
+    stdout().print(text, soft_wrap=True, markup=False)

@@ -43,6 +43,7 @@ from shadowprice.executors.contract.optional import (
     PollsProgress,
     ReportsHealth,
     ReportsObstacles,
+    UnpacksFiles,
 )
 from shadowprice.executors.contract.options import Election, ExecutorOptions, ignore_failure
 from shadowprice.executors.contract.orders import (
@@ -95,5 +96,6 @@ __all__ = [
     "ServerSeen",
     "StartRefused",
     "Started",
+    "UnpacksFiles",
     "ignore_failure",
 ]

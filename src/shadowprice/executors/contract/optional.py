@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from shadowprice.executors.contract.answers import Obstacle
 from shadowprice.executors.contract.executor import Executor
+from shadowprice.executors.contract.orders import GenerationSpec
 from shadowprice.executors.contract.reports import Progressed
 
 
@@ -45,6 +46,42 @@ class LimitsServers(Executor, Protocol):
 
         Only resources that the executor allocates itself are given. ``gpu`` counts GPUs of all
         kinds. The service plans no job on the rest. Return the same object until an amount changes.
+        """
+
+
+@runtime_checkable
+class UnpacksFiles(Executor, Protocol):
+    """An executor that can unpack `GenerationSpec.archive` before it gets the start command."""
+
+    async def unpack(self, spec: GenerationSpec) -> str:
+        """Fill a job's directory, so that `start` needs no time for it.
+
+        If `start` wouldn't accept the generation, nothing is done. Repeating a call, also after a
+        kill, has no other effect.
+
+        Returns
+        -------
+        str
+            Why the generation is refused; empty otherwise.
+
+        Raises
+        ------
+        ExecutorError
+            If the disk write failed.
+        """
+
+    def unpacked(self) -> Collection[str]:
+        """Return the jobs whose directories may hold unpacked files, also after a restart."""
+
+    async def release(self, job: str) -> None:
+        """Delete the unpacked files that a closed job didn't change; what it wrote stays.
+
+        A job with a generation that hasn't ended is skipped, and stays in `unpacked`.
+
+        Raises
+        ------
+        ExecutorError
+            If they can't be deleted.
         """
 
 

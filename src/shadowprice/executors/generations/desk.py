@@ -17,6 +17,7 @@ from shadowprice.executors.generations.generation import TERMINAL_PHASES, Genera
 from shadowprice.executors.generations.pieces import read_chunk
 from shadowprice.executors.generations.roster import GenerationRegistry
 from shadowprice.executors.generations.store import GenerationStore
+from shadowprice.executors.generations.unpacking import JobFiles, UnpackedJobs
 
 _UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")
 """Threads of their own for large writes, so that other calls don't wait for the default pool."""
@@ -36,6 +37,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
     """
 
     store: GenerationStore
+    files: UnpackedJobs
 
     def __init__(
         self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
@@ -53,6 +55,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
             If the directory can't be created.
         """
         self.store = GenerationStore(self._path)
+        self.files = UnpackedJobs(self._path / "unpacked")
 
     @contextlib.contextmanager
     def _with_path(self) -> Iterator[None]:
@@ -72,7 +75,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         self,
         spec: GenerationSpec,
         prepare: Callable[[GenerationT], tuple[dict[str, Any], str]],
-        unpack: Callable[[], str] = lambda: "",
+        files: JobFiles,
     ) -> tuple[Receipt, GenerationT | None, str]:
         """Accept a start command; the caller holds the job's lock.
 
@@ -80,9 +83,8 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         ----------
         prepare : callable
             Returns an entry's plan, and a reason if the generation is refused.
-        unpack : callable
-            Fills the job's directory, in a thread, before ``prepare``; returns a reason if the
-            generation is refused.
+        files : JobFiles
+            Are unpacked before ``prepare``.
 
         Returns
         -------
@@ -100,14 +102,11 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         """
         key = spec.job, spec.generation
         with self._with_path():
-            receipt = await asyncio.to_thread(self.store.weigh, spec)
+            receipt, refusal = await self._weigh_and_unpack(spec, files)
             if receipt is not Receipt.ACCEPTED:
                 return receipt, None, ""
             entry = self._make(*key, self.store.generation(*key))
             entry.placement = spec.placement
-            refusal = ""
-            if spec.archive:
-                refusal = await asyncio.get_running_loop().run_in_executor(_UNPACKING, unpack)
             # No `await` from here to the entry: the devices of its plan are allocated by it.
             plan, refusal = prepare(entry) if not refusal else ({}, refusal)
             entry.take_plan(plan)
@@ -118,6 +117,24 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
                 del self.entries[key]
                 raise
         return receipt, entry, refusal
+
+    async def unpack(self, spec: GenerationSpec, files: JobFiles) -> str:
+        """Unpack a job's files before its start; see `UnpacksFiles`. The caller holds its lock."""
+        with self._with_path():
+            _, refusal = await self._weigh_and_unpack(spec, files)
+        return refusal
+
+    async def _weigh_and_unpack(self, spec: GenerationSpec, files: JobFiles) -> tuple[Receipt, str]:
+        """Unpack a job's files if a start would be accepted; return a reason if that fails."""
+        receipt = await asyncio.to_thread(self.store.weigh, spec)
+        if receipt is not Receipt.ACCEPTED or not spec.archive:
+            return receipt, ""
+        # Not in the threads that unpack, because others may occupy them.
+        if await asyncio.to_thread(files.are_unpacked, spec.archive):
+            return receipt, ""
+        await asyncio.to_thread(self.files.add, spec.job, spec.archive, files.directory)
+        loop = asyncio.get_running_loop()
+        return receipt, await loop.run_in_executor(_UNPACKING, files.fill)
 
     def _accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
         make_private(self.store.job(spec.job))
@@ -184,9 +201,20 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         """
         with self._with_path():
             finished = await asyncio.to_thread(self.store.discard, job)
+            if finished:
+                await asyncio.to_thread(self.files.remove, job)
         if finished:
             self.drop(job)
         return finished
+
+    async def release(self, job: str) -> None:
+        """Delete the files that a closed job didn't change; see `UnpacksFiles.release`."""
+        async with self.one_at_a_time(job):
+            if any(entry.job == job for entry in self.live):
+                return
+            with self._with_path():
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(_UNPACKING, self.files.clean, job)
 
     def has_logs(self, job: str, number: int) -> bool:
         """Return whether this machine has logs of a generation."""

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +45,7 @@ from shadowprice.executors.generations.generation import (
 )
 from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.placing import PlacementError, validate_spec
-from shadowprice.executors.generations.unpacking import unpack_files
+from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
 from shadowprice.executors.local import planning
 from shadowprice.executors.local.machine import MachineAllocator
 from shadowprice.executors.local.observing import observe_jobs
@@ -200,7 +200,7 @@ class LocalExecutor:
         """Start a generation; see `Executor.start`."""
         async with self._desk.one_at_a_time(spec.job):
             receipt, entry, refusal = await self._desk.start(
-                spec, partial(self._prepare, spec), partial(self._unpack, spec)
+                spec, partial(self._prepare, spec), self._files(spec)
             )
             if entry is not None:
                 if not refusal:
@@ -208,21 +208,44 @@ class LocalExecutor:
                 await self._look(entry)
             return receipt
 
-    def _unpack(self, spec: GenerationSpec) -> str:
+    async def unpack(self, spec: GenerationSpec) -> str:
+        """Unpack a job's files before its start; see `UnpacksFiles`."""
+        async with self._desk.one_at_a_time(spec.job):
+            return await self._desk.unpack(spec, self._files(spec))
+
+    def unpacked(self) -> Collection[str]:
+        """Return the jobs with unpacked files; see `UnpacksFiles`."""
+        return self._desk.files.jobs()
+
+    async def release(self, job: str) -> None:
+        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
+        await self._desk.release(job)
+
+    def _files(self, spec: GenerationSpec) -> JobFiles:
+        own = self._own(spec)
+        return JobFiles(own / "work", partial(self._unpack, spec, own))
+
+    def _own(self, spec: GenerationSpec) -> Path:
+        """Return the job's directory, which belongs to its user."""
+        if spec.program.user:
+            return self._users.job(key_digest(spec.job))
+        return self._desk.store.job(spec.job)
+
+    def _unpack(self, spec: GenerationSpec, own: Path) -> str:
         """Fill the job's directory; return a reason if that fails."""
+        owner = None
         try:
             if spec.program.user:
                 user = user_credentials(spec.program.user)
                 self._users.make(key_digest(spec.job), user)
-                own, owner = self._users.job(key_digest(spec.job)), (user["uid"], user["gid"])
-                return unpack_files(spec.archive, own / "work", owner)
-            own = self._desk.store.job(spec.job)
-            make_private(own)
+                owner = user["uid"], user["gid"]
+            else:
+                make_private(own)
         except PlacementError as error:
             return str(error)
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
-        return unpack_files(spec.archive, own / "work")
+        return unpack_files(spec.archive, own / "work", owner)
 
     def _prepare(
         self, spec: GenerationSpec, entry: TrackedGeneration
@@ -238,9 +261,8 @@ class LocalExecutor:
         cgroup = None
         if self._cgroup is not None:
             cgroup = self._cgroup / f"{key_digest(spec.job)}-{spec.generation}"
-        own, progress = self._desk.store.job(spec.job), entry.generation.progress
+        own, progress = self._own(spec), entry.generation.progress
         if user is not None:
-            own = self._users.job(key_digest(spec.job))
             progress = own / "progress" / f"{spec.generation}.json"
         plan = planning.build_launch_plan(
             spec,

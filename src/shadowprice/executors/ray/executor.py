@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +37,7 @@ from shadowprice.executors.generations.disk import FileLock, create_file, make_p
 from shadowprice.executors.generations.generation import RUNNING
 from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.pieces import MAX_CHUNK_BYTES
-from shadowprice.executors.generations.unpacking import unpack_files
+from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
 from shadowprice.executors.ray.bundle import digest, source_files
 from shadowprice.executors.ray.driving import RayGenerationController
 from shadowprice.executors.ray.entry import RayGeneration
@@ -264,13 +264,29 @@ class RayExecutor:
             receipt, entry, refusal = await self._desk.start(
                 spec,
                 lambda _: build_launch_plan(spec, self.nodes, self._desk.deals),
-                partial(self._unpack, spec),
+                self._files(spec),
             )
             if entry is not None:
                 await self.look(entry)
                 if not refusal and not entry.over:
                     self._drive(entry)
             return receipt
+
+    async def unpack(self, spec: GenerationSpec) -> str:
+        """Unpack a job's files before its start; see `UnpacksFiles`."""
+        async with self._desk.one_at_a_time(spec.job):
+            return await self._desk.unpack(spec, self._files(spec))
+
+    def unpacked(self) -> Collection[str]:
+        """Return the jobs with unpacked files; see `UnpacksFiles`."""
+        return self._desk.files.jobs()
+
+    async def release(self, job: str) -> None:
+        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
+        await self._desk.release(job)
+
+    def _files(self, spec: GenerationSpec) -> JobFiles:
+        return JobFiles(self.folder(spec.job) / "work", partial(self._unpack, spec))
 
     def _unpack(self, spec: GenerationSpec) -> str:
         """Fill the job's directory, which all nodes see; return a reason if that fails."""

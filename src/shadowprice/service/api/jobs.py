@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response, Security
@@ -50,7 +51,7 @@ from shadowprice.service.api.requests import (
     read_json_body,
     service_of,
 )
-from shadowprice.service.auth import Caller, hash_token
+from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
@@ -71,7 +72,12 @@ from shadowprice.service.state.operations import (
     SubmitJobs,
     without_known_jobs,
 )
-from shadowprice.service.state.submission import REVISABLE_KEYS, Submission, read_submissions
+from shadowprice.service.state.submission import (
+    REVISABLE_KEYS,
+    Submission,
+    read_submissions,
+    request_hash,
+)
 from shadowprice.service.usage import added_memory, memory_of
 
 log = logging.getLogger("shadowprice.service")
@@ -147,7 +153,7 @@ async def submit(
     One job is decided at once (200). Several are accepted as `pending`, all or none, and decided as
     fast as the policy can (202); `wait` waits for the decisions. Submitting the name and content of
     an open or finished job again returns that job. With an `Idempotency-Key`, repeating the request
-    also returns jobs that ended otherwise.
+    returns its jobs however they ended, and whichever jobs got their names since.
     """
     several = isinstance(body, dict) and "jobs" in body and "name" not in body
     if several and body.keys() != {"jobs"}:
@@ -174,13 +180,16 @@ async def submit(
     submissions = await asyncio.to_thread(read) if len(records) > 4 else read()
     if service.runner is not None:
         _check_users(service, submissions, single=not several)
-    token = None if idempotency_key is None else hash_token(idempotency_key)
+    submissions = [
+        replace(item, request=request_hash(caller.scope, idempotency_key, item.content))
+        for item in submissions
+    ]
     if service.runner is not None:
-        await _check_uploads(service, submissions, token, single=not several)
-    new = await _new_submissions(service, caller.scope, submissions, token)
+        await _check_uploads(service, submissions, single=not several)
+    new = await _new_submissions(service, caller.scope, submissions)
     memory = sum(memory_of(submission.record) for submission in new)
     with service.reserve(caller.scope, len(new), memory):
-        results = await driver.do(SubmitJobs(submissions, at_once=not several, token=token))
+        results = await driver.do(SubmitJobs(submissions, at_once=not several))
     if wait:
         await _wait_for_decisions(
             driver,
@@ -206,7 +215,7 @@ async def submit(
 
 
 async def _new_submissions(
-    service: Service, tenant: str | None, submissions: list[Submission], token: str | None
+    service: Service, tenant: str | None, submissions: list[Submission]
 ) -> list[Submission]:
     """Return the submissions that add an open job, for the limits of a tenant.
 
@@ -219,7 +228,7 @@ async def _new_submissions(
         with service.reserve(tenant, len(new), sum(memory_of(item.record) for item in new)):
             return new
     except ProblemError:
-        return await service.read(lambda connection: without_known_jobs(connection, new, token))
+        return await service.read(lambda connection: without_known_jobs(connection, new))
 
 
 def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -238,9 +247,7 @@ def _check_users(service: Service, submissions: list[Submission], *, single: boo
         raise InputError([fault for fault in faults if fault is not None][:50])
 
 
-async def _check_uploads(
-    service: Service, submissions: list[Submission], token: str | None, *, single: bool
-) -> None:
+async def _check_uploads(service: Service, submissions: list[Submission], *, single: bool) -> None:
     """Record the use of uploads; refuse new jobs that name an unknown one.
 
     Raises
@@ -263,7 +270,7 @@ async def _check_uploads(
         return
     missing = [item for item in submissions if item.qualified_name in faults]
     # A repeated submission needs no upload.
-    new = await service.read(lambda connection: without_known_jobs(connection, missing, token))
+    new = await service.read(lambda connection: without_known_jobs(connection, missing))
     if new:
         raise InputError([faults[item.qualified_name] for item in new][:50])
 
@@ -278,6 +285,16 @@ async def _wait_for_decisions(
         if not any(key in jobs and jobs[key].state is State.PENDING for key in keys):
             return
         await asyncio.sleep(DECISION_POLL_SECONDS)
+
+
+async def _job_of_request(service: Service, request: str | None) -> JobView | None:
+    """Return the job of an earlier request that is repeated; None if there was none."""
+    if request is None:
+        return None
+    rows = await service.read(
+        lambda connection: list(store_queries.jobs_of_requests(connection, [request]))
+    )
+    return await find_view(service, rows[0].key) if rows else None
 
 
 async def get_view(service: Service, key: str) -> JobView:
@@ -399,8 +416,12 @@ async def resubmit(
     """Submit a closed job again under a new name, from its beginning.
 
     With `cancel`, an open job is cancelled when the new one is submitted, or not at all. The same
-    call again returns the same job.
+    call again returns the same job; with an `Idempotency-Key` also if `name` means another job now.
     """
+    request = request_hash(caller.scope, idempotency_key, "resubmit", name, body.name)
+    known = await _job_of_request(service, request)
+    if known is not None:
+        return known.to_resource()
     view = await find_job(service, caller, name)
     if body.name == view.name:
         message = f"{quote_for_display(body.name)} is the name of the job itself"
@@ -432,10 +453,10 @@ async def resubmit(
         if upload is not None and not service.uploads.use(view.tenant, upload, driver.clock.now()):
             detail = f"the files of job {view.name!r} were deleted; submit it from its directory"
             raise ProblemError("conflict", detail)
-    token = None if idempotency_key is None else hash_token(idempotency_key)
-    new = await _new_submissions(service, caller.scope, submissions, token)
+    submissions = [replace(item, request=request) for item in submissions]
+    new = await _new_submissions(service, caller.scope, submissions)
     with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):
-        key = await driver.do(ResubmitJob(view.key, submissions[0], token))
+        key = await driver.do(ResubmitJob(view.key, submissions[0]))
     return (await get_view(service, key)).to_resource()
 
 

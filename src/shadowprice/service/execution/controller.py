@@ -40,6 +40,7 @@ from shadowprice.executors.contract import (
 from shadowprice.service.auth import command_identity, progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
+from shadowprice.service.execution.file_unpacking import FileUnpacker
 from shadowprice.service.execution.modes import user_diagnostic
 from shadowprice.service.execution.pending_reports import PendingReport, PendingReports
 from shadowprice.service.execution.reconciler import (
@@ -113,6 +114,7 @@ class ExecutionController:
         discovers = executor.capabilities.discovers_servers
         self._servers = ServerDiscovery(driver, stated, discovers=discovers)
         self._outbox = Reconciler()
+        self._unpacker = FileUnpacker(executor, self._order_again)
         self.inbox = PendingReports()
         self._unreported: list[GenerationStatus] = []
         self._reported_obstacles: set[tuple[str, int]] = set()
@@ -215,7 +217,7 @@ class ExecutionController:
 
     async def close(self) -> None:
         """Stop the tasks and close the executor; running generations continue."""
-        await run_all(self._background.end, self.executor.close)
+        await run_all(self._background.end, self._unpacker.close, self.executor.close)
 
     def _published(self, outcome: CommitResult) -> None:
         for name, view in outcome.views.items():
@@ -417,6 +419,11 @@ class ExecutionController:
         if completed:
             await self._driver.do(AcknowledgeCommands(completed))
         await self._report_obstacles()
+        self._unpacker.release(self._is_over)
+
+    def _is_over(self, job: str) -> bool:
+        """Return whether a job is closed, and the ends of its generations are recorded."""
+        return job not in self._driver.published.jobs and not self.holds(job)
 
     async def order(self) -> None:
         """Send the commands that make the actual state match the desired state."""
@@ -424,6 +431,7 @@ class ExecutionController:
             published = self._driver.published
             now = self._driver.clock.now()
             actions = self._outbox.actions(published.running, published.unacknowledged, now)
+            actions = [item for item in actions if not self._is_unpacking(item)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
@@ -431,7 +439,14 @@ class ExecutionController:
             command_times = await self._driver.ordered(
                 [(item.job, item.generation) for item in starts]
             )
+            self._unpacker.retain(published.running)
             await _each(partial(self._act, command_times), actions)
+
+    def _order_again(self) -> None:
+        self._due.set()
+
+    def _is_unpacking(self, action: StartAction | StopAction) -> bool:
+        return isinstance(action, StartAction) and self._unpacker.is_busy(action.order.job)
 
     async def _act(
         self, ordered: Mapping[tuple[str, int], int], action: StartAction | StopAction
@@ -445,6 +460,12 @@ class ExecutionController:
             spec = self._spec(command, ordered[command.job, command.generation])
         except InputError as error:
             self._refuse(command, str(error))
+            return
+        refusal = self._unpacker.result(spec)
+        if refusal is None:
+            return  # ordered when the files are there
+        if refusal:
+            self._refuse(command, refusal)
             return
         self._outbox.accepted(command.job, command.generation)
         receipt = await self.executor.start(spec)

@@ -78,24 +78,92 @@ MAX_SUBMISSIONS_PER_EVENT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
+class KnownJobs:
+    """The stored jobs that submissions may mean: the newest of each name, and by request."""
+
+    newest: dict[str, StoredJob]
+    of_requests: dict[str, StoredJob]
+
+    @classmethod
+    def of_batch(cls, batch: Batch, submissions: Sequence[Submission]) -> KnownJobs:
+        """Return the jobs in a batch, also those it adds."""
+        return cls(batch.newest(_names(submissions)), batch.of_requests(_requests(submissions)))
+
+    @classmethod
+    def stored(cls, connection: Connection, submissions: Sequence[Submission]) -> KnownJobs:
+        """Return the jobs in the store."""
+        newest = store_queries.newest_jobs(connection, _names(submissions))
+        of_requests = store_queries.jobs_of_requests(connection, _requests(submissions))
+        return cls(
+            {row.qualified_name: _stored_job(row) for row in newest},
+            {row.request: _stored_job(row) for row in of_requests},
+        )
+
+    def add(self, submission: Submission, view: JobView) -> None:
+        """Add a new job."""
+        job = StoredJob(view, submission.content, submission.request)
+        self.newest[submission.qualified_name] = job
+        if submission.request is not None:
+            self.of_requests[submission.request] = job
+
+    def retried(self, submission: Submission) -> StoredJob | None:
+        """Return the job of an earlier request that a submission repeats."""
+        return None if submission.request is None else self.of_requests.get(submission.request)
+
+    def find(self, submission: Submission) -> tuple[str, ProblemError | None] | None:
+        """Return the key of the job that a submission means; None if it is a new job.
+
+        A retry means the job of the first request. The name of a closed job is free, but finished
+        work isn't repeated. The second element is the problem if an open job with the name has
+        other content.
+        """
+        retried = self.retried(submission)
+        if retried is not None:
+            return retried.view.key, None
+        newest = self.newest.get(submission.qualified_name)
+        if newest is None:
+            return None
+        view, is_equal = newest.view, newest.content == submission.content
+        if view.state.open:
+            return view.key, None if is_equal else _name_conflict(submission)
+        return (view.key, None) if is_equal and view.state is State.FINISHED else None
+
+
+def _names(submissions: Sequence[Submission]) -> list[str]:
+    return [submission.qualified_name for submission in submissions]
+
+
+def _requests(submissions: Sequence[Submission]) -> list[str]:
+    return [item.request for item in submissions if item.request is not None]
+
+
+def _stored_job(row: Any) -> StoredJob:
+    return StoredJob(JobView.from_json(row.view), row.content, row.request)
+
+
+def _name_conflict(submission: Submission) -> ProblemError:
+    return ProblemError(
+        "name-conflict",
+        f"job {submission.name!r} was submitted with other content; revise it, or use another name",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SubmitJobs:
     """Submit jobs: decide them in this batch if ``at_once``, else add them to the backlog.
 
-    A repeated request has the ``token`` of the first one, and gets the same jobs.
+    Submissions that mean stored jobs (`KnownJobs.find`) get those jobs.
     """
 
     submissions: Sequence[Submission]
     at_once: bool
-    token: str | None = None
 
     def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
         """Return the key of each job, with its problem if it can't be accepted."""
         truth = batch.truth
         if len(truth.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
             raise ProblemError("overloaded", f"{len(truth.backlog)} jobs wait to be decided on")
-        answers, fresh = self._take_in(
-            batch, batch.newest([item.qualified_name for item in self.submissions])
-        )
+        answers, fresh = self._take_in(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
             _arrive_fresh(batch, fresh)
         else:
@@ -103,63 +171,40 @@ class SubmitJobs:
         return answers
 
     def _take_in(
-        self, batch: Batch, known: dict[str, StoredJob]
+        self, batch: Batch, known: KnownJobs
     ) -> tuple[list[tuple[str, ProblemError | None]], dict[str, Submission]]:
         """Record the new jobs; return the response, and the new submissions by key.
 
-        ``known`` holds the newest stored jobs (`Batch.newest`). New jobs are added to it.
+        New jobs are added to ``known``.
         """
         truth = batch.truth
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: dict[str, Submission] = {}
         for submission in self.submissions:
-            problem, qualified = None, submission.qualified_name
-            current = known.get(qualified)
-            if current is not None and self.keeps_name(submission, current):
-                key = current.view.key
-                problem = _name_conflict(submission, current.content)
-            else:
+            answer = known.find(submission)
+            if answer is None:
                 now, number = batch.now, truth.next_job
-                key = submission.key(number, is_repeated=current is not None)
+                is_repeated = submission.qualified_name in known.newest
+                key = submission.key(number, is_repeated=is_repeated)
                 view = JobView(
                     number, key, submission.name, submission.tenant, State.PENDING, now, now,
                     family=submission.spec.family,
                 )  # fmt: skip
                 truth.next_job += 1
-                batch.add(view, submission.record, submission.content, self.token)
-                known[qualified] = StoredJob(view, submission.content, self.token)
+                batch.add(view, submission.record, submission.content, submission.request)
+                known.add(submission, view)
                 fresh[key] = submission
-            answers.append((key, problem))
+                answer = key, None
+            answers.append(answer)
         return answers, fresh
-
-    def keeps_name(self, submission: Submission, current: StoredJob) -> bool:
-        """Return whether a submission means the newest job of its name, not a new one.
-
-        The name of a closed job is free. Work that finished isn't repeated, though, and a retry of
-        the request that submitted the job gets the same job.
-        """
-        if current.view.state.open or submission.content != current.content:
-            return current.view.state.open
-        is_retry = self.token is not None and self.token == current.token
-        return is_retry or current.view.state is State.FINISHED
 
 
 def without_known_jobs(
-    connection: Connection, submissions: Sequence[Submission], token: str | None
+    connection: Connection, submissions: Sequence[Submission]
 ) -> list[Submission]:
-    """Return the submissions of a request that would add a job to those stored now."""
-    submit = SubmitJobs(submissions, at_once=True, token=token)
-    names = [submission.qualified_name for submission in submissions]
-    newest = {
-        row.qualified_name: StoredJob(JobView.from_json(row.view), row.content, row.token)
-        for row in store_queries.newest_jobs(connection, names)
-    }
-    return [
-        submission
-        for submission in submissions
-        if submission.qualified_name not in newest
-        or not submit.keeps_name(submission, newest[submission.qualified_name])
-    ]
+    """Return the submissions that would add a job to those stored now."""
+    known = KnownJobs.stored(connection, submissions)
+    return [submission for submission in submissions if known.find(submission) is None]
 
 
 def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
@@ -182,7 +227,7 @@ def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any
     """
     responses: list[Any] = []
     fresh: dict[str, Submission] = {}
-    known = batch.newest([item.qualified_name for submit in submits for item in submit.submissions])
+    known = KnownJobs.of_batch(batch, [item for submit in submits for item in submit.submissions])
     for item in submits:
         response, new = item._take_in(batch, known)
         responses.append(response)
@@ -193,15 +238,6 @@ def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any
 
 def _arrive_fresh(batch: Batch, fresh: Mapping[str, Submission]) -> None:
     _arrive(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
-
-
-def _name_conflict(one: Submission, content: str) -> ProblemError | None:
-    if content != one.content:
-        return ProblemError(
-            "name-conflict",
-            f"job {one.name!r} was submitted with other content; revise it, or use another name",
-        )
-    return None
 
 
 def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
@@ -348,17 +384,13 @@ class ResubmitJob:
 
     key: str
     submission: Submission
-    token: str | None = None
 
     def perform(self, batch: Batch) -> str:
         """Return the key of the new job."""
-        submit = SubmitJobs([self.submission], at_once=True, token=self.token)
-        qualified = self.submission.qualified_name
-        current = batch.newest([qualified]).get(qualified)
-        is_new = current is None or not submit.keeps_name(self.submission, current)
+        is_new = KnownJobs.of_batch(batch, [self.submission]).find(self.submission) is None
         if is_new and batch.view(self.key).state.open:
             CancelJob(self.key).perform(batch)  # first, because the new job may need its servers
-        [(key, problem)] = submit.perform(batch)
+        [(key, problem)] = SubmitJobs([self.submission], at_once=True).perform(batch)
         if problem is not None:
             raise problem
         return key

@@ -34,7 +34,7 @@ _JOB_COLUMNS: Final = (
     tables.jobs.c.qualified_name,
     tables.jobs.c.view,
     tables.jobs.c.content,
-    tables.jobs.c.token,
+    tables.jobs.c.request,
 )
 
 _JOB_BY_KEY: Final = PreparedStatement(
@@ -48,6 +48,10 @@ _NEWEST_OF_NAME: Final = PreparedStatement(
         .where(tables.jobs.c.qualified_name == bindparam("named"))
         .scalar_subquery()
     )
+)
+
+_OF_REQUEST: Final = PreparedStatement(
+    select(*_JOB_COLUMNS).where(tables.jobs.c.request == bindparam("wanted"))
 )
 
 CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
@@ -77,6 +81,16 @@ def newest_jobs(connection: Connection, qualified_names: Sequence[str]) -> Itera
             .group_by(table.c.qualified_name)
         )
         yield from connection.execute(select(*_JOB_COLUMNS).where(table.c.id.in_(newest)))
+
+
+def jobs_of_requests(connection: Connection, requests: Sequence[str]) -> Iterable[Any]:
+    """Yield a row like `jobs_by_key` for the job of each request, open or closed."""
+    if len(requests) == 1:
+        yield from _OF_REQUEST.rows(connection, {"wanted": requests[0]})
+        return
+    for start in range(0, len(requests), MAX_NAMES_PER_QUERY):
+        chunk = requests[start : start + MAX_NAMES_PER_QUERY]
+        yield from connection.execute(select(*_JOB_COLUMNS).where(tables.jobs.c.request.in_(chunk)))
 
 
 def job(connection: Connection, key: str) -> tuple[JobView, dict[str, Any]] | None:

@@ -51,7 +51,8 @@ class Submission:
 
     ``record`` is the requested job with its tenant and its family's speed curve filled in, and
     ``spec`` is the validated record. ``content`` is the hash before the curve was added. Jobs with
-    an equal name and content are the same submission while the job is open.
+    an equal name and content are the same submission while the job is open. ``request`` identifies
+    the request for a job (`request_hash`): a retry has the same.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Submission:
     record: Mapping[str, Any]
     spec: JobSpec
     content: str
+    request: str | None = None
 
     @property
     def qualified_name(self) -> str:
@@ -199,6 +201,21 @@ def path_segment_diagnostics(name: str, place: str) -> list[Fault]:
     except InputError as error:
         return [Fault(place, *_rest(fault)) for fault in error.faults]
     return []
+
+
+def request_hash(scope: str | None, idempotency_key: str | None, *parts: str) -> str | None:
+    """Return the hash of a request for one job; None without an idempotency key.
+
+    Parameters
+    ----------
+    scope : str or None
+        Tenant of the request's token: each tenant has keys of its own.
+    parts : str
+        What the request asks for. Requests with one key that ask for other things differ.
+    """
+    if idempotency_key is None:
+        return None
+    return hashlib.sha256(json.dumps([scope, idempotency_key, *parts]).encode()).hexdigest()
 
 
 def content_hash(record: Mapping[str, Any]) -> str:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class StoredJob(NamedTuple):
-    """A job, with the hash of its submission's content and the token of the request."""
+    """A job, with the hashes of its submission's content and of the request."""
 
     view: JobView
     content: str
-    token: str | None
+    request: str | None
 
 
 class Transaction:
@@ -116,9 +116,9 @@ class Transaction:
     # ---------------------------------------------------------------- recording
 
     def add(
-        self, view: JobView, spec: Mapping[str, Any], content: str, token: str | None = None
+        self, view: JobView, spec: Mapping[str, Any], content: str, request: str | None = None
     ) -> None:
-        """Record a submitted job, with the hash of its submission and the request's token."""
+        """Record a submitted job, with the hashes of its submission's content and the request."""
         self._see(view)
         self._specify(view.key, spec)
         row = {
@@ -130,7 +130,7 @@ class Transaction:
             "submitted": view.submitted,
             "spec": json.dumps(spec, ensure_ascii=False, separators=(",", ":")),
             "content": content,
-            "token": token,
+            "request": request,
         }
         self.undo.put(self._new, view.key, row)
         self.emit("submitted", view.key)
@@ -285,16 +285,28 @@ class Transaction:
                     jobs[row["qualified_name"]] = self._added(key)
         return jobs
 
+    def of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
+        """Return the job of each request, open or closed; those this batch adds are included."""
+        if not requests:
+            return {}
+        rows = store_queries.jobs_of_requests(self.connection, requests)
+        jobs = {row.request: self._current(row) for row in rows}
+        wanted = set(requests)
+        for key, row in self._new.items():
+            if row["request"] in wanted:
+                jobs[row["request"]] = self._added(key)
+        return jobs
+
     def _added(self, key: str) -> StoredJob:
         row = self._new[key]
         content = self._contents.get(key, row["content"])
-        return StoredJob(self.views[key], content, row["token"])
+        return StoredJob(self.views[key], content, row["request"])
 
     def _current(self, row: Any) -> StoredJob:
         view = self.truth.views.get(row.key)
         if view is None:
             view = self.views.get(row.key) or JobView.from_json(row.view)
-        return StoredJob(view, self._contents.get(row.key, row.content), row.token)
+        return StoredJob(view, self._contents.get(row.key, row.content), row.request)
 
     def view(self, key: str) -> JobView:
         """Return a job's view, open or closed.

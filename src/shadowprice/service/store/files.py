@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +25,12 @@ PARTS: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite creates beside a database."""
 
 
-def backup_file(source: Path, target: Path) -> None:
+def backup_file(
+    source: Path, target: Path, prepare: Callable[[Path], None] = lambda _: None
+) -> None:
     """Copy a SQLite file while it is in use; the target appears once it is complete.
+
+    ``prepare`` gets the complete copy before it replaces an earlier one.
 
     Raises
     ------
@@ -58,6 +63,7 @@ def backup_file(source: Path, target: Path) -> None:
                 copy.close()
         finally:
             reader.close()
+        prepare(partial)
         partial.replace(target)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot copy {source} to {target}: {error}") from error

@@ -70,7 +70,7 @@ jobs = Table(
     Column("spec", Text, nullable=False),
     Column("content", String(64), nullable=False),
     Column("view", Text, nullable=False),
-    Column("token", String(64)),
+    Column("request", String(64)),
 )
 Index("jobs_by_state", jobs.c.state, jobs.c.id)
 Index("jobs_by_qualified_name", jobs.c.qualified_name, jobs.c.id)
@@ -79,6 +79,7 @@ Index("jobs_by_tenant", jobs.c.tenant, jobs.c.id)
 Index("jobs_by_tenant_and_state", jobs.c.tenant, jobs.c.state, jobs.c.id)
 Index("jobs_open", jobs.c.open, jobs.c.id)
 Index("jobs_closed", jobs.c.closed)
+Index("jobs_by_request", jobs.c.request)
 
 commands = Table(
     "commands",

@@ -262,6 +262,9 @@ def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
         read = pl.col(column.name)
         table.check(read.is_not_null() | pl.col(name).is_null(), name, "is not a time", hint)
         earlier = table.frame.select(pl.coalesce(column.name, "_submit")).to_series()
+    unreadable = [text for text in set(table.frame["Elapsed"]) if text and not _is_span(text)]
+    readable = pl.col("Elapsed").is_null() | ~pl.col("Elapsed").is_in(unreadable)
+    table.check(readable, "Elapsed", "is not a duration", "sacct writes 1-02:03:04")
     frame = table.frame
     elapsed = each(frame["Elapsed"], seconds_of, pl.Float64())
     raw = each(frame["ElapsedRaw"], seconds_of, pl.Float64())
@@ -274,6 +277,8 @@ def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
             _duration=pl.coalesce("r", "e"), _time_limit=pl.coalesce("m", "l"), _status="s"
         )
     )
+    unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
+    table.count_repairs(unknown, "state is none that is known", "kept")
     ended = pl.col("_end").is_not_null()
     # The elapsed time of a job that runs isn't its run time.
     table.frame = table.frame.with_columns(
@@ -284,11 +289,15 @@ def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
 
 def _read_resources(table: CheckedTable) -> None:
     """Add GPUs with their types, cores and memory in all; allocated, else requested."""
+    names = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+    for name in names:
+        texts = table.frame[name].drop_nulls().unique()
+        unreadable = [text for text in texts if tres_of(text) is None]
+        is_readable = ~pl.col(name).is_in(unreadable) | pl.col(name).is_null()
+        hint = "sacct writes cpu=4,mem=16G,gres/gpu:a100=2"
+        table.check(is_readable, name, "is no list of resources", hint)
     frame = table.frame
-    read = {
-        name: [_tres(text) for text in frame[name]]
-        for name in ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
-    }
+    read = {name: [_tres(text) for text in frame[name]] for name in names}
     nodes = each(frame["NNodes"], _whole, pl.Int64()).fill_null(1)
     rows = list(zip(*read.values(), strict=True))
     # GRES are counted by node, TRES in all.
@@ -324,6 +333,13 @@ def _read_resources(table: CheckedTable) -> None:
             memory,
         ).alias("_memory"),
     )
+    shares = pl.any_horizontal(pl.col(names).str.contains(r"(?:^|,)gres/shard\b"))
+    message = "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job"
+    table.count_repairs(shares & (pl.col("_gpus") == 0), message, "kept")
+
+
+def _is_span(text: str) -> bool:
+    return seconds_of(text) is not None
 
 
 def _tres(text: str | None) -> Tres:

@@ -1,0 +1,174 @@
+"""Backups of uploads: the files that the open jobs of a backup need, beside the backup.
+
+    FILE                              a backup of a database
+    FILE.uploads/TENANT/DIGEST.tar    as in the folder ``uploads`` of a data directory
+
+Uploads never change, so a later backup copies only new ones. They are on disk before the database
+that needs them gets its name, and removed after none needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.executors.generations.disk import make_private, sync_directory
+from shadowprice.service.uploads import FOLDER, is_upload_name, upload_path
+
+PARTIAL_SUFFIX: Final = ".part"
+_COPY_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class UploadBackup:
+    """The uploads that a backup needs.
+
+    Attributes
+    ----------
+    folder : Path
+        Where their copies are.
+    count, size : int
+        Number and bytes of the copies.
+    incomplete : tuple of str
+        Names of open jobs whose uploads are missing or damaged.
+    """
+
+    folder: Path
+    count: int = 0
+    size: int = 0
+    incomplete: tuple[str, ...] = ()
+
+    def remove_others(self, database: Path) -> None:
+        """Remove the copies that the jobs of a database don't need.
+
+        Raises
+        ------
+        OSError
+            If one can't be removed.
+        """
+        if not self.folder.is_dir():
+            return
+        needed = {upload_path(self.folder, *upload) for upload in _needed(database)}
+        for folder in list(self.folder.iterdir()):
+            for file in list(folder.iterdir()):
+                if file not in needed:
+                    file.unlink()
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+def backup_folder(target: Path) -> Path:
+    """Return the folder for the uploads of a backup."""
+    return target.with_name(f"{target.name}.{FOLDER}")
+
+
+def check_backup_folder(target: Path) -> None:
+    """Refuse a folder of a backup that holds anything else than copies of uploads.
+
+    Raises
+    ------
+    InputError
+        If it does, is no directory, or can't be read.
+    """
+    folder = backup_folder(target)
+    hint = "choose a new name for the backup"
+    try:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise InputError(Fault(str(folder), "expected a directory with uploads", hint))
+        for path in folder.glob("*/*"):
+            if not is_upload_name(path) and path.suffix != PARTIAL_SUFFIX:
+                raise InputError(Fault(str(path), "no upload, beside copies of uploads", hint))
+        for path in folder.glob("*"):
+            if not path.is_dir() or path.is_symlink():
+                raise InputError(Fault(str(path), "no upload, beside copies of uploads", hint))
+    except OSError as error:
+        raise InputError(Fault(str(folder), f"cannot be read: {error.strerror}")) from error
+
+
+def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
+    """Copy the uploads that the open jobs of a database need.
+
+    Parameters
+    ----------
+    database : Path
+        A copy of a service's database.
+    source : Path
+        Data directory of the service.
+    target : Path
+        The backup that ``database`` becomes.
+
+    Raises
+    ------
+    OSError
+        If a copy can't be written.
+    """
+    folder = backup_folder(target)
+    count = size = 0
+    incomplete: list[str] = []
+    for (tenant, digest), names in _needed(database).items():
+        copy = upload_path(folder, tenant, digest)
+        try:
+            original = upload_path(source / FOLDER, tenant, digest).open("rb")
+        except FileNotFoundError:
+            incomplete += names
+            continue
+        with original:
+            expected = os.fstat(original.fileno()).st_size
+            if not (copy.is_file() and copy.stat().st_size == expected):
+                make_private(folder)
+                make_private(copy.parent)
+                if not _copy(original.fileno(), copy, digest):
+                    incomplete += names
+                    continue
+        count, size = count + 1, size + expected
+    return UploadBackup(folder, count, size, tuple(incomplete))
+
+
+def _copy(descriptor: int, target: Path, digest: str) -> bool:
+    """Copy a file durably; return False, without a copy, if its content has another digest."""
+    actual = hashlib.sha256()
+    handle, name = tempfile.mkstemp(suffix=PARTIAL_SUFFIX, dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            while piece := os.read(descriptor, _COPY_BYTES):
+                actual.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        if actual.hexdigest() != digest:
+            return False
+        Path(name).rename(target)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    for folder in (target.parent, target.parent.parent, target.parent.parent.parent):
+        sync_directory(folder)
+    return True
+
+
+def _needed(database: Path) -> dict[tuple[str | None, str], list[str]]:
+    """Return the names of the open jobs that need each upload, by tenant and digest."""
+    needed: dict[tuple[str | None, str], list[str]] = {}
+    for name, tenant, spec in _open_jobs(database):
+        digest = (json.loads(spec).get("run") or {}).get("upload")
+        if digest is not None:
+            needed.setdefault((tenant, digest), []).append(name)
+    return needed
+
+
+def _open_jobs(database: Path) -> Iterator[tuple[str, str | None, str]]:
+    uri = f"{database.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        yield from connection.execute(
+            "SELECT name, tenant, spec FROM jobs WHERE open = 1 AND instr(spec, '\"upload\"')"
+        )

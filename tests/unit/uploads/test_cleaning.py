@@ -1,0 +1,89 @@
+"""Deletion of unpacked files that a job didn't change."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shadowprice.uploads.archive import is_unpacked, unpack
+from shadowprice.uploads.cleaning import remove_unchanged
+from shadowprice.uploads.packing import pack, select_files
+from tests.unit.uploads.test_archive import described, make_tree
+
+LIMIT = 1 << 24
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    make_tree(tmp_path / "sent")
+    with (tmp_path / "archive").open("w+b") as file:
+        pack(select_files(tmp_path / "sent", max_bytes=LIMIT), file)
+    return tmp_path / "archive"
+
+
+def test_nothing_stays_if_nothing_changed(tmp_path: Path, archive: Path) -> None:
+    work = tmp_path / "work"
+    unpack(archive, work)
+    assert described(work)
+    for _ in range(2):  # as after a kill
+        remove_unchanged(archive, work)
+        assert not is_unpacked(archive, work)
+        assert list(work.iterdir()) == []
+
+
+def test_what_a_job_wrote_stays(tmp_path: Path, archive: Path) -> None:
+    work = tmp_path / "work"
+    unpack(archive, work)
+    (work / "train.py").write_text("print(2)\n")  # as long as before
+    os.utime(work / "private", (5, 5))
+    (work / "link").unlink()
+    (work / "link").symlink_to("run me.sh")
+    (work / "empty" / "deep" / "result").write_text("1")
+    (work / "new").mkdir()
+    (work / "run me.sh").unlink()
+    (work / "run me.sh").mkdir()
+    remove_unchanged(archive, work)
+    assert sorted(str(path.relative_to(work)) for path in work.rglob("*")) == [
+        "empty",
+        "empty/deep",
+        "empty/deep/result",
+        "link",
+        "new",
+        "private",
+        "run me.sh",
+        "train.py",
+    ]
+
+
+@pytest.mark.parametrize("name", ["größe ✓", "d" * 120, "."])
+def test_no_link_leads_outside(tmp_path: Path, archive: Path, name: str) -> None:
+    """A job can put a link to a directory with equal files where one was unpacked."""
+    work, other = tmp_path / "work", tmp_path / "other"
+    unpack(archive, work)
+    unpack(archive, other)
+    before = described(other)
+    if name == ".":
+        work.rename(tmp_path / "moved")
+        work.symlink_to(other)
+    else:
+        (work / name).rename(tmp_path / "moved")
+        (work / name).symlink_to(other / name)
+    if name == ".":
+        with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+            remove_unchanged(archive, work)
+    else:
+        remove_unchanged(archive, work)
+        assert [path.name for path in work.iterdir()] == [name]
+    assert described(other) == before
+
+
+def test_everything_stays_without_the_archive(tmp_path: Path, archive: Path) -> None:
+    work = tmp_path / "work"
+    unpack(archive, work)
+    before = described(work)
+    archive.rename(tmp_path / "elsewhere")
+    remove_unchanged(archive, work)
+    assert described(work) == before
+    assert not is_unpacked(archive, work)
