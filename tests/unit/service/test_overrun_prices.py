@@ -34,6 +34,7 @@ from tests.unit.service.test_billing import Market, Till, _record
 POLICIES = ["rolling", "oasis", "pdors"]
 
 BY_39 = {"kind": "deadline", "value": 100, "by": "39 slots"}
+ALWAYS = {"kind": "constant", "value": 100}
 BY_14 = {"kind": "deadline", "value": 20, "by": "14 slots"}
 
 SLOT_WORK = 10
@@ -72,8 +73,8 @@ class Shop(Till):
             assert self.view("job").overrun_slots == 0
         return self.view("job")
 
-    def quoted(self, work: int) -> int:
-        record = _record("true", tenant="vision", minibatches=work, utility=BY_39)
+    def quoted(self, work: int, utility: dict[str, Any] = BY_39) -> int:
+        record = _record("true", tenant="vision", minibatches=work, utility=utility)
         [asked] = read_submissions([record], CLUSTER, tenant=None, runs=False)
         [quote] = self.do(QuoteJob(asked)).answers
         assert quote.price is not None
@@ -122,13 +123,15 @@ def oasis(tmp_path: Path) -> Iterator[Shop]:
 
 
 def test_a_job_of_one_slot_that_takes_24_pays_at_least_what_24_are_quoted(till: Shop) -> None:
-    quoted = till.quoted(24 * SLOT_WORK)
-    till.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39)
+    # A job that is worth nothing any more would be abandoned as endless.
+    quoted = till.quoted(24 * SLOT_WORK, ALWAYS)
+    till.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=ALWAYS)
     first = till.view("job").price
     assert first is not None
     assert first < quoted / 10
     while till.view("job").covered < 24 * SLOT_WORK * MICRO:
         till.crowd(1)
+        assert till.view("job").state.open
     till.ended("job")
     view = till.view("job")
     assert view.state == "finished"
