@@ -75,10 +75,13 @@ def shadow_prices(
         load[r] = load[r] / budget[r] if budget[r] > 0.0 else 0.0
         heaviest[r] = -load[r]
     order = stable_order(heaviest)
+    # A resource's price follows from those of the others: it is computed again if one has changed.
+    changes = 0
+    computed_at = np.full(resources, -1)
     for _ in range(sweeps):
         moved = False
         for r in order:
-            if load[r] <= 1.0:
+            if load[r] <= 1.0 or computed_at[r] == changes:
                 continue
             for j in range(jobs):
                 ratio = -1.0
@@ -108,9 +111,11 @@ def shadow_prices(
                     _sift_down(heap, size, 0, steepest)
             if best != price[r]:
                 moved = True
+                changes += 1
                 for j in range(jobs):
                     spent[j] += use[j, r] * (best - price[r])
                 price[r] = best
+            computed_at[r] = changes
         if not moved:
             break
     return price

@@ -488,13 +488,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _held_until(self, slot: int) -> int:
         """Return the next slot to plan if no event comes before.
 
-        Until then, no plan changes its level, and no waiting job becomes too late.
+        Until then, no plan changes its level, and each waiting job can still be in time.
         """
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         if self._quotas.given or state.bags.jobs:
             return slot + 1
-        rows, steps = jobs.in_order(), state.plan.steps
-        planned = rows[(jobs.promise[rows] >= 0) & (steps.runs[rows] > 0)]
+        rows, steps, planned = jobs.in_order(), state.plan.steps, state.plan.order
         waiting = rows[jobs.promise[rows] < 0]
         fastest = np.maximum(jobs.max_gain(waiting), jobs.max_gain_colocated[waiting])
         needed = -(-arrays.remaining[waiting] // fastest)
@@ -503,7 +502,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             steps.until[planned, 0],
             [pinned.end + 1 for pinned in state.plan.pinned.values()],
             slot + np.maximum(1, needed // _HELD_PART),
-            arrays.last_slot[waiting] - needed + 2,
+            arrays.last_slot[waiting] - needed + 1,
         ]
         return int(min(min(slots) for slots in ends if len(slots)))
 

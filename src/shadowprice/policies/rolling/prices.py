@@ -33,6 +33,9 @@ _FIRST: Final = 64
 _HORIZONS_BEFORE: Final = 0.25
 """Horizons without demand that are assumed before the first arrival."""
 
+_MIN_WEIGHT: Final = 1e-12
+"""Arrivals that count less change no price, and make up most of a long trace."""
+
 _SWEEPS: Final = 4
 _TRACE: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
@@ -285,10 +288,14 @@ class PriceLearner:
             return np.zeros(self._pools.columns)
         ages = slot - self._slot[:count]
         weight = np.exp(-ages / self._memory)
+        value, use = self._value[:count], self._use[:count]
+        remembered = weight > _MIN_WEIGHT
+        if not remembered.all():
+            value, use, weight = value[remembered], use[remembered], weight[remembered]
         budget = (
             self._scarcity * self.observed_slots(slot) * np.resize(self._part, self._pools.columns)
         )
-        return shadow_prices(self._value[:count], self._use[:count], weight, budget, _SWEEPS)
+        return shadow_prices(value, use, weight, budget, _SWEEPS)
 
 
 class DemandPrices:

@@ -163,13 +163,16 @@ class RecordReports:
         )
         view = batch.truth.views.get(name)
         record = batch.engine.open_jobs.get(name)
-        if view is None or record is None or report.generation <= view.started:
+        if view is None or record is None:
+            return
+        if report.generation == record.generation and record.running_since < 0:
+            coming = batch.truth.coming
+            # Another machine's clock may be ahead.
+            since = max(0, min(batch.calendar.slot_at(started_at), coming - 1))
+            batch.take(JobStarted(coming, name, report.generation, since))
+        if report.generation <= view.started:
             return
         note_process(batch, report)
-        coming = batch.truth.coming
-        # Another machine's clock may be ahead.
-        since = max(0, min(batch.calendar.slot_at(started_at), coming - 1))
-        batch.take(JobStarted(coming, name, report.generation, since))
         batch.change(name, started=report.generation, running_since=started_at, setback=None)
         if view.first_start is None:
             batch.change(name, first_start=started_at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-revision = "0001"
+revision = "0002"
 down_revision = None
 
 
