@@ -389,10 +389,10 @@ class Service:
         trusted = sorted(name for name in names if name and truth.accounts.get(name) is None)
         if len(trusted) > 1:
             log.warning(
-                "%d tenants have no budget, %s among them, so the values that they state are "
-                "trusted; --values relative compares each with the tenant's own",
+                "%d tenants have no budget (%s), so the values that they state are trusted; "
+                "--values relative compares each with the tenant's own",
                 len(trusted),
-                trusted[0],
+                ", ".join(trusted[:3]) + (", ..." if len(trusted) > 3 else ""),
             )
 
     def _secret(self) -> bytes:

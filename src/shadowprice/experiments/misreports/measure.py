@@ -63,8 +63,8 @@ def measure(settings: ExperimentSettings) -> Tables:
 
 def _label(choice: PolicyChoice, values: str, lie: Lie, seed: int, jobs: int) -> str:
     del jobs
-    told = f"{lie.kind} {lie.size}" if lie.kind else "honest"
-    return f"{choice.label}, {values} values, {told}, seed {seed}"
+    report = f"{lie.kind} {lie.size}" if lie.kind else "honest"
+    return f"{choice.label}, {values} values, {report}, seed {seed}"
 
 
 def _run(choice: PolicyChoice, values: str, lie: Lie, seed: int, jobs: int) -> dict[str, Any]:
