@@ -56,6 +56,12 @@ MIN_SHARE_OF_NOMINAL: Final = 1e-3
 Without a minimum, a utility that falls before the job can complete would count without limit.
 """
 
+MIN_VALUE: Final = 1e-200
+"""Minimum utility at arrival of a job whose value is relative; smaller ones count as stated.
+
+Times or divided by a factor, every larger value stays a finite positive float.
+"""
+
 PRECISION_BITS: Final = 24
 """Bits to which counted values are rounded, so that rounding of stated values has no effect."""
 
@@ -213,11 +219,14 @@ def _mean(value: float, gpu_hours: float, waiting: Iterator[tuple[float, float]]
 def _value(job: Job) -> float:
     """Return what a job states to be worth if it completes as soon as it can.
 
-    It is 0 if the value isn't relative: the tenant pays, or the job has the default utility.
+    It is 0 if the value isn't relative: the tenant pays, or the job has the default utility or a
+    negligible one.
     """
     if job.points is not None or job.has_default_utility:
         return 0.0
     nominal = utility_value(job.earned_utility, 0)
+    if nominal < MIN_VALUE:
+        return 0.0
     best = utility_value(job.earned_utility, job.min_slots_colocated - 1)
     return max(best, MIN_SHARE_OF_NOMINAL * nominal)
 

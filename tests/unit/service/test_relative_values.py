@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,20 @@ import pytest
 from sqlalchemy import select
 
 from shadowprice.core.budget import POINT, Budget
+from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
-from shadowprice.core.relative_values import counted_share
+from shadowprice.core.relative_values import RelativeValues, counted_share
 from shadowprice.core.utility import utility_value
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.operations import CancelJob, QuoteJob, ReviseJob
+from shadowprice.service.state.operations import (
+    CancelJob,
+    DecideBacklog,
+    QuoteJob,
+    ReviseJob,
+    SubmitJobs,
+)
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import tables
 from tests.support.simulated_hours import CLUSTER
@@ -133,6 +142,62 @@ def test_a_tenant_with_a_budget_pays_for_what_it_states(tmp_path: Path) -> None:
     bench.submit_for("paying", "paid", **constant(500.0))
     assert bench.share("free") < 1.0
     assert bench.share("paid") == 1.0
+
+
+EXTREME = (
+    {"kind": "power", "scale": 2, "exponent": 0.0001},
+    {"kind": "power", "scale": 1000, "exponent": 0.001},
+    {"kind": "constant", "value": 1e-310},
+)
+
+
+def backlog(*names: str, utility: Mapping[str, Any], tenant: str = LIAR) -> SubmitJobs:
+    record = {
+        "chunks": 1,
+        "minibatches": 300,
+        "minibatch_time": "6s",
+        "worker": {"gpu": 4, "cpu": 1},
+        "utility": utility,
+        "run": {"command": ["train"]},
+    }
+    records = [{"name": name, **record} for name in names]
+    found = read_submissions(records, CLUSTER, tenant=tenant, runs=True)
+    return SubmitJobs(found, at_once=False)
+
+
+@pytest.mark.parametrize("policy", PRICING)
+@pytest.mark.parametrize("utility", EXTREME)
+def test_an_extreme_utility_is_quoted_and_decided(
+    tmp_path: Path, policy: str, utility: Mapping[str, Any]
+) -> None:
+    bench = RelativeBench(tmp_path, policy, virtual=True)
+    submit = backlog("odd", utility=utility)
+    [quoted] = bench.do(QuoteJob(submit.submissions[0])).answers
+    resource = quoted.to_resource("odd", bench.truth.calendar, names=True)
+    assert resource.price is None or math.isfinite(resource.price)
+    bench.do(submit)
+    bench.do(backlog("plain", utility=constant(5.0)["utility"], tenant="speech"))
+    assert bench.do(DecideBacklog(16)).answers == [0]
+    assert bench.kinds("odd")[1] in {"admitted", "refused", "standby"}
+    assert bench.kinds("plain") == ["submitted", "admitted"]
+
+
+def test_a_value_that_fails_to_compare_refuses_one_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = RelativeBench(tmp_path, "rolling", virtual=True)
+    bench.do(backlog("odd", "plain", utility=constant(5.0)["utility"]))
+    weigh = RelativeValues.weigh
+
+    def stumbling(values: RelativeValues, jobs: Sequence[Job], *rest: Any) -> tuple[Job, ...]:
+        if any("odd" in job.name for job in jobs):
+            raise ZeroDivisionError
+        return weigh(values, jobs, *rest)
+
+    monkeypatch.setattr(RelativeValues, "weigh", stumbling)
+    assert bench.do(DecideBacklog(16)).answers == [0]
+    assert bench.kinds("odd") == ["submitted", "refused"]
+    assert bench.kinds("plain") == ["submitted", "admitted"]
 
 
 def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
