@@ -221,7 +221,10 @@ def test_every_valid_utility_counts_with_a_finite_positive_factor(
     assert 0.0 <= counted < math.inf
     if is_relative(job):
         hours = job.worker_slots * float(SLOT) / 3600
-        assert utility_value(weighed.utility, job.min_slots_colocated - 1) <= 16.01 * hours
+        # A power that no float can scale becomes a constant: it falls no more.
+        slack = 3.0 if isinstance(weighed.utility, Constant) and kind == "power" else 1.001
+        best = utility_value(weighed.utility, job.min_slots_colocated - 1)
+        assert best <= 16 * hours * slack
     else:
         assert counted <= 1e-200
 

@@ -200,6 +200,19 @@ def test_a_value_that_fails_to_compare_refuses_one_job(
     assert bench.kinds("plain") == ["submitted", "admitted"]
 
 
+def test_without_its_budget_a_revised_job_counts_like_others(tmp_path: Path) -> None:
+    bench = RelativeBench(tmp_path, "rolling", virtual=True)
+    bench.do(PutTenant(LIAR, None, Budget(100 * POINT, 86_400), budgeted=True))
+    bench.submit_for(LIAR, "one", minibatches=6000, **constant(5.0))
+    assert bench.share("one") == 1.0
+    bench.do(PutTenant(LIAR, None, None, budgeted=True))
+    bench.do(ReviseJob(bench.key("one"), constant(1e9)))
+    revised = bench.truth.engine.jobs[bench.key("one")].job
+    hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
+    assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
+    assert revised.points is None
+
+
 def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "oasis", virtual=True)
     for name in ("old-1", "old-2", "old-3", "one"):

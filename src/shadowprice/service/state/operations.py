@@ -461,7 +461,7 @@ class ReviseJob:
             job,
             arrival=before.arrival,
             before_arrival=before.before_arrival,
-            points=before.points,
+            points=None if job.points is None else before.points,  # its budget may be removed
         )
         stated = _resolved(
             batch, self.key, JobSpec.model_validate(truth.specs[self.key]), view.arrived
