@@ -248,6 +248,40 @@ def test_a_revision_of_something_else_keeps_the_value(tmp_path: Path) -> None:
     assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
 
 
+def density(bench: Bench, name: str) -> float:
+    """Return the value at which a job counts per GPU-hour if it runs as fast as it can."""
+    job = bench.truth.engine.jobs[bench.key(name)].job
+    hours = job.worker_slots * float(CLUSTER.slot_seconds) / 3600
+    return utility_value(job.utility, job.min_slots_colocated - 1) / hours
+
+
+def run(bench: Bench, name: str, per_slot: float, slots: int) -> None:
+    """Run a job at a speed in mini-batches per slot, which it reports."""
+    while bench.key(name) not in bench.truth.orders:
+        bench.slot()
+    bench.started(name)
+    bench.slot()
+    for slot in range(1, slots + 1):
+        bench.report(name, per_slot * slot)
+        bench.slot()
+
+
+@pytest.mark.parametrize("policy", ("rolling", "oasis"))
+def test_a_job_that_states_a_low_speed_counts_at_most_like_an_urgent_one(
+    tmp_path: Path, policy: str
+) -> None:
+    bench = RelativeBench(tmp_path, policy)
+    utility = {"kind": "sigmoid", "value": 1000, "decay": 0.5, "target": "7 slots"}
+    bench.submit_for(LIAR, "one", minibatches=200, utility=utility)
+    assert density(bench, "one") <= 16.001
+    run(bench, "one", 50, 3)
+    view = bench.truth.views[bench.key("one")]
+    assert view.measured
+    assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
+    bench.read()  # replays the journal
+    assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
+
+
 def test_a_dry_run_leaves_values_as_they_were(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "oasis", virtual=True)
     bench.submit_for(LIAR, "one", **constant(20.0))
