@@ -266,7 +266,7 @@ def run(bench: Bench, name: str, per_slot: float, slots: int) -> None:
         bench.slot()
 
 
-@pytest.mark.parametrize("policy", ("rolling", "oasis"))
+@pytest.mark.parametrize("policy", ["rolling", "oasis"])
 def test_a_job_that_states_a_low_speed_counts_at_most_like_an_urgent_one(
     tmp_path: Path, policy: str
 ) -> None:
@@ -280,6 +280,20 @@ def test_a_job_that_states_a_low_speed_counts_at_most_like_an_urgent_one(
     assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
     bench.read()  # replays the journal
     assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["rolling", "oasis"])
+def test_labels_keep_the_value_of_a_job_with_a_measured_speed(tmp_path: Path, policy: str) -> None:
+    bench = RelativeBench(tmp_path, policy)
+    bench.submit_for(LIAR, "one", minibatches=100, **constant(5.0))
+    run(bench, "one", 4, 3)
+    assert bench.truth.views[bench.key("one")].measured
+    bench.submit_for(LIAR, "dense", minibatches=100, **constant(500.0))
+    before = bench.truth.engine.jobs[bench.key("one")].job
+    bench.do(ReviseJob(bench.key("one"), {"labels": {"note": "seen"}}))
+    after = bench.truth.engine.jobs[bench.key("one")].job
+    assert after.labels == {"note": "seen"}
+    assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
 
 
 def test_a_dry_run_leaves_values_as_they_were(tmp_path: Path) -> None:

@@ -468,7 +468,7 @@ class ReviseJob:
         )
         horizon = truth.coming - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
-        counted = _reweighed(batch, before, job, is_admission=is_admission)
+        counted = _reweighed(batch, before, stated, job, is_admission=is_admission)
         done = record.progress * before.work // before.required
         if is_admission:
             # A refusal restores exactly this policy state, including learnt values.
@@ -492,15 +492,16 @@ class ReviseJob:
             rescale_covered(batch, stated, job)
 
 
-def _reweighed(batch: Batch, before: Job, after: Job, *, is_admission: bool) -> Job:
+def _reweighed(batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool) -> Job:
     """Return a revised job with the utility that counts.
 
-    Only a revision that must be admitted can raise the factor of its stated utility.
+    Only a revision that must be admitted can raise the factor of its stated utility. ``stated`` is
+    the job before the revision, at its stated speed.
     """
     [weighed] = batch.weighed([after])
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
-    is_same = after.utility == before.stated_utility and after.worker_slots == before.worker_slots
+    is_same = after.utility == stated.utility and after.worker_slots == stated.worker_slots
     share, previous = counted_share(weighed), counted_share(before)
     if is_same:
         share = previous
