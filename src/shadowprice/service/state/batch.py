@@ -350,7 +350,7 @@ class Batch(Transaction):
         if len(values.finished) > MAX_TENANTS:
             oldest = min(values.finished, key=lambda name: values.finished[name].slot)
             self.undo.drop(values.finished, oldest)
-        self.put(VALUES_KEY, values.record())
+        self.put(VALUES_KEY, values.record)  # once for all jobs that finished
 
     def _refresh(self, record: JobRecord, message: str) -> None:
         name = record.job.name
