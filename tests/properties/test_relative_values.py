@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Completed
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.relative_values import RelativeValues, ValueSum, counted_share, is_relative
-from shadowprice.core.utility import Constant, utility_value
+from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
+from shadowprice.core.utility import FAMILIES, Constant, Power, Utility, utility_value
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
@@ -172,6 +176,66 @@ def test_jobs_that_pay_or_state_no_utility_count_as_stated() -> None:
         values = RelativeValues({LIAR: ValueSum(1.0, 1.0, 5)})
         assert weigh(values, job) == 1.0
         assert values.sum_with(job, ON, slot=5) == values.finished[LIAR]
+
+
+NUMBER = st.sampled_from((0.0, 5e-324, 1e-310, 1e-199, 0.5, 2.0, 1e3, 1e12)) | st.floats(0.0, 1e12)
+EXPONENT = st.sampled_from((0.0, 5e-324, 1e-9, 1e-4, 1e-3, 100.0)) | st.floats(0.0, 100.0)
+FALL = NUMBER.map(lambda number: -number)
+SLOTS = st.sampled_from((0, 1, 10**5)).map(lambda number: f"{number} slots")
+PARAMETERS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "constant": {"value": NUMBER},
+    "sigmoid": {"value": NUMBER, "decay": NUMBER, "target": SLOTS},
+    "reciprocal": {"value": NUMBER},
+    "linear": {"value": NUMBER, "slope": FALL},
+    "power": {"scale": NUMBER, "exponent": EXPONENT},
+    "deadline": {"value": NUMBER, "by": SLOTS},
+}
+READ: TypeAdapter[Any] = TypeAdapter(UtilitySpec)
+
+
+def draw_utility(draw: Callable[[Any], Any], kind: str) -> Utility:
+    """Return a utility that a job file may state."""
+    record = {name: draw(strategy) for name, strategy in PARAMETERS[kind].items()}
+    try:
+        spec = READ.validate_python({"kind": kind, **record})
+    except ValidationError:
+        assume(False)
+    return resolve_utility(spec, Fraction(SLOT), Fraction(draw(st.sampled_from((0, 700)))))
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@given(data=st.data())
+@settings(max_examples=example_count(150), deadline=None)
+def test_every_valid_utility_counts_with_a_finite_positive_factor(
+    kind: str, data: st.DataObject
+) -> None:
+    utility = draw_utility(data.draw, kind)
+    job = replace(LIKE, tenant=LIAR, utility=utility, required=data.draw(st.integers(1, 10**9)))
+    sums = st.tuples(st.floats(1e-203, 1e15), st.floats(1e-9, 1e12))
+    past = data.draw(st.none() | sums)
+    values = RelativeValues({} if past is None else {LIAR: ValueSum(*past, 5)})
+    [weighed] = values.weigh([job], [], ON, slot=5)
+    share = counted_share(weighed)
+    assert 0.0 < share < math.inf
+    counted = utility_value(weighed.utility, 0)
+    assert 0.0 <= counted < math.inf
+    if is_relative(job):
+        hours = job.worker_slots * float(SLOT) / 3600
+        # A power that no float can scale becomes a constant: it falls no more.
+        slack = 3.0 if isinstance(weighed.utility, Constant) and kind == "power" else 1.001
+        best = utility_value(weighed.utility, job.min_slots_colocated - 1)
+        assert best <= 16 * hours * slack
+    else:
+        assert counted <= 1e-200
+
+
+def test_a_power_with_a_tiny_exponent_is_scaled() -> None:
+    for exponent in (5e-324, 1e-9, 1e-4, 1e-3):
+        for factor in (1e-200, 1e-3, 1e3, 1e200):
+            scaled = Power(1e3, exponent).scaled(factor)
+            for duration in (1, 100):
+                stated = utility_value(Power(1e3, exponent), duration)
+                assert utility_value(scaled, duration) == pytest.approx(factor * stated, rel=0.01)
 
 
 def test_finished_jobs_are_forgotten() -> None:

@@ -56,6 +56,12 @@ MIN_SHARE_OF_NOMINAL: Final = 1e-3
 Without a minimum, a utility that falls before the job can complete would count without limit.
 """
 
+MIN_VALUE: Final = 1e-200
+"""Minimum utility at arrival of a job whose value is relative; smaller ones count as stated.
+
+Times or divided by a factor, every larger value stays a finite positive float.
+"""
+
 PRECISION_BITS: Final = 24
 """Bits to which counted values are rounded, so that rounding of stated values has no effect."""
 
@@ -161,8 +167,8 @@ class RelativeValues:
                 past.gpu_hours + tenant.gpu_hours + gpu_hours,
                 ((v, hours) for other, v, hours in ordered[name] if other != job.name),
             )
-            largest = MAX_VALUE_PER_GPU_HOUR * gpu_hours / value
-            weighed.append(count_with(job, min(VALUE_PER_GPU_HOUR / mean, largest)))
+            share = min(VALUE_PER_GPU_HOUR / mean, _largest_share(value, gpu_hours))
+            weighed.append(count_with(job, share))
         return tuple(weighed)
 
     def sum_with(self, job: Job, cluster: Cluster, slot: int) -> ValueSum:
@@ -194,11 +200,24 @@ def count_with(job: Job, share: float) -> Job:
     return replace(job, utility=_rounded(stated.scaled(share)), stated_utility=stated)
 
 
+def capped(job: Job, cluster: Cluster) -> Job:
+    """Return a job whose speed was measured, with at most the maximum value at that speed."""
+    if job.stated_utility is None:
+        return job
+    largest = _largest_share(_value(job), _gpu_hours(job, cluster))
+    return count_with(job, largest) if counted_share(job) > largest else job
+
+
 def counted_share(job: Job) -> float:
     """Return the factor by which a job's stated utility counts."""
     if job.stated_utility is None:
         return 1.0
     return utility_value(job.utility, 0) / utility_value(job.stated_utility, 0)
+
+
+def _largest_share(value: float, gpu_hours: float) -> float:
+    """Return the factor at which a job counts `MAX_VALUE_PER_GPU_HOUR`."""
+    return MAX_VALUE_PER_GPU_HOUR * gpu_hours / value
 
 
 def _mean(value: float, gpu_hours: float, waiting: Iterator[tuple[float, float]]) -> float:
@@ -213,11 +232,14 @@ def _mean(value: float, gpu_hours: float, waiting: Iterator[tuple[float, float]]
 def _value(job: Job) -> float:
     """Return what a job states to be worth if it completes as soon as it can.
 
-    It is 0 if the value isn't relative: the tenant pays, or the job has the default utility.
+    It is 0 if the value isn't relative: the tenant pays, or the job has the default utility or a
+    negligible one.
     """
     if job.points is not None or job.has_default_utility:
         return 0.0
     nominal = utility_value(job.earned_utility, 0)
+    if nominal < MIN_VALUE:
+        return 0.0
     best = utility_value(job.earned_utility, job.min_slots_colocated - 1)
     return max(best, MIN_SHARE_OF_NOMINAL * nominal)
 

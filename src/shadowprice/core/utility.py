@@ -8,6 +8,7 @@ of utilities that underflow (a sigmoid of decay 5 at ``d = 300``).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -167,9 +168,15 @@ class Power(_Family):
 
     def scaled(self, factor: float) -> Utility:
         """Return the utility times a positive factor."""
-        if not self.exponent:  # it is 1 at every completion
-            return Constant(factor)
-        return Power(self.scale * factor ** (1 / self.exponent), self.exponent)
+        if self.exponent:
+            try:
+                scale = self.scale * factor ** (1 / self.exponent)
+            except OverflowError:
+                scale = math.inf
+            if sys.float_info.min <= scale < math.inf:
+                return Power(scale, self.exponent)
+        # No float is the scale. The exponent is so small that the value hardly falls.
+        return Constant(factor * utility_value(self, 1))
 
 
 @dataclass(frozen=True, slots=True)

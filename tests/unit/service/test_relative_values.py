@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,20 @@ import pytest
 from sqlalchemy import select
 
 from shadowprice.core.budget import POINT, Budget
+from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
-from shadowprice.core.relative_values import counted_share
+from shadowprice.core.relative_values import RelativeValues, counted_share
 from shadowprice.core.utility import utility_value
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.operations import CancelJob, QuoteJob, ReviseJob
+from shadowprice.service.state.operations import (
+    CancelJob,
+    DecideBacklog,
+    QuoteJob,
+    ReviseJob,
+    SubmitJobs,
+)
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import tables
 from tests.support.simulated_hours import CLUSTER
@@ -135,6 +144,75 @@ def test_a_tenant_with_a_budget_pays_for_what_it_states(tmp_path: Path) -> None:
     assert bench.share("paid") == 1.0
 
 
+EXTREME = (
+    {"kind": "power", "scale": 2, "exponent": 0.0001},
+    {"kind": "power", "scale": 1000, "exponent": 0.001},
+    {"kind": "constant", "value": 1e-310},
+)
+
+
+def backlog(*names: str, utility: Mapping[str, Any], tenant: str = LIAR) -> SubmitJobs:
+    record = {
+        "chunks": 1,
+        "minibatches": 300,
+        "minibatch_time": "6s",
+        "worker": {"gpu": 4, "cpu": 1},
+        "utility": utility,
+        "run": {"command": ["train"]},
+    }
+    records = [{"name": name, **record} for name in names]
+    found = read_submissions(records, CLUSTER, tenant=tenant, runs=True)
+    return SubmitJobs(found, at_once=False)
+
+
+@pytest.mark.parametrize("policy", PRICING)
+@pytest.mark.parametrize("utility", EXTREME)
+def test_an_extreme_utility_is_quoted_and_decided(
+    tmp_path: Path, policy: str, utility: Mapping[str, Any]
+) -> None:
+    bench = RelativeBench(tmp_path, policy, virtual=True)
+    submit = backlog("odd", utility=utility)
+    [quoted] = bench.do(QuoteJob(submit.submissions[0])).answers
+    resource = quoted.to_resource("odd", bench.truth.calendar, names=True)
+    assert resource.price is None or math.isfinite(resource.price)
+    bench.do(submit)
+    bench.do(backlog("plain", utility=constant(5.0)["utility"], tenant="speech"))
+    assert bench.do(DecideBacklog(16)).answers == [0]
+    assert bench.kinds("odd")[1] in {"admitted", "refused", "standby"}
+    assert bench.kinds("plain") == ["submitted", "admitted"]
+
+
+def test_a_value_that_fails_to_compare_refuses_one_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = RelativeBench(tmp_path, "rolling", virtual=True)
+    bench.do(backlog("odd", "plain", utility=constant(5.0)["utility"]))
+    weigh = RelativeValues.weigh
+
+    def stumbling(values: RelativeValues, jobs: Sequence[Job], *rest: Any) -> tuple[Job, ...]:
+        if any("odd" in job.name for job in jobs):
+            raise ZeroDivisionError
+        return weigh(values, jobs, *rest)
+
+    monkeypatch.setattr(RelativeValues, "weigh", stumbling)
+    assert bench.do(DecideBacklog(16)).answers == [0]
+    assert bench.kinds("odd") == ["submitted", "refused"]
+    assert bench.kinds("plain") == ["submitted", "admitted"]
+
+
+def test_without_its_budget_a_revised_job_counts_like_others(tmp_path: Path) -> None:
+    bench = RelativeBench(tmp_path, "rolling", virtual=True)
+    bench.do(PutTenant(LIAR, None, Budget(100 * POINT, 86_400), budgeted=True))
+    bench.submit_for(LIAR, "one", minibatches=6000, **constant(5.0))
+    assert bench.share("one") == 1.0
+    bench.do(PutTenant(LIAR, None, None, budgeted=True))
+    bench.do(ReviseJob(bench.key("one"), constant(1e9)))
+    revised = bench.truth.engine.jobs[bench.key("one")].job
+    hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
+    assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
+    assert revised.points is None
+
+
 def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "oasis", virtual=True)
     for name in ("old-1", "old-2", "old-3", "one"):
@@ -167,6 +245,54 @@ def test_a_revision_of_something_else_keeps_the_value(tmp_path: Path) -> None:
     before = bench.truth.engine.jobs[bench.key("one")].job
     bench.do(ReviseJob(bench.key("one"), {"labels": {"note": "seen"}}))
     after = bench.truth.engine.jobs[bench.key("one")].job
+    assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
+
+
+def density(bench: Bench, name: str) -> float:
+    """Return the value at which a job counts per GPU-hour if it runs as fast as it can."""
+    job = bench.truth.engine.jobs[bench.key(name)].job
+    hours = job.worker_slots * float(CLUSTER.slot_seconds) / 3600
+    return utility_value(job.utility, job.min_slots_colocated - 1) / hours
+
+
+def run(bench: Bench, name: str, per_slot: float, slots: int) -> None:
+    """Run a job at a speed in mini-batches per slot, which it reports."""
+    while bench.key(name) not in bench.truth.orders:
+        bench.slot()
+    bench.started(name)
+    bench.slot()
+    for slot in range(1, slots + 1):
+        bench.report(name, per_slot * slot)
+        bench.slot()
+
+
+@pytest.mark.parametrize("policy", ["rolling", "oasis"])
+def test_a_job_that_states_a_low_speed_counts_at_most_like_an_urgent_one(
+    tmp_path: Path, policy: str
+) -> None:
+    bench = RelativeBench(tmp_path, policy)
+    utility = {"kind": "sigmoid", "value": 1000, "decay": 0.5, "target": "7 slots"}
+    bench.submit_for(LIAR, "one", minibatches=200, utility=utility)
+    assert density(bench, "one") <= 16.001
+    run(bench, "one", 50, 3)
+    view = bench.truth.views[bench.key("one")]
+    assert view.measured
+    assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
+    bench.read()  # replays the journal
+    assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["rolling", "oasis"])
+def test_labels_keep_the_value_of_a_job_with_a_measured_speed(tmp_path: Path, policy: str) -> None:
+    bench = RelativeBench(tmp_path, policy)
+    bench.submit_for(LIAR, "one", minibatches=100, **constant(5.0))
+    run(bench, "one", 4, 3)
+    assert bench.truth.views[bench.key("one")].measured
+    bench.submit_for(LIAR, "dense", minibatches=100, **constant(500.0))
+    before = bench.truth.engine.jobs[bench.key("one")].job
+    bench.do(ReviseJob(bench.key("one"), {"labels": {"note": "seen"}}))
+    after = bench.truth.engine.jobs[bench.key("one")].job
+    assert after.labels == {"note": "seen"}
     assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
 
 

@@ -175,7 +175,8 @@ def serve(
         typer.Option(
             "--values",
             help="How values of jobs without a budget count: as stated, or relative to those of "
-            "their tenant's other jobs. Holds for jobs that are submitted or revised from then on.",
+            "their tenant's other jobs. Jobs that are open when the option changes count as before "
+            "until they are revised.",
             metavar="stated|relative",
         ),
     ] = "stated",

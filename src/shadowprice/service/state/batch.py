@@ -29,6 +29,7 @@ from shadowprice.core.events import (
     Start,
     Stop,
 )
+from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.relative_values import MAX_TENANTS, counted_share
 from shadowprice.engine.job_record import JobRecord
@@ -122,6 +123,20 @@ class Batch(Transaction):
             self.billing.pay_overruns(event.slot, overruns)
         self._note(event, staged.commands, counted)
         return staged.commands
+
+    def weighed(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
+        """Return jobs that arrive together with the utilities that count.
+
+        Raises
+        ------
+        ShadowpriceError
+            If a value can't be compared.
+        """
+        truth, engine = self.truth, self.engine
+        if truth.values is None:
+            return tuple(jobs)
+        with _blamed("comparing values"):
+            return truth.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, truth.coming)
 
     def begin_policy_anew(self) -> None:
         """Resync the policy with the engine's state.
@@ -335,7 +350,7 @@ class Batch(Transaction):
         if len(values.finished) > MAX_TENANTS:
             oldest = min(values.finished, key=lambda name: values.finished[name].slot)
             self.undo.drop(values.finished, oldest)
-        self.put(VALUES_KEY, values.record())
+        self.put(VALUES_KEY, values.record)  # once for all jobs that finished
 
     def _refresh(self, record: JobRecord, message: str) -> None:
         name = record.job.name
@@ -402,7 +417,7 @@ def _waits_for_end(view: JobView) -> bool:
 
 @contextmanager
 def _blamed(what: str) -> Iterator[None]:
-    """Raise unexpected errors of a block as `PolicyError`; the engine has rolled it back."""
+    """Raise unexpected errors of a block as `PolicyError`; they have no effect on the engine."""
     try:
         yield
     except ShadowpriceError:

@@ -267,14 +267,6 @@ def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     return job if share == job.restart else replace(job, restart=share)
 
 
-def _weighed(batch: Batch, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Return jobs that arrive together with the utilities that count (`core.relative_values`)."""
-    truth, engine = batch.truth, batch.engine
-    if truth.values is None:
-        return tuple(jobs)
-    return truth.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, truth.coming)
-
-
 def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
     """Return the stated ``run.checkpoints``, or the value observed from the job's processes."""
     if spec.run is not None and spec.run.checkpoints is not None:
@@ -304,7 +296,7 @@ def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
         jobs.append(job)
     try:
         if jobs:
-            batch.take(JobsArrived(slot, _weighed(batch, jobs)))
+            batch.take(JobsArrived(slot, batch.weighed(jobs)))
             explain_end(batch, jobs)
     except InsufficientPointsError as error:
         if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
@@ -469,14 +461,14 @@ class ReviseJob:
             job,
             arrival=before.arrival,
             before_arrival=before.before_arrival,
-            points=before.points,
+            points=None if job.points is None else before.points,  # its budget may be removed
         )
         stated = _resolved(
             batch, self.key, JobSpec.model_validate(truth.specs[self.key]), view.arrived
         )
         horizon = truth.coming - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
-        counted = _reweighed(batch, before, job, is_admission=is_admission)
+        counted = _reweighed(batch, before, stated, job, is_admission=is_admission)
         done = record.progress * before.work // before.required
         if is_admission:
             # A refusal restores exactly this policy state, including learnt values.
@@ -500,15 +492,16 @@ class ReviseJob:
             rescale_covered(batch, stated, job)
 
 
-def _reweighed(batch: Batch, before: Job, after: Job, *, is_admission: bool) -> Job:
+def _reweighed(batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool) -> Job:
     """Return a revised job with the utility that counts.
 
-    Only a revision that must be admitted can raise the factor of its stated utility.
+    Only a revision that must be admitted can raise the factor of its stated utility. ``stated`` is
+    the job before the revision, at its stated speed.
     """
-    [weighed] = _weighed(batch, [after])
+    [weighed] = batch.weighed([after])
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
-    is_same = after.utility == before.stated_utility and after.worker_slots == before.worker_slots
+    is_same = after.utility == stated.utility and after.worker_slots == stated.worker_slots
     share, previous = counted_share(weighed), counted_share(before)
     if is_same:
         share = previous
@@ -625,7 +618,7 @@ class QuoteJob:
         newest = batch.newest([key]).get(key)
         if newest is not None and newest.view.state.open:
             key = newest.view.key
-        [job] = _weighed(batch, [_resolved(batch, key, self.submission.spec, moment)])
+        [job] = batch.weighed([_resolved(batch, key, self.submission.spec, moment)])
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
@@ -693,7 +686,7 @@ class ForkEngine:
             raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
         slot = truth.coming
         moment = min(batch.now, calendar.begins(slot))
-        [job] = _weighed(batch, [_resolved(batch, self.key, self.spec, moment)])
+        [job] = batch.weighed([_resolved(batch, self.key, self.spec, moment)])
         cluster = batch.engine.cluster
         share = job.restart
         plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key)

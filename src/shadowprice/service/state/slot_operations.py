@@ -16,6 +16,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
 )
+from shadowprice.core.relative_values import capped
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
@@ -233,7 +234,7 @@ class AdvanceSlots:
             if revised is None:
                 continue
             try:
-                batch.take(JobRevised(engine.slot, revised.job))
+                batch.take(JobRevised(engine.slot, capped(revised.job, engine.cluster)))
             except ShadowpriceError as error:
                 batch.truth.speeds.forget(name)
                 log.info("failed to update the speed of job %r: %s", name, error)

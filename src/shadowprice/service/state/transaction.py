@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -57,7 +57,7 @@ class Transaction:
         self._generations: list[dict[str, Any]] = []
         self._over: list[dict[str, Any]] = []
         self._ended: dict[tuple[str, int], dict[str, Any]] = {}
-        self._values: dict[str, str] = {}
+        self._values: dict[str, str | Callable[[], str]] = {}
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
         self._before = truth.engine.sequence
         self.undo = Undo()
@@ -198,8 +198,11 @@ class Transaction:
         row = {"of": key, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
         self.undo.put(self._ended, (key, generation), row)
 
-    def put(self, key: str, value: str) -> None:
-        """Set a key of the store's key-value table when the batch is written."""
+    def put(self, key: str, value: str | Callable[[], str]) -> None:
+        """Set a key of the store's key-value table when the batch is written.
+
+        A function is called then, so that a large value is serialized once for several changes.
+        """
         self.undo.put(self._values, key, value)
 
     def also(self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
@@ -238,7 +241,7 @@ class Transaction:
         for statement, rows in self._statements:
             store.write(connection, statement, rows)
         for key, value in self._values.items():
-            store.put(connection, key, value)
+            store.put(connection, key, value if isinstance(value, str) else value())
         if self.engine.sequence > self._before:
             memory = self.truth.policy_state_row(self.now)
             if memory is not None:
