@@ -101,6 +101,25 @@ def test_what_a_job_did_not_change_is_deleted_after_its_end(
     harness.run(scenario)
 
 
+def test_unpacked_files_without_a_record_are_listed_again(harness: Harness, tmp_path: Path) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not isinstance(executor, UnpacksFiles):
+            pytest.skip("this executor takes no files")
+        (tmp_path / "archive").write_bytes(CONTENT)
+        command = f"pwd >{tmp_path}/where"
+        start = spec("job", 1, command, archive=str(tmp_path / "archive"))
+        assert await executor.unpack(start) == ""
+        executor._desk.files.remove("job")  # type: ignore[attr-defined]
+        assert list(executor.unpacked()) == []
+        assert await executor.start(start) == "accepted"
+        assert list(executor.unpacked()) == ["job"]
+        await told.one(Ended, "job")
+        await executor.release("job")
+        assert list(Path((tmp_path / "where").read_text().strip()).iterdir()) == []
+
+    harness.run(scenario)
+
+
 def test_unpacking_leaves_the_default_threads_free(harness: Harness, tmp_path: Path) -> None:
     """Archives that can't be read yet don't stop other jobs."""
 

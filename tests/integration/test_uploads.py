@@ -21,7 +21,7 @@ from shadowprice.cli import plain_job
 from shadowprice.cli.main import main
 from shadowprice.client import AsyncClient, Client
 from shadowprice.core.errors import InputError
-from shadowprice.executors.contract import ExecutorError, ExecutorOptions
+from shadowprice.executors.contract import ExecutorError, ExecutorOptions, UnpacksFiles
 from shadowprice.executors.registry import create_executor
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND
@@ -501,6 +501,51 @@ def test_files_that_are_slow_to_unpack_delay_their_own_job_only(
     names = [path.read_text() for path in jobs.glob("*/name")]
     assert "slow" in names
     assert "cancelled" not in names  # it was never ordered
+
+
+def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
+    live: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are deleted before its next generation would have been started."""
+    content = member("kept") + END
+    assert put(live.client, content).status_code == 201
+    digest = hashlib.sha256(content).hexdigest()
+    driver, runner = live.service.driver, live.service.runner
+    assert runner is not None
+    executor = runner.executor
+    assert isinstance(executor, UnpacksFiles)
+    read_times, blocked, go_on = driver.ordered, threading.Event(), threading.Event()
+
+    async def slow(generations: Any) -> Any:
+        times = await read_times(generations)
+        if any(generation == 2 for _, generation in generations):
+            blocked.set()
+            await asyncio.to_thread(go_on.wait, WAIT_LIMIT_SECONDS)
+        return times
+
+    monkeypatch.setattr(driver, "ordered", slow)
+    command = f"pwd >{tmp_path}/where; echo 1 >result; exit 3"
+    run = {"command": ["sh", "-c", command], "upload": digest, "retries": 1}
+    job = {"name": "between", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
+    assert live.client.post("/v1/jobs", json={**job, "run": run}).status_code == 200
+    try:
+        assert blocked.wait(WAIT_LIMIT_SECONDS)
+        work = Path((tmp_path / "where").read_text().strip())
+        assert {path.name for path in work.iterdir()} == {"kept", "result"}
+        assert "between" in executor.unpacked()
+        assert live.client.delete("/v1/jobs/between").status_code == 200
+        wait_until(lambda: "between" not in executor.unpacked())
+        assert {path.name for path in work.iterdir()} == {"result"}
+    finally:
+        go_on.set()
+    run = {"command": ["true"]}
+    assert live.client.post("/v1/jobs", json={**job, "name": "next", "run": run}).status_code == 200
+    wait_until(lambda: live.client.get("/v1/jobs/next").json()["state"] == "finished")
+    assert {path.name for path in work.iterdir()} == {"result"}
+    numbers = {path.name for path in work.with_name("generations").iterdir()}
+    assert numbers == {"1"}
+    story = live.client.get("/v1/jobs/between/explain").json()["events"]
+    assert "start-failed" not in {one["kind"] for one in story}
 
 
 def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ that needs them gets its name, and removed after none needs them.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -48,7 +49,7 @@ class UploadBackup:
     incomplete: tuple[str, ...] = ()
 
     def remove_others(self, database: Path) -> None:
-        """Remove the copies that the jobs of a database don't need.
+        """Remove the copies that the jobs of a database don't need; the caller locks the folder.
 
         Raises
         ------
@@ -96,8 +97,41 @@ def check_backup_folder(target: Path) -> None:
         raise InputError(Fault(str(folder), f"cannot be read: {error.strerror}")) from error
 
 
+@contextmanager
+def lock_backup_folder(target: Path) -> Iterator[None]:
+    """Hold the right to change the uploads of a backup, by a lock file that exists meanwhile.
+
+    Raises
+    ------
+    InputError
+        If another process holds it.
+    OSError
+        If the file can't be created or locked.
+    """
+    folder = backup_folder(target)
+    path = folder.with_name(f"{folder.name}.lock")
+    with ExitStack() as stack:
+        while True:
+            # Not the folder: over NFS, only files that are open for writing can be locked.
+            file = stack.enter_context(path.open("ab"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                hint = "wait for its end, or choose a new name for the backup"
+                raise InputError(
+                    Fault(str(target), "another backup writes this file", hint)
+                ) from None
+            with suppress(FileNotFoundError):  # an earlier holder removed it after it was opened
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    break
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
 def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
-    """Copy the uploads that the open jobs of a database need.
+    """Copy the uploads that the open jobs of a database need; the caller locks their folder.
 
     Parameters
     ----------
@@ -118,21 +152,29 @@ def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
     incomplete: list[str] = []
     for (tenant, digest), names in _needed(database).items():
         copy = upload_path(folder, tenant, digest)
-        try:
-            original = upload_path(source / FOLDER, tenant, digest).open("rb")
-        except FileNotFoundError:
-            incomplete += names
-            continue
-        with original:
-            expected = os.fstat(original.fileno()).st_size
-            if not (copy.is_file() and copy.stat().st_size == expected):
+        if not _is_intact(copy, digest):
+            try:
+                original = upload_path(source / FOLDER, tenant, digest).open("rb")
+            except FileNotFoundError:
+                incomplete += names
+                continue
+            with original:
                 make_private(folder)
                 make_private(copy.parent)
                 if not _copy(original.fileno(), copy, digest):
                     incomplete += names
                     continue
-        count, size = count + 1, size + expected
+        count, size = count + 1, size + copy.stat().st_size
     return UploadBackup(folder, count, size, tuple(incomplete))
+
+
+def _is_intact(copy: Path, digest: str) -> bool:
+    """Return whether there is a copy, and its content has its digest."""
+    try:
+        with copy.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except FileNotFoundError:
+        return False
 
 
 def _copy(descriptor: int, target: Path, digest: str) -> bool:

@@ -15,6 +15,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import BinaryIO, Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
+from shadowprice.uploads.owned_directories import add_missing
 
 BLOCK: Final = 512
 MAX_ENTRIES: Final = 20_000
@@ -265,8 +267,9 @@ def _add(entry: ArchiveEntry, kinds: dict[str, EntryKind], explicit: set[str]) -
 def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None) -> None:
     """Fill a directory with an archive, all or nothing, durably.
 
-    A directory that an earlier call filled with it stays as it is, and needs no archive. Anything
-    else in the directory is removed: it is left of a call that was interrupted, or of another job.
+    A directory that an earlier call filled with it stays as it is, and needs no archive. If it was
+    released since, only missing files, links and directories are added. Anything else in the
+    directory is removed: it is left of a call that was interrupted, or of another job.
 
     Parameters
     ----------
@@ -297,6 +300,13 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
                 # An attempt whose caller was cancelled goes on in its thread.
                 if is_unpacked(archive, directory):
                     return
+                if _names(_release_marker(directory), archive) and directory.exists():
+                    add_missing(new, directory)
+                    shutil.rmtree(new)  # nothing is left of a call that is killed after the marker
+                    _sync_file_system(directory.parent)
+                    _rename_marker(_release_marker(directory), _marker(directory))
+                    return
+                _remove_markers(directory)
                 _remove_tree(directory)
                 new.rename(directory)
                 _sync_file_system(directory.parent)
@@ -308,10 +318,7 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
 
 def is_unpacked(archive: Path, directory: Path) -> bool:
     """Return whether `unpack` filled a directory with an archive."""
-    try:
-        return _marker(directory).read_text(encoding="utf-8") == archive.name and directory.is_dir()
-    except (FileNotFoundError, UnicodeDecodeError):
-        return False
+    return _names(_marker(directory), archive) and directory.is_dir()
 
 
 def remove_unpacked(directory: Path) -> None:
@@ -322,22 +329,23 @@ def remove_unpacked(directory: Path) -> None:
     OSError
         If it would still count as filled.
     """
-    unmark(directory)
+    _remove_markers(directory)
+    _remove_partial(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def unmark(directory: Path) -> None:
-    """Let a directory count as empty, and remove what interrupted attempts to fill it left.
+def mark_released(directory: Path) -> None:
+    """Record, durably, that files of a directory that `unpack` filled may be missing from now on.
+
+    What interrupted attempts to fill it left is removed.
 
     Raises
     ------
     OSError
         If it would still count as filled.
     """
-    marker = _marker(directory)
-    if marker.exists():
-        marker.unlink()
-        _sync_directory(marker.parent)
+    with suppress(FileNotFoundError):  # it was never filled, or is released already
+        _rename_marker(_marker(directory), _release_marker(directory))
     _remove_partial(directory)
 
 
@@ -354,6 +362,31 @@ _lock: Final = threading.Lock()
 def _marker(directory: Path) -> Path:
     """Return the file that names the archive which fills a directory."""
     return directory.with_name(f"{directory.name}.done")
+
+
+def _release_marker(directory: Path) -> Path:
+    """Return the file that names the archive which filled a directory until it was released."""
+    return directory.with_name(f"{directory.name}.released")
+
+
+def _names(marker: Path, archive: Path) -> bool:
+    try:
+        return marker.read_text(encoding="utf-8") == archive.name
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _rename_marker(marker: Path, other: Path) -> None:
+    marker.rename(other)
+    _sync_directory(other.parent)
+
+
+def _remove_markers(directory: Path) -> None:
+    markers = [path for path in (_marker(directory), _release_marker(directory)) if path.exists()]
+    for marker in markers:
+        marker.unlink()
+    if markers:
+        _sync_directory(directory.parent)
 
 
 def _write_marker(marker: Path, text: str) -> None:

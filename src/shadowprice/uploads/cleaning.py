@@ -1,26 +1,19 @@
-"""Deletion of unpacked files that a job didn't change.
-
-The job may still own the directory, so no path through it is followed: every directory is opened
-relative to its parent, and not through a link.
-"""
+"""Deletion of unpacked files that a job didn't change."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
-from shadowprice.uploads.archive import ArchiveEntry, EntryKind, read_entries, unmark
-
-_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from shadowprice.uploads.archive import ArchiveEntry, EntryKind, mark_released, read_entries
+from shadowprice.uploads.owned_directories import open_below, open_directory
 
 
 def remove_unchanged(archive: Path, directory: Path) -> None:
-    """Delete what `unpack` wrote and nobody changed since; the directory then counts as empty.
+    """Delete what `unpack` wrote and nobody changed since; `unpack` would add it again.
 
     Files with another size or time, and links with another target, stay, as do new files. If the
     archive is missing, everything stays.
@@ -32,7 +25,7 @@ def remove_unchanged(archive: Path, directory: Path) -> None:
     ArchiveError
         If the archive is damaged.
     """
-    unmark(directory)
+    mark_released(directory)
     try:
         stream = archive.open("rb")
     except FileNotFoundError:
@@ -49,41 +42,15 @@ def remove_unchanged(archive: Path, directory: Path) -> None:
             while parent and parent not in folders:
                 folders.add(parent)
                 parent = parent.rpartition("/")[0]
-    try:
-        root = os.open(directory, _DIRECTORY_FLAGS)
-    except FileNotFoundError:
-        return
-    try:
+    with suppress(FileNotFoundError), open_directory(directory) as root:
         for parent, entries in contents.items():
-            with _opened(root, parent) as descriptor:
-                if descriptor is not None:
-                    for entry in entries:
-                        _remove_if_unchanged(descriptor, entry)
+            with suppress(OSError), open_below(root, parent) as descriptor:
+                for entry in entries:
+                    _remove_if_unchanged(descriptor, entry)
         for path in sorted(folders, key=lambda path: path.count("/"), reverse=True):
             parent, _, name = path.rpartition("/")
-            with _opened(root, parent) as descriptor, suppress(OSError):  # not empty
-                if descriptor is not None:
-                    os.rmdir(name, dir_fd=descriptor)
-    finally:
-        os.close(root)
-
-
-@contextmanager
-def _opened(root: int, path: str) -> Iterator[int | None]:
-    """Open a directory below another one; None if it isn't there, or can't be opened."""
-    descriptor = os.dup(root)
-    try:
-        for part in path.split("/") if path else ():
-            try:
-                below = os.open(part, _DIRECTORY_FLAGS, dir_fd=descriptor)
-            except OSError:
-                yield None
-                return
-            os.close(descriptor)
-            descriptor = below
-        yield descriptor
-    finally:
-        os.close(descriptor)
+            with suppress(OSError), open_below(root, parent) as descriptor:  # not empty
+                os.rmdir(name, dir_fd=descriptor)
 
 
 def _remove_if_unchanged(folder: int, entry: ArchiveEntry) -> None:

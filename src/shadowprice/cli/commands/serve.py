@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -364,7 +365,12 @@ def backup(
         check_backup_target,
         is_store,
     )
-    from shadowprice.service.upload_backups import UploadBackup, check_backup_folder, copy_uploads
+    from shadowprice.service.upload_backups import (
+        UploadBackup,
+        check_backup_folder,
+        copy_uploads,
+        lock_backup_folder,
+    )
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
@@ -381,14 +387,18 @@ def backup(
     check_output_file(target, lambda _: is_store(target))
     check_backup_folder(target)
     copied: list[UploadBackup] = []
-    backup_file(
-        source, target, lambda database: copied.append(copy_uploads(database, Path(data), target))
-    )
-    [uploads] = copied
-    try:
-        uploads.remove_others(target)
-    except OSError as error:
-        raise StoreError(f"cannot remove old copies from {uploads.folder}: {error}") from error
+    with ExitStack() as held:
+
+        def copy(database: Path) -> None:
+            held.enter_context(lock_backup_folder(target))
+            copied.append(copy_uploads(database, Path(data), target))
+
+        backup_file(source, target, copy)
+        [uploads] = copied
+        try:
+            uploads.remove_others(target)
+        except OSError as error:
+            raise StoreError(f"cannot remove old copies from {uploads.folder}: {error}") from error
     record: dict[str, Any] = {
         "file": str(target),
         "bytes": target.stat().st_size,

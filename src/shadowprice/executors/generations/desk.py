@@ -129,10 +129,11 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         receipt = await asyncio.to_thread(self.store.weigh, spec)
         if receipt is not Receipt.ACCEPTED or not spec.archive:
             return receipt, ""
+        # Also if they are there: without its record, they would stay until the job is purged.
+        await asyncio.to_thread(self.files.add, spec.job, spec.archive, files.directory)
         # Not in the threads that unpack, because others may occupy them.
         if await asyncio.to_thread(files.are_unpacked, spec.archive):
             return receipt, ""
-        await asyncio.to_thread(self.files.add, spec.job, spec.archive, files.directory)
         loop = asyncio.get_running_loop()
         return receipt, await loop.run_in_executor(_UNPACKING, files.fill)
 

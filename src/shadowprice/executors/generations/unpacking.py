@@ -57,8 +57,8 @@ class UnpackedJobs:
             self._records[job] = Path(archive), Path(directory)
 
     def jobs(self) -> Collection[str]:
-        """Return the listed jobs."""
-        return self._records.keys()
+        """Return the jobs that are listed now; other threads add and remove some meanwhile."""
+        return list(self._records)
 
     def add(self, job: str, archive: str, directory: Path) -> None:
         """List a job, durably; its archive fills ``directory``."""

@@ -456,6 +456,9 @@ class ExecutionController:
             self._outbox.stopping(action.job, action.generation, self._driver.clock.now())
             return
         command = action.order
+        wanted = self._driver.published.running.get(command.job)
+        if wanted is None or wanted.generation != command.generation:
+            return  # superseded since the comparison; its files may be deleted already
         try:
             spec = self._spec(command, ordered[command.job, command.generation])
         except InputError as error:
