@@ -13,7 +13,9 @@ from shadowprice.core.budget import POINT
 from shadowprice.core.events import Stop
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed
+from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.operations import Grant, PutTenant
+from shadowprice.service.budgets.usage import price_of_unused
 from shadowprice.service.clock import SECOND
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.job_views import JobView
@@ -389,6 +391,64 @@ def test_a_revision_to_the_true_work_ends_the_overrun(till: Shop) -> None:
     while till.view("job").covered < 8 * SLOT_WORK * MICRO:
         assert till.view("job").price == paid
         till.slot()
+    assert till.view("job").slot_price is not None
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_was_admitted_for_free_can_be_revised_when_it_pays(
+    tmp_path: Path, policy: str
+) -> None:
+    """Its tenant got a budget later. What the revision costs pays for its next slots."""
+    till = Shop(tmp_path / "data", policy)
+    till.give("speech", 100_000)
+    till.crowd(6)
+    till.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
+    while till.key("job") not in till.truth.orders:
+        till.slot()
+    assert till.view("job").price == 0
+    till.give("vision", 1_000)
+    while not till.view("job").overrun_slots:
+        till.crowd(1)
+    till.starts = False
+    till.ended("job", Ending.FAILED, 1)
+    till.slot()
+    till.do(ReviseJob(till.key("job"), {"minibatches": 3 * SLOT_WORK}))
+    view = till.view("job")
+    paid = (view.price or 0) - view.used
+    assert paid > (view.slot_price or 0)
+    assert price_of_unused(view.unused or ()) == paid
+    till.give("vision", 1_000 - till.held("vision"))
+    assert till.held("vision") == 0
+    for _ in range(4):  # no process runs, so these slots use nothing
+        till.crowd(1)
+        if not till.view("job").state.open:
+            break
+        assert price_of_unused(till.view("job").unused or ()) == paid
+    if till.view("job").state.open:
+        till.do(CancelJob(view.key))
+    assert till.view("job").used == view.used
+    assert till.view("job").refund == paid
+    till.check()
+    till.store.close()
+
+
+def test_a_slot_that_cannot_be_billed_stops_no_other_job(
+    till: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    till.admit(2 * SLOT_WORK)
+    slot, held = till.truth.engine.slot_running or 0, till.held("vision")
+
+    def failing(*_: Any) -> None:
+        raise ArithmeticError("half of a point")
+
+    monkeypatch.setattr(accounts, "debit", failing)
+    till.slot()
+    assert till.truth.engine.slot_running == slot + 1
+    assert (till.view("job").state, till.view("job").slot_price) == ("running", None)
+    assert till.held("vision") == held
+    assert "half of a point" in caplog.text
+    monkeypatch.undo()
+    till.slot()
     assert till.view("job").slot_price is not None
 
 

@@ -8,6 +8,7 @@ are, and `write` flushes them.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -67,6 +68,8 @@ from shadowprice.service.store.prepared_statement import PreparedStatement
 
 if TYPE_CHECKING:
     from shadowprice.service.state.transaction import Transaction
+
+log = logging.getLogger("shadowprice.service")
 
 REFUSAL_CODE: Final = "budget"
 """Code of refusals because the tenant can't pay."""
@@ -262,8 +265,11 @@ class Billing:
         overruns = {name: to_price_units(cost) for name, cost in costs.items()}
         for name, price in overruns.items():
             view = self._batch.truth.views[name]
-            account = self.accounts.get(view.tenant)
-            if account is not None and not can_pay(account, max(0, price - _unused_points(view))):
+            account, (_, lacking) = (
+                self.accounts.get(view.tenant),
+                self._paid(view, event.slot, price),
+            )
+            if account is not None and not can_pay(account, lacking):
                 account = remaining.get(account.tenant, account)
                 reasons[name] = self._unaffordable_overrun(account, name, price)
         for command in commands:
@@ -339,19 +345,38 @@ class Billing:
             if price is None:
                 self._end_overrun(view)  # it repeats work, or its work was revised
                 continue
-            lacking = max(0, price - _unused_points(view))
-            changes: dict[str, Any] = {"slot_price": price}
-            if not engine.capabilities.charges:
-                placement = engine.running[name]
-                places = placement.total_workers + placement.total_ps
-                changes["unused"], lacking = pay_slot(view.unused or (), slot, places, price)
-            if lacking:
-                changes |= {"price": (view.price or 0) + lacking, "paid_at": self._batch.now}
-            self._batch.change(name, **changes)
-            account = self.accounts.get(view.tenant)
-            assert account is not None
-            self._debit(account, lacking, name, f"beyond its stated work, slot {slot}")
-            self._show_overrun(name, price)
+            try:
+                with self._batch.whole():
+                    self._pay_overrun(view, slot, price)
+            except ShadowpriceError:
+                raise
+            except Exception:  # must not stop the slots of other jobs
+                log.exception("failed to debit slot %d of job %r; it costs nothing", slot, name)
+                self._end_overrun(view)
+
+    def _pay_overrun(self, view: JobView, slot: int, price: int) -> None:
+        """Debit the price of a slot beyond the stated work of a job."""
+        unused, lacking = self._paid(view, slot, price)
+        changes: dict[str, Any] = {"slot_price": price, "unused": unused}
+        if lacking:
+            changes |= {"price": (view.price or 0) + lacking, "paid_at": self._batch.now}
+        self._batch.change(view.key, **changes)
+        account = self.accounts.get(view.tenant)
+        assert account is not None
+        self._debit(account, lacking, view.key, f"beyond its stated work, slot {slot}")
+        self._show_overrun(view.key, price)
+
+    def _paid(self, view: JobView, slot: int, price: int) -> tuple[UnusedSlots | None, int]:
+        """Return a job's unused processes after it paid a slot's price, and the points it lacks."""
+        points, engine = _unused_points(view), self._batch.engine
+        if engine.capabilities.charges:
+            return view.unused, max(0, price - points)
+        unused = view.unused or ()
+        unassigned = points - price_of_unused(unused)
+        if unassigned > 0:  # paid under a policy that charges for each slot
+            unused = ((ANY_SLOT, 1, unassigned), *unused)
+        placement = engine.running[view.key]
+        return pay_slot(unused, slot, placement.total_workers + placement.total_ps, price)
 
     def _end_overrun(self, view: JobView) -> None:
         """Show that a job doesn't pay for the running slot."""
@@ -422,7 +447,7 @@ class Billing:
                 REFUSAL_CODE, f"job {name_of_key(name)!r} stays as it was: {reason['message']}"
             )
         changes: dict[str, Any] = {"price": price + extra}
-        if view.planned:  # otherwise the job pays for each slot from its price
+        if not self._batch.engine.capabilities.charges:
             remaining = max(1, after, view.planned - view.held)
             changes["planned"] = view.held + remaining
             changes["unused"] = ((ANY_SLOT, remaining, unused + extra), *present_slot)
