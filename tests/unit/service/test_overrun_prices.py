@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from shadowprice.cli.commands.submit import described
 from shadowprice.core.budget import POINT
 from shadowprice.core.events import Stop
 from shadowprice.core.job import MICRO
+from shadowprice.core.policy import as_priced_policy
 from shadowprice.executors.contract import Ended, Ending, Progressed
 from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.operations import Grant, PutTenant
@@ -355,6 +357,46 @@ def test_a_stop_that_the_owner_caused_forgives_nothing(tmp_path: Path) -> None:
     assert till.view("job").generation == 2
     assert till.view("job").covered >= covered + 2 * SLOT_WORK * MICRO
     till.store.close()
+
+
+@pytest.mark.parametrize("restart", [SLOT * 2 // 3, SLOT * 9 // 10])
+def test_a_failure_forgives_no_restart(tmp_path: Path, restart: int) -> None:
+    """Otherwise a job could run on for free by failing shortly before each slot ends."""
+    till = shop(tmp_path / "data", "oasis")
+    till.crowd(3, jobs=1)
+    run = {"command": ["train"], "retries": 100}
+    till.submit("job", tenant="vision", minibatches=4 * SLOT_WORK, utility=BY_39,
+                run=run, restart=f"{restart}s")  # fmt: skip
+    while till.key("job") not in till.truth.orders:
+        till.slot()
+    for _ in range(8):
+        till.clock.advance(SLOT - 1)
+        till.ended("job", Ending.FAILED, 1)
+        till.clock.advance(1)
+        till.do(AdvanceSlots(virtual=False))
+        till.start_all()
+    view = till.view("job")
+    assert view.covered >= 7 * SLOT_WORK * MICRO
+    assert view.overrun_slots >= 3
+    till.check()
+    till.store.close()
+
+
+@pytest.mark.parametrize(("restart", "counted"), [(SLOT // 5, 0.8), (SLOT * 9 // 10, 0.5)])
+def test_a_move_forgives_a_restart_of_up_to_half_of_a_slot(
+    oasis: Shop, restart: int, counted: float
+) -> None:
+    """The owner states the restart cost, so it can't make most of a slot free."""
+    oasis.submit("job", tenant="vision", minibatches=6 * SLOT_WORK, utility=BY_39,
+                 restart=f"{restart}s")  # fmt: skip
+    while oasis.key("job") not in oasis.truth.orders:
+        oasis.slot()
+    oasis.slot()
+    oasis.do(SetServerAvailability(oasis.truth.orders[oasis.key("job")].servers[0]))
+    oasis.slot()
+    assert (oasis.view("job").generation, oasis.view("job").covered) == (2, 0)
+    oasis.slot()
+    assert oasis.view("job").covered == pytest.approx(counted * SLOT_WORK * MICRO)
 
 
 def test_a_slot_in_which_no_process_ran_costs_nothing(oasis: Shop) -> None:
@@ -725,6 +767,75 @@ def test_an_end_that_is_reported_late_pays_for_the_slots_that_it_held(oasis: Sho
     assert (view.state, view.overrun_slots, view.overrun) == ("finished", 1, price)
     oasis.do(RecordReports([ended]))
     assert oasis.view("job") == view
+
+
+@pytest.mark.parametrize("points", [0, 1_000])
+def test_a_job_that_completed_during_an_outage_is_not_abandoned(oasis: Shop, points: int) -> None:
+    """Its end was reported. It pays for the slots that it held if its tenant can."""
+    oasis.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
+    while oasis.key("job") not in oasis.truth.orders:
+        oasis.slot()
+    oasis.slot()
+    oasis.give("vision", 10_000 - oasis.held("vision") + points)
+    assert oasis.held("vision") == points
+    order = oasis.truth.orders[oasis.key("job")]
+    at = oasis.clock.wall() / SECOND + 2.5 * SLOT
+    oasis.clock.advance(4 * SLOT)
+    oasis.read()
+    ended = Ended(0, oasis.key("job"), order.generation, at, Ending.DONE, 0, "")
+    oasis.do(AdvanceSlots(False, reports=[ended]))
+    view = oasis.view("job")
+    assert (view.state, view.reason) == ("finished", None)
+    assert view.overrun_slots == (2 if points else 0)
+    assert oasis.held("vision") >= 0
+
+
+def test_a_job_that_exits_while_it_is_stopped_pays_for_no_other_slot(oasis: Shop) -> None:
+    """It completes when the next slot starts it again, before it could hold the slot."""
+    run = {"command": ["train"], "checkpoints": True}
+    oasis.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39, run=run)
+    while oasis.key("job") not in oasis.truth.orders:
+        oasis.slot()
+    oasis.clock.advance(SLOT)
+    key, order = oasis.key("job"), oasis.truth.orders[oasis.key("job")]
+    oasis.do(AdvanceSlots(virtual=False))
+    assert oasis.view("job").slot_price
+    oasis.do(SetServerAvailability(order.servers[0]))
+    at = oasis.clock.wall() / SECOND
+    oasis.give("vision", 10_000 - oasis.held("vision"))
+    oasis.do(RecordReports([Ended(0, key, order.generation, at, Ending.DONE, 0, "")]))
+    assert oasis.view("job").done
+    oasis.slot()
+    view = oasis.view("job")
+    assert (view.state, view.reason) == ("finished", None)
+    assert oasis.kinds("job").count("overrun") == 1  # in the slot that was lost
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_price_that_is_not_finite_ends_no_job(
+    tmp_path: Path,
+    policy: str,
+    factor: float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    till = shop(tmp_path / "data", policy)
+    till.crowd(6)
+    till.admit(2 * SLOT_WORK)
+    priced = as_priced_policy(till.truth.engine.policy)
+    assert priced is not None
+    posted = type(priced).slot_prices
+    monkeypatch.setattr(type(priced), "slot_prices", lambda *args: posted(*args) * factor)
+    till.slot(2)
+    view = till.view("job")
+    assert (view.state, view.slot_price, view.reason) == ("running", None, None)
+    assert "aren't finite" in caplog.text
+    monkeypatch.undo()
+    till.slot()
+    assert till.view("job").slot_price is not None
+    till.check()
+    till.store.close()
 
 
 def test_a_job_that_ended_before_a_slot_does_not_pay_for_it(oasis: Shop) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -235,13 +235,18 @@ class Billing:
 
     # ---------------------------------------------------------------- payment check
 
-    def check(self, event: DriverEvent, commands: Sequence[Command]) -> Mapping[str, int]:
+    def check(
+        self, event: DriverEvent, commands: Sequence[Command], completed_later: Set[str]
+    ) -> Mapping[str, int]:
         """Check that tenants can pay for decisions on an event, before these take effect.
+
+        A slot beyond the stated work is free if its tenant can't pay, and the job is known to have
+        completed since (``completed_later``).
 
         Returns
         -------
         mapping of str to int
-            The price of the slot that begins, for each job beyond its stated work.
+            The price of the slot that begins, for each job that pays for it.
 
         Raises
         ------
@@ -261,15 +266,15 @@ class Billing:
                 remaining[account.tenant] = replace(left, balance=left.balance - points)
             return left.can_pay(points)
 
+        overruns: dict[str, int] = {}
         costs = slot_costs(self._batch, commands) if isinstance(event, SlotBegan) else {}
-        overruns = {name: to_price_units(cost) for name, cost in costs.items()}
-        for name, price in overruns.items():
-            view = self._batch.truth.views[name]
-            account, (_, lacking) = (
-                self.accounts.get(view.tenant),
-                self._paid(view, event.slot, price),
-            )
-            if account is not None and not can_pay(account, lacking):
+        for name, slot_cost in costs.items():
+            view, price = self._batch.truth.views[name], to_price_units(slot_cost)
+            account = self.accounts.get(view.tenant)
+            _, lacking = self._paid(view, event.slot, price)
+            if account is None or can_pay(account, lacking):
+                overruns[name] = price
+            elif name not in completed_later:
                 account = remaining.get(account.tenant, account)
                 reasons[name] = self._unaffordable_overrun(account, name, price)
         for command in commands:

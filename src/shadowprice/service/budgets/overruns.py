@@ -8,6 +8,7 @@ it pays these charges in full instead of only up to its price. Simulated jobs en
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ log = logging.getLogger("shadowprice.service")
 def overrunning_jobs(batch: Transaction) -> list[str]:
     """Return the jobs that run beyond their stated work, and whose tenants have accounts.
 
-    A job whose budget was removed runs on for free.
+    A job whose budget was removed runs on for free, and one that is done is about to be completed.
     """
     truth, engine = batch.truth, batch.engine
     has_prices = engine.capabilities.prices or engine.capabilities.charges
@@ -38,7 +39,9 @@ def overrunning_jobs(batch: Transaction) -> list[str]:
     names = []
     for name in engine.running:
         view = truth.views.get(name)
-        if view is None or view.refund is not None or truth.accounts.get(view.tenant) is None:
+        if view is None or view.done or view.refund is not None:
+            continue
+        if truth.accounts.get(view.tenant) is None:
             continue
         if has_covered_stated_work(view, engine.jobs[name]):
             names.append(name)
@@ -62,13 +65,22 @@ def slot_costs(batch: Transaction, commands: Iterable[Command]) -> Mapping[str, 
     policy = as_priced_policy(engine.policy)
     assert policy is not None
     try:
-        return {
+        costs = {
             name: placement_cost(policy, engine.view, engine.jobs[name].job, engine.running[name])
             for name in names
         }
     except Exception:  # a policy from outside the package must not stop the service
         log.exception("failed to price slots beyond the stated work of jobs; they cost nothing")
         return {}
+    invalid = [name for name, cost in costs.items() if not math.isfinite(cost)]
+    if invalid:
+        log.error(
+            "the policy's prices of slots beyond the stated work of %d jobs, such as %r, aren't "
+            "finite; they cost nothing",
+            len(invalid),
+            invalid[0],
+        )
+    return {name: cost for name, cost in costs.items() if math.isfinite(cost)}
 
 
 def overrun_reason(job: Job, spec: Mapping[str, Any], price: int) -> dict[str, Any]:
