@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shadowprice.cli.commands.submit import described
@@ -27,6 +29,7 @@ from shadowprice.service.state.operations import (
     ReviseJob,
     SetServerAvailability,
 )
+from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.store_queries import list_events
@@ -164,7 +167,10 @@ def test_a_job_that_runs_on_while_others_are_refused_ends_when_its_tenant_cannot
     assert view.reason["code"] == "budget"
     assert view.reason["price"] > oasis.held("vision") >= 0
     assert "another slot beyond its stated work of 10 mini-batches costs" in view.reason["message"]
-    assert "revise `minibatches` in time" in view.reason["message"]
+    assert view.reason["message"].endswith(
+        "; submit it again with its true work and speed, or ask the operator for points; while a "
+        "job runs, its `minibatches` can be revised before its stated work is done"
+    )
     assert oasis.kinds("job")[-1] == "given-up"
     assert oasis.lines("job")[-1].startswith("given-up: another slot beyond")
     # It doesn't run in the slot that it can't pay for, and ends as if it were cancelled.
@@ -250,6 +256,33 @@ def test_a_slot_price_is_the_posted_price_of_its_place(tmp_path: Path) -> None:
     till = shop(tmp_path / "data", "rolling")
     till.admit(SLOT_WORK)
     assert till.view("job").slot_price == pytest.approx(0.02 * (1 / 12 + 1 / 48) * POINT, abs=1)
+    till.store.close()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_placements_are_priced_together_as_one_by_one(tmp_path: Path, policy: str) -> None:
+    """Each at the posted prices without its own use, whatever the others use."""
+    till = shop(tmp_path / "data", policy)
+    till.crowd(8)
+    engine = till.truth.engine
+    cluster, priced = engine.cluster, as_priced_policy(engine.policy)
+    assert priced is not None
+    placements = {name: (engine.jobs[name].job, on) for name, on in engine.running.items()}
+    servers = [row for _, on in placements.values() for row in on.servers]
+    assert len(set(servers)) < len(servers)
+    costs = placement_costs(priced, engine.view, placements)
+    assert list(costs) == list(placements)
+    for name, (job, on) in placements.items():
+        assert job.ps is None
+        own = np.zeros_like(cluster.capacity)
+        for row, workers in zip(on.servers, on.workers, strict=True):
+            own[row] += workers * job.worker
+        used = engine.ledger.used[:1] - own
+        ledger = SimpleNamespace(used=used, capacity=cluster.capacity)
+        view: Any = SimpleNamespace(slot=engine.view.slot, ledger=ledger)
+        shares = np.divide(own, cluster.capacity, where=own > 0, out=np.zeros(own.shape))
+        assert costs[name] == pytest.approx(float((priced.slot_prices(view) * shares).sum()))
+    assert min(costs.values()) > 0
     till.store.close()
 
 
@@ -496,8 +529,10 @@ def test_a_slot_that_cannot_be_billed_stops_no_other_job(
 
 def test_a_command_is_revised_to_the_time_that_it_really_takes(till: Shop) -> None:
     """Its work is one mini-batch: slots that it held did half of what was stated."""
-    command = {"chunks": 1, "minibatches": 1, "minibatch_time": f"{4 * SLOT}s"}
-    till.submit("job", tenant="vision", utility=BY_39, **command)
+    record = _record("job", tenant="vision", minibatch_time=f"{4 * SLOT}s", utility=BY_39)
+    till.ask(
+        {**{key: record[key] for key in record.keys() - {"chunks", "minibatches"}}, "steps": 1}
+    )
     price = till.view("job").price or 0
     while till.view("job").covered < MICRO * 3 / 4:
         till.slot()
@@ -510,6 +545,9 @@ def test_a_command_is_revised_to_the_time_that_it_really_takes(till: Shop) -> No
         slots += 1
     assert slots == 8
     assert till.view("job").overrun == 0
+    message = (till.view("job").reason or {})["message"]
+    assert message.startswith(f"runs beyond its stated time of {8 * SLOT}s: this slot costs")
+    assert "revise `minibatch_time`, and" in message
 
 
 def test_a_slower_speed_counts_no_work_as_remaining_that_was_not_priced(till: Shop) -> None:

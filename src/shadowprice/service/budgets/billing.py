@@ -295,12 +295,12 @@ class Billing:
 
     def _unaffordable_overrun(self, account: Account, name: str, price: int) -> Mapping[str, Any]:
         """Return why a job ends before a slot beyond its stated work."""
-        job = self._batch.engine.jobs[name].job
+        job, spec = self._batch.engine.jobs[name].job, self._batch.truth.specs[name]
         return insufficient_points_reason(
             account,
             price,
-            subject=f"another slot beyond {stated_work_text(job)} costs",
-            hint=unaffordable_overrun_hint(self._batch.truth.specs[name]),
+            subject=f"another slot beyond {stated_work_text(job, spec)} costs",
+            hint=unaffordable_overrun_hint(spec),
         )
 
     # ---------------------------------------------------------------- payments

@@ -18,7 +18,7 @@ from shadowprice.core.events import Charge, Command, Decided
 from shadowprice.core.job import Job
 from shadowprice.core.policy import as_priced_policy
 from shadowprice.service.state.job_views import OVERRUN
-from shadowprice.service.state.prices import placement_cost
+from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.stated_work import has_covered_stated_work
 
 if TYPE_CHECKING:
@@ -65,10 +65,8 @@ def slot_costs(batch: Transaction, commands: Iterable[Command]) -> Mapping[str, 
     policy = as_priced_policy(engine.policy)
     assert policy is not None
     try:
-        costs = {
-            name: placement_cost(policy, engine.view, engine.jobs[name].job, engine.running[name])
-            for name in names
-        }
+        placements = {name: (engine.jobs[name].job, engine.running[name]) for name in names}
+        costs = placement_costs(policy, engine.view, placements)
     except Exception:  # a policy from outside the package must not stop the service
         log.exception("failed to price slots beyond the stated work of jobs; they cost nothing")
         return {}
@@ -85,27 +83,45 @@ def slot_costs(batch: Transaction, commands: Iterable[Command]) -> Mapping[str, 
 
 def overrun_reason(job: Job, spec: Mapping[str, Any], price: int) -> dict[str, Any]:
     """Return the reason of a running job that pays for a slot beyond its stated work."""
+    quantity = _stated_quantity(spec)
     return {
         "code": OVERRUN,
-        "message": f"runs beyond {stated_work_text(job)}: this slot costs {format_points(price)} "
-        f"points; revise `{_work_key(spec)}`, and state the true work and speed of later jobs",
+        "message": f"runs beyond {stated_work_text(job, spec)}: this slot costs "
+        f"{format_points(price)} points; revise `{_work_key(spec)}`, and state the true "
+        f"{quantity} of later jobs",
         "price": in_points(price),
     }
 
 
-def stated_work_text(job: Job) -> str:
-    """Return the stated work of a job, for messages."""
+def stated_work_text(job: Job, spec: Mapping[str, Any]) -> str:
+    """Return the stated work of a job, or the stated time of a command, for messages."""
+    if _is_command(spec):
+        return f"its stated time of {spec['minibatch_time']}"
     plural = "" if job.work == 1 else "es"
     return f"its stated work of {job.work:,} mini-batch{plural}"
 
 
 def unaffordable_overrun_hint(spec: Mapping[str, Any]) -> str:
-    """Return what the owner of a job can do that ends because its tenant can't pay for a slot."""
-    return f"state the true work and speed, revise `{_work_key(spec)}` in time, or ask the operator"
+    """Return what the owner of a job can do that ended because its tenant can't pay for a slot."""
+    done = "time is over" if _is_command(spec) else "work is done"
+    return (
+        f"submit it again with its true {_stated_quantity(spec)}, or ask the operator for points; "
+        f"while a job runs, its `{_work_key(spec)}` can be revised before its stated {done}"
+    )
+
+
+def _is_command(spec: Mapping[str, Any]) -> bool:
+    """Return whether a job is a command with the time that it is expected to take."""
+    return spec.get("steps") == 1 and spec.get("minibatch_time") is not None
+
+
+def _stated_quantity(spec: Mapping[str, Any]) -> str:
+    """Return what determines how long a job takes, for messages."""
+    return "time" if _is_command(spec) else "work and speed"
 
 
 def _work_key(spec: Mapping[str, Any]) -> str:
     """Return the key of a job file with which a job states how long it takes."""
-    if spec.get("steps") == 1:  # a command with the time that it is expected to take
+    if _is_command(spec):
         return "minibatch_time"
     return "steps" if spec.get("steps") is not None else "minibatches"
