@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from shadowprice.core.budget import POINT
 from shadowprice.executors.contract import Ending
 from shadowprice.service.budgets.operations import Grant, PutTenant, StartDuePeriods
+from shadowprice.service.budgets.usage import price_of_unused
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SetServerAvailability
 from tests.support.examples import example_count
@@ -71,23 +72,52 @@ def _take(till: Till, number: int, step: tuple) -> None:  # type: ignore[type-ar
             till.do(StartDuePeriods())
 
 
-@given(policy=st.sampled_from(["oasis", "rolling"]), steps=st.lists(STEP, min_size=4, max_size=24))
+def _check(till: Till) -> None:
+    """Check the ledger, and that unused processes are worth what is reserved for their job."""
+    till.check()
+    for view in till.truth.views.values():
+        if view.unused is not None and view.refund is None:
+            assert price_of_unused(view.unused) == (view.price or 0) - view.used
+
+
+@example(  # a job that was admitted without a budget pays for slots, and is revised
+    "oasis",
+    ["speech"],
+    [
+        ("submit", "vision", 1, 20),
+        ("slot", 1),
+        ("budget", "vision", 500.0, 0),
+        ("slot", 4),
+        ("revise", 2, 60),
+        ("slot", 2),
+    ],
+)
+@given(
+    policy=st.sampled_from(["oasis", "rolling"]),
+    first=st.lists(TENANT, unique=True),
+    steps=st.lists(STEP, min_size=4, max_size=24),
+)
 @settings(
     max_examples=example_count(10),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-def test_points_are_conserved_in_any_order(policy: str, steps: list[tuple]) -> None:  # type: ignore[type-arg]  # of any step
+def test_points_are_conserved_in_any_order(
+    policy: str,
+    first: list[str],
+    steps: list[tuple],  # type: ignore[type-arg]  # of any step
+) -> None:
+    """The tenants in ``first`` have budgets from the first job on."""
     with tempfile.TemporaryDirectory() as folder:
         till = Till(Path(folder), policy)
-        for tenant in ("vision", "speech"):
+        for tenant in first:
             till.give(tenant, 2.0)
         for number in range(6):  # until processes cost something
             _take(till, 1000 + number, ("submit", "speech", 6, 200))
         for number, step in enumerate(steps):
             with suppress(ProblemError):  # it was refused, and changed nothing
                 _take(till, number, step)
-            till.check()
+            _check(till)
         till.read()
-        till.check()
+        _check(till)
         till.store.close()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shadowprice.cli.commands.submit import described
 from shadowprice.core.budget import POINT
 from shadowprice.core.events import Stop
 from shadowprice.core.job import MICRO
+from shadowprice.core.policy import as_priced_policy
 from shadowprice.executors.contract import Ended, Ending, Progressed
+from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.operations import Grant, PutTenant
+from shadowprice.service.budgets.usage import price_of_unused
 from shadowprice.service.clock import SECOND
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.job_views import JobView
@@ -23,6 +29,7 @@ from shadowprice.service.state.operations import (
     ReviseJob,
     SetServerAvailability,
 )
+from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.store_queries import list_events
@@ -160,7 +167,10 @@ def test_a_job_that_runs_on_while_others_are_refused_ends_when_its_tenant_cannot
     assert view.reason["code"] == "budget"
     assert view.reason["price"] > oasis.held("vision") >= 0
     assert "another slot beyond its stated work of 10 mini-batches costs" in view.reason["message"]
-    assert "revise `minibatches` in time" in view.reason["message"]
+    assert view.reason["message"].endswith(
+        "; submit it again with its true work and speed, or ask the operator for points; while a "
+        "job runs, its `minibatches` can be revised before its stated work is done"
+    )
     assert oasis.kinds("job")[-1] == "given-up"
     assert oasis.lines("job")[-1].startswith("given-up: another slot beyond")
     # It doesn't run in the slot that it can't pay for, and ends as if it were cancelled.
@@ -246,6 +256,33 @@ def test_a_slot_price_is_the_posted_price_of_its_place(tmp_path: Path) -> None:
     till = shop(tmp_path / "data", "rolling")
     till.admit(SLOT_WORK)
     assert till.view("job").slot_price == pytest.approx(0.02 * (1 / 12 + 1 / 48) * POINT, abs=1)
+    till.store.close()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_placements_are_priced_together_as_one_by_one(tmp_path: Path, policy: str) -> None:
+    """Each at the posted prices without its own use, whatever the others use."""
+    till = shop(tmp_path / "data", policy)
+    till.crowd(8)
+    engine = till.truth.engine
+    cluster, priced = engine.cluster, as_priced_policy(engine.policy)
+    assert priced is not None
+    placements = {name: (engine.jobs[name].job, on) for name, on in engine.running.items()}
+    servers = [row for _, on in placements.values() for row in on.servers]
+    assert len(set(servers)) < len(servers)
+    costs = placement_costs(priced, engine.view, placements)
+    assert list(costs) == list(placements)
+    for name, (job, on) in placements.items():
+        assert job.ps is None
+        own = np.zeros_like(cluster.capacity)
+        for row, workers in zip(on.servers, on.workers, strict=True):
+            own[row] += workers * job.worker
+        used = engine.ledger.used[:1] - own
+        ledger = SimpleNamespace(used=used, capacity=cluster.capacity)
+        view: Any = SimpleNamespace(slot=engine.view.slot, ledger=ledger)
+        shares = np.divide(own, cluster.capacity, where=own > 0, out=np.zeros(own.shape))
+        assert costs[name] == pytest.approx(float((priced.slot_prices(view) * shares).sum()))
+    assert min(costs.values()) > 0
     till.store.close()
 
 
@@ -355,6 +392,46 @@ def test_a_stop_that_the_owner_caused_forgives_nothing(tmp_path: Path) -> None:
     till.store.close()
 
 
+@pytest.mark.parametrize("restart", [SLOT * 2 // 3, SLOT * 9 // 10])
+def test_a_failure_forgives_no_restart(tmp_path: Path, restart: int) -> None:
+    """Otherwise a job could run on for free by failing shortly before each slot ends."""
+    till = shop(tmp_path / "data", "oasis")
+    till.crowd(3, jobs=1)
+    run = {"command": ["train"], "retries": 100}
+    till.submit("job", tenant="vision", minibatches=4 * SLOT_WORK, utility=BY_39,
+                run=run, restart=f"{restart}s")  # fmt: skip
+    while till.key("job") not in till.truth.orders:
+        till.slot()
+    for _ in range(8):
+        till.clock.advance(SLOT - 1)
+        till.ended("job", Ending.FAILED, 1)
+        till.clock.advance(1)
+        till.do(AdvanceSlots(virtual=False))
+        till.start_all()
+    view = till.view("job")
+    assert view.covered >= 7 * SLOT_WORK * MICRO
+    assert view.overrun_slots >= 3
+    till.check()
+    till.store.close()
+
+
+@pytest.mark.parametrize(("restart", "counted"), [(SLOT // 5, 0.8), (SLOT * 9 // 10, 0.5)])
+def test_a_move_forgives_a_restart_of_up_to_half_of_a_slot(
+    oasis: Shop, restart: int, counted: float
+) -> None:
+    """The owner states the restart cost, so it can't make most of a slot free."""
+    oasis.submit("job", tenant="vision", minibatches=6 * SLOT_WORK, utility=BY_39,
+                 restart=f"{restart}s")  # fmt: skip
+    while oasis.key("job") not in oasis.truth.orders:
+        oasis.slot()
+    oasis.slot()
+    oasis.do(SetServerAvailability(oasis.truth.orders[oasis.key("job")].servers[0]))
+    oasis.slot()
+    assert (oasis.view("job").generation, oasis.view("job").covered) == (2, 0)
+    oasis.slot()
+    assert oasis.view("job").covered == pytest.approx(counted * SLOT_WORK * MICRO)
+
+
 def test_a_slot_in_which_no_process_ran_costs_nothing(oasis: Shop) -> None:
     """A generation that takes long to start, such as for the pull of an image."""
     oasis.admit(2 * SLOT_WORK, run={"command": ["train"], "retries": 3})
@@ -392,10 +469,70 @@ def test_a_revision_to_the_true_work_ends_the_overrun(till: Shop) -> None:
     assert till.view("job").slot_price is not None
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_was_admitted_for_free_can_be_revised_when_it_pays(
+    tmp_path: Path, policy: str
+) -> None:
+    """Its tenant got a budget later. What the revision costs pays for its next slots."""
+    till = Shop(tmp_path / "data", policy)
+    till.give("speech", 100_000)
+    till.crowd(6)
+    till.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
+    while till.key("job") not in till.truth.orders:
+        till.slot()
+    assert till.view("job").price == 0
+    till.give("vision", 1_000)
+    while not till.view("job").overrun_slots:
+        till.crowd(1)
+    till.starts = False
+    till.ended("job", Ending.FAILED, 1)
+    till.slot()
+    till.do(ReviseJob(till.key("job"), {"minibatches": 3 * SLOT_WORK}))
+    view = till.view("job")
+    paid = (view.price or 0) - view.used
+    assert paid > (view.slot_price or 0)
+    assert price_of_unused(view.unused or ()) == paid
+    till.give("vision", 1_000 - till.held("vision"))
+    assert till.held("vision") == 0
+    for _ in range(4):  # no process runs, so these slots use nothing
+        till.crowd(1)
+        if not till.view("job").state.open:
+            break
+        assert price_of_unused(till.view("job").unused or ()) == paid
+    if till.view("job").state.open:
+        till.do(CancelJob(view.key))
+    assert till.view("job").used == view.used
+    assert till.view("job").refund == paid
+    till.check()
+    till.store.close()
+
+
+def test_a_slot_that_cannot_be_billed_stops_no_other_job(
+    till: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    till.admit(2 * SLOT_WORK)
+    slot, held = till.truth.engine.slot_running or 0, till.held("vision")
+
+    def failing(*_: Any) -> None:
+        raise ArithmeticError("half of a point")
+
+    monkeypatch.setattr(accounts, "debit", failing)
+    till.slot()
+    assert till.truth.engine.slot_running == slot + 1
+    assert (till.view("job").state, till.view("job").slot_price) == ("running", None)
+    assert till.held("vision") == held
+    assert "half of a point" in caplog.text
+    monkeypatch.undo()
+    till.slot()
+    assert till.view("job").slot_price is not None
+
+
 def test_a_command_is_revised_to_the_time_that_it_really_takes(till: Shop) -> None:
     """Its work is one mini-batch: slots that it held did half of what was stated."""
-    command = {"chunks": 1, "minibatches": 1, "minibatch_time": f"{4 * SLOT}s"}
-    till.submit("job", tenant="vision", utility=BY_39, **command)
+    record = _record("job", tenant="vision", minibatch_time=f"{4 * SLOT}s", utility=BY_39)
+    till.ask(
+        {**{key: record[key] for key in record.keys() - {"chunks", "minibatches"}}, "steps": 1}
+    )
     price = till.view("job").price or 0
     while till.view("job").covered < MICRO * 3 / 4:
         till.slot()
@@ -408,6 +545,9 @@ def test_a_command_is_revised_to_the_time_that_it_really_takes(till: Shop) -> No
         slots += 1
     assert slots == 8
     assert till.view("job").overrun == 0
+    message = (till.view("job").reason or {})["message"]
+    assert message.startswith(f"runs beyond its stated time of {8 * SLOT}s: this slot costs")
+    assert "revise `minibatch_time`, and" in message
 
 
 def test_a_slower_speed_counts_no_work_as_remaining_that_was_not_priced(till: Shop) -> None:
@@ -665,6 +805,75 @@ def test_an_end_that_is_reported_late_pays_for_the_slots_that_it_held(oasis: Sho
     assert (view.state, view.overrun_slots, view.overrun) == ("finished", 1, price)
     oasis.do(RecordReports([ended]))
     assert oasis.view("job") == view
+
+
+@pytest.mark.parametrize("points", [0, 1_000])
+def test_a_job_that_completed_during_an_outage_is_not_abandoned(oasis: Shop, points: int) -> None:
+    """Its end was reported. It pays for the slots that it held if its tenant can."""
+    oasis.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
+    while oasis.key("job") not in oasis.truth.orders:
+        oasis.slot()
+    oasis.slot()
+    oasis.give("vision", 10_000 - oasis.held("vision") + points)
+    assert oasis.held("vision") == points
+    order = oasis.truth.orders[oasis.key("job")]
+    at = oasis.clock.wall() / SECOND + 2.5 * SLOT
+    oasis.clock.advance(4 * SLOT)
+    oasis.read()
+    ended = Ended(0, oasis.key("job"), order.generation, at, Ending.DONE, 0, "")
+    oasis.do(AdvanceSlots(False, reports=[ended]))
+    view = oasis.view("job")
+    assert (view.state, view.reason) == ("finished", None)
+    assert view.overrun_slots == (2 if points else 0)
+    assert oasis.held("vision") >= 0
+
+
+def test_a_job_that_exits_while_it_is_stopped_pays_for_no_other_slot(oasis: Shop) -> None:
+    """It completes when the next slot starts it again, before it could hold the slot."""
+    run = {"command": ["train"], "checkpoints": True}
+    oasis.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39, run=run)
+    while oasis.key("job") not in oasis.truth.orders:
+        oasis.slot()
+    oasis.clock.advance(SLOT)
+    key, order = oasis.key("job"), oasis.truth.orders[oasis.key("job")]
+    oasis.do(AdvanceSlots(virtual=False))
+    assert oasis.view("job").slot_price
+    oasis.do(SetServerAvailability(order.servers[0]))
+    at = oasis.clock.wall() / SECOND
+    oasis.give("vision", 10_000 - oasis.held("vision"))
+    oasis.do(RecordReports([Ended(0, key, order.generation, at, Ending.DONE, 0, "")]))
+    assert oasis.view("job").done
+    oasis.slot()
+    view = oasis.view("job")
+    assert (view.state, view.reason) == ("finished", None)
+    assert oasis.kinds("job").count("overrun") == 1  # in the slot that was lost
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_price_that_is_not_finite_ends_no_job(
+    tmp_path: Path,
+    policy: str,
+    factor: float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    till = shop(tmp_path / "data", policy)
+    till.crowd(6)
+    till.admit(2 * SLOT_WORK)
+    priced = as_priced_policy(till.truth.engine.policy)
+    assert priced is not None
+    posted = type(priced).slot_prices
+    monkeypatch.setattr(type(priced), "slot_prices", lambda *args: posted(*args) * factor)
+    till.slot(2)
+    view = till.view("job")
+    assert (view.state, view.slot_price, view.reason) == ("running", None, None)
+    assert "aren't finite" in caplog.text
+    monkeypatch.undo()
+    till.slot()
+    assert till.view("job").slot_price is not None
+    till.check()
+    till.store.close()
 
 
 def test_a_job_that_ended_before_a_slot_does_not_pay_for_it(oasis: Shop) -> None:

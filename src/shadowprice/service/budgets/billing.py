@@ -8,7 +8,8 @@ are, and `write` flushes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +68,8 @@ from shadowprice.service.store.prepared_statement import PreparedStatement
 
 if TYPE_CHECKING:
     from shadowprice.service.state.transaction import Transaction
+
+log = logging.getLogger("shadowprice.service")
 
 REFUSAL_CODE: Final = "budget"
 """Code of refusals because the tenant can't pay."""
@@ -232,13 +235,18 @@ class Billing:
 
     # ---------------------------------------------------------------- payment check
 
-    def check(self, event: DriverEvent, commands: Sequence[Command]) -> Mapping[str, int]:
+    def check(
+        self, event: DriverEvent, commands: Sequence[Command], completed_later: Set[str]
+    ) -> Mapping[str, int]:
         """Check that tenants can pay for decisions on an event, before these take effect.
+
+        A slot beyond the stated work is free if its tenant can't pay, and the job is known to have
+        completed since (``completed_later``).
 
         Returns
         -------
         mapping of str to int
-            The price of the slot that begins, for each job beyond its stated work.
+            The price of the slot that begins, for each job that pays for it.
 
         Raises
         ------
@@ -258,12 +266,15 @@ class Billing:
                 remaining[account.tenant] = replace(left, balance=left.balance - points)
             return left.can_pay(points)
 
+        overruns: dict[str, int] = {}
         costs = slot_costs(self._batch, commands) if isinstance(event, SlotBegan) else {}
-        overruns = {name: to_price_units(cost) for name, cost in costs.items()}
-        for name, price in overruns.items():
-            view = self._batch.truth.views[name]
+        for name, slot_cost in costs.items():
+            view, price = self._batch.truth.views[name], to_price_units(slot_cost)
             account = self.accounts.get(view.tenant)
-            if account is not None and not can_pay(account, max(0, price - _unused_points(view))):
+            _, lacking = self._paid(view, event.slot, price)
+            if account is None or can_pay(account, lacking):
+                overruns[name] = price
+            elif name not in completed_later:
                 account = remaining.get(account.tenant, account)
                 reasons[name] = self._unaffordable_overrun(account, name, price)
         for command in commands:
@@ -284,12 +295,12 @@ class Billing:
 
     def _unaffordable_overrun(self, account: Account, name: str, price: int) -> Mapping[str, Any]:
         """Return why a job ends before a slot beyond its stated work."""
-        job = self._batch.engine.jobs[name].job
+        job, spec = self._batch.engine.jobs[name].job, self._batch.truth.specs[name]
         return insufficient_points_reason(
             account,
             price,
-            subject=f"another slot beyond {stated_work_text(job)} costs",
-            hint=unaffordable_overrun_hint(self._batch.truth.specs[name]),
+            subject=f"another slot beyond {stated_work_text(job, spec)} costs",
+            hint=unaffordable_overrun_hint(spec),
         )
 
     # ---------------------------------------------------------------- payments
@@ -339,19 +350,38 @@ class Billing:
             if price is None:
                 self._end_overrun(view)  # it repeats work, or its work was revised
                 continue
-            lacking = max(0, price - _unused_points(view))
-            changes: dict[str, Any] = {"slot_price": price}
-            if not engine.capabilities.charges:
-                placement = engine.running[name]
-                places = placement.total_workers + placement.total_ps
-                changes["unused"], lacking = pay_slot(view.unused or (), slot, places, price)
-            if lacking:
-                changes |= {"price": (view.price or 0) + lacking, "paid_at": self._batch.now}
-            self._batch.change(name, **changes)
-            account = self.accounts.get(view.tenant)
-            assert account is not None
-            self._debit(account, lacking, name, f"beyond its stated work, slot {slot}")
-            self._show_overrun(name, price)
+            try:
+                with self._batch.whole():
+                    self._pay_overrun(view, slot, price)
+            except ShadowpriceError:
+                raise
+            except Exception:  # must not stop the slots of other jobs
+                log.exception("failed to debit slot %d of job %r; it costs nothing", slot, name)
+                self._end_overrun(view)
+
+    def _pay_overrun(self, view: JobView, slot: int, price: int) -> None:
+        """Debit the price of a slot beyond the stated work of a job."""
+        unused, lacking = self._paid(view, slot, price)
+        changes: dict[str, Any] = {"slot_price": price, "unused": unused}
+        if lacking:
+            changes |= {"price": (view.price or 0) + lacking, "paid_at": self._batch.now}
+        self._batch.change(view.key, **changes)
+        account = self.accounts.get(view.tenant)
+        assert account is not None
+        self._debit(account, lacking, view.key, f"beyond its stated work, slot {slot}")
+        self._show_overrun(view.key, price)
+
+    def _paid(self, view: JobView, slot: int, price: int) -> tuple[UnusedSlots | None, int]:
+        """Return a job's unused processes after it paid a slot's price, and the points it lacks."""
+        points, engine = _unused_points(view), self._batch.engine
+        if engine.capabilities.charges:
+            return view.unused, max(0, price - points)
+        unused = view.unused or ()
+        unassigned = points - price_of_unused(unused)
+        if unassigned > 0:  # paid under a policy that charges for each slot
+            unused = ((ANY_SLOT, 1, unassigned), *unused)
+        placement = engine.running[view.key]
+        return pay_slot(unused, slot, placement.total_workers + placement.total_ps, price)
 
     def _end_overrun(self, view: JobView) -> None:
         """Show that a job doesn't pay for the running slot."""
@@ -422,7 +452,7 @@ class Billing:
                 REFUSAL_CODE, f"job {name_of_key(name)!r} stays as it was: {reason['message']}"
             )
         changes: dict[str, Any] = {"price": price + extra}
-        if view.planned:  # otherwise the job pays for each slot from its price
+        if not self._batch.engine.capabilities.charges:
             remaining = max(1, after, view.planned - view.held)
             changes["planned"] = view.held + remaining
             changes["unused"] = ((ANY_SLOT, remaining, unused + extra), *present_slot)

@@ -8,6 +8,7 @@ it pays these charges in full instead of only up to its price. Simulated jobs en
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from shadowprice.core.events import Charge, Command, Decided
 from shadowprice.core.job import Job
 from shadowprice.core.policy import as_priced_policy
 from shadowprice.service.state.job_views import OVERRUN
-from shadowprice.service.state.prices import placement_cost
+from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.stated_work import has_covered_stated_work
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ log = logging.getLogger("shadowprice.service")
 def overrunning_jobs(batch: Transaction) -> list[str]:
     """Return the jobs that run beyond their stated work, and whose tenants have accounts.
 
-    A job whose budget was removed runs on for free.
+    A job whose budget was removed runs on for free, and one that is done is about to be completed.
     """
     truth, engine = batch.truth, batch.engine
     has_prices = engine.capabilities.prices or engine.capabilities.charges
@@ -38,7 +39,9 @@ def overrunning_jobs(batch: Transaction) -> list[str]:
     names = []
     for name in engine.running:
         view = truth.views.get(name)
-        if view is None or view.refund is not None or truth.accounts.get(view.tenant) is None:
+        if view is None or view.done or view.refund is not None:
+            continue
+        if truth.accounts.get(view.tenant) is None:
             continue
         if has_covered_stated_work(view, engine.jobs[name]):
             names.append(name)
@@ -62,38 +65,63 @@ def slot_costs(batch: Transaction, commands: Iterable[Command]) -> Mapping[str, 
     policy = as_priced_policy(engine.policy)
     assert policy is not None
     try:
-        return {
-            name: placement_cost(policy, engine.view, engine.jobs[name].job, engine.running[name])
-            for name in names
-        }
+        placements = {name: (engine.jobs[name].job, engine.running[name]) for name in names}
+        costs = placement_costs(policy, engine.view, placements)
     except Exception:  # a policy from outside the package must not stop the service
         log.exception("failed to price slots beyond the stated work of jobs; they cost nothing")
         return {}
+    invalid = [name for name, cost in costs.items() if not math.isfinite(cost)]
+    if invalid:
+        log.error(
+            "the policy's prices of slots beyond the stated work of %d jobs, such as %r, aren't "
+            "finite; they cost nothing",
+            len(invalid),
+            invalid[0],
+        )
+    return {name: cost for name, cost in costs.items() if math.isfinite(cost)}
 
 
 def overrun_reason(job: Job, spec: Mapping[str, Any], price: int) -> dict[str, Any]:
     """Return the reason of a running job that pays for a slot beyond its stated work."""
+    quantity = _stated_quantity(spec)
     return {
         "code": OVERRUN,
-        "message": f"runs beyond {stated_work_text(job)}: this slot costs {format_points(price)} "
-        f"points; revise `{_work_key(spec)}`, and state the true work and speed of later jobs",
+        "message": f"runs beyond {stated_work_text(job, spec)}: this slot costs "
+        f"{format_points(price)} points; revise `{_work_key(spec)}`, and state the true "
+        f"{quantity} of later jobs",
         "price": in_points(price),
     }
 
 
-def stated_work_text(job: Job) -> str:
-    """Return the stated work of a job, for messages."""
+def stated_work_text(job: Job, spec: Mapping[str, Any]) -> str:
+    """Return the stated work of a job, or the stated time of a command, for messages."""
+    if _is_command(spec):
+        return f"its stated time of {spec['minibatch_time']}"
     plural = "" if job.work == 1 else "es"
     return f"its stated work of {job.work:,} mini-batch{plural}"
 
 
 def unaffordable_overrun_hint(spec: Mapping[str, Any]) -> str:
-    """Return what the owner of a job can do that ends because its tenant can't pay for a slot."""
-    return f"state the true work and speed, revise `{_work_key(spec)}` in time, or ask the operator"
+    """Return what the owner of a job can do that ended because its tenant can't pay for a slot."""
+    done = "time is over" if _is_command(spec) else "work is done"
+    return (
+        f"submit it again with its true {_stated_quantity(spec)}, or ask the operator for points; "
+        f"while a job runs, its `{_work_key(spec)}` can be revised before its stated {done}"
+    )
+
+
+def _is_command(spec: Mapping[str, Any]) -> bool:
+    """Return whether a job is a command with the time that it is expected to take."""
+    return spec.get("steps") == 1 and spec.get("minibatch_time") is not None
+
+
+def _stated_quantity(spec: Mapping[str, Any]) -> str:
+    """Return what determines how long a job takes, for messages."""
+    return "time" if _is_command(spec) else "work and speed"
 
 
 def _work_key(spec: Mapping[str, Any]) -> str:
     """Return the key of a job file with which a job states how long it takes."""
-    if spec.get("steps") == 1:  # a command with the time that it is expected to take
+    if _is_command(spec):
         return "minibatch_time"
     return "steps" if spec.get("steps") is not None else "minibatches"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -59,7 +59,12 @@ class Batch(Transaction):
     """A unit of work that passes events to the engine; `Transaction` collects the rows."""
 
     def take(
-        self, event: DriverEvent, *, counted: Iterable[str] = (), billed: bool = True
+        self,
+        event: DriverEvent,
+        *,
+        counted: Iterable[str] = (),
+        billed: bool = True,
+        completed_later: Set[str] = frozenset(),
     ) -> list[Command]:
         """Pass an event to the engine, and record its consequences.
 
@@ -75,6 +80,8 @@ class Batch(Transaction):
         billed : bool
             Whether the job that it ends pays for the running slot. A job that was lost through no
             fault of its own doesn't, or one that had ended before the slot began.
+        completed_later : set of str
+            Jobs that completed after the slot that begins. They aren't abandoned for its price.
 
         Raises
         ------
@@ -87,7 +94,7 @@ class Batch(Transaction):
             # Their tenants may be unable to pay. The rollback restores exactly this policy state.
             self.engine.session.dump_state()
         try:
-            return self._take(event, counted, billed=billed)
+            return self._take(event, counted, completed_later, billed=billed)
         except InsufficientPointsError as error:
             waiting = [name for name in error.reasons if name in self.engine.open_jobs]
             if not waiting:
@@ -96,7 +103,7 @@ class Batch(Transaction):
         with self.whole():  # if the event fails, the jobs are kept
             for name in waiting:
                 self._give_up(event, name, reasons[name])
-            return self.take(event, counted=counted, billed=billed)
+            return self.take(event, counted=counted, billed=billed, completed_later=completed_later)
 
     def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
         """Abandon an open job before an event whose price its tenant can't pay."""
@@ -107,12 +114,19 @@ class Batch(Transaction):
         self.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
         self.change(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
 
-    def _take(self, event: DriverEvent, counted: Iterable[str], *, billed: bool) -> list[Command]:
+    def _take(
+        self,
+        event: DriverEvent,
+        counted: Iterable[str],
+        completed_later: Set[str],
+        *,
+        billed: bool,
+    ) -> list[Command]:
         engine = self.engine
         started = time.perf_counter()
         occupied = self.billing.standing(event) if billed else SlotUsage(0, {})
         with _blamed(event.tag), engine.staged(event) as staged:
-            overruns = self.billing.check(event, staged.commands)
+            overruns = self.billing.check(event, staged.commands, completed_later)
             line = entry_line(staged.entry, engine.cluster.names)
         self.truth.decided(time.perf_counter() - started)
         sequence = staged.entry.sequence

@@ -134,7 +134,7 @@ def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int)
 
 
 class _OtherUse:
-    """View of a ledger's first slot without one use of it."""
+    """View of a ledger's first slot without a use of it."""
 
     def __init__(self, ledger: LedgerView, use: NDArray[np.int64]) -> None:
         self._ledger = ledger
@@ -145,7 +145,7 @@ class _OtherUse:
 
 
 class _OthersView:
-    """View for a policy, without one use of the first slot."""
+    """View for a policy, without a use of the first slot."""
 
     def __init__(self, view: View, use: NDArray[np.int64]) -> None:
         self._view = view
@@ -155,21 +155,44 @@ class _OthersView:
         return getattr(self._view, name)
 
 
-def placement_cost(policy: PricedPolicy, view: View, job: Job, placement: Placement) -> float:
-    """Return the cost of a job's placement in the slot of a view.
+def placement_costs(
+    policy: PricedPolicy, view: View, placements: Mapping[str, tuple[Job, Placement]]
+) -> dict[str, float]:
+    """Return the costs of jobs' placements in the slot of a view, by job.
 
-    Prices are those without the placement itself, as on an admission.
+    Prices are those without the placement itself, as on an admission. The price of a server depends
+    on the use of that server only, so placements on different servers are priced together.
     """
-    cluster = view.cluster
-    use = np.zeros_like(cluster.capacity)
-    for row, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True):
-        use[row] = workers * job.worker
-        if job.ps is not None:
-            use[row] += ps * job.ps
-    others: Any = _OthersView(view, use)
-    prices = policy.slot_prices(others)
-    is_priced = (use > 0) & (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
-    return float(prices[is_priced] @ (use[is_priced] / cluster.capacity[is_priced]))
+    capacity = view.cluster.capacity
+    limited = (capacity > 0) & (capacity < UNLIMITED)
+    costs: dict[str, float] = {}
+    remaining = placements
+    while remaining:
+        use = np.zeros_like(capacity)
+        taken: set[int] = set()
+        later: dict[str, tuple[Job, Placement]] = {}
+        for name, (job, placement) in remaining.items():
+            if not taken.isdisjoint(placement.servers):
+                later[name] = job, placement
+                continue
+            taken.update(placement.servers)
+            for row, workers, ps in zip(
+                placement.servers, placement.workers, placement.ps, strict=True
+            ):
+                use[row] = workers * job.worker
+                if job.ps is not None:
+                    use[row] += ps * job.ps
+        others: Any = _OthersView(view, use)
+        prices = policy.slot_prices(others)
+        for name, (_, placement) in remaining.items():
+            if name in later:
+                continue
+            rows = sorted(placement.servers)
+            is_priced = (use[rows] > 0) & limited[rows]
+            shares = use[rows][is_priced] / capacity[rows][is_priced]
+            costs[name] = float(prices[rows][is_priced] @ shares)
+        remaining = later
+    return {name: costs[name] for name in placements}
 
 
 def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:
@@ -183,4 +206,4 @@ def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:
     }
 
 
-__all__ = ["ServerClasses", "placement_cost", "prices", "prices_by_kind", "server_classes_of"]
+__all__ = ["ServerClasses", "placement_costs", "prices", "prices_by_kind", "server_classes_of"]

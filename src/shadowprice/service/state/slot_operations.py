@@ -117,7 +117,7 @@ class AdvanceSlots:
                 next_slot = target
             if not engine.open_jobs and engine.state.idle:
                 return True  # without jobs, no slot needs to begin
-            self._begin(batch, next_slot)
+            self._begin(batch, next_slot, _completed_later(batch, reports))
             if not self.virtual:
                 self._finish(batch)
             if time.monotonic() - started > ADVANCE_TIME_BUDGET_SECONDS:
@@ -155,15 +155,15 @@ class AdvanceSlots:
             return False
         return True
 
-    def _begin(self, batch: Batch, slot: int) -> None:
+    def _begin(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         try:
-            batch.take(SlotBegan(slot))
+            batch.take(SlotBegan(slot), completed_later=completed_later)
         except PolicyError as error:
             # The event was rolled back. The policy state may be the cause, so resync the policy
             # and retry. If it fails again, the slot waits and the service reports the error.
             log.error("slot %d could not begin (%s); resetting the policy", slot, error)
             batch.begin_policy_anew()
-            batch.take(SlotBegan(slot))
+            batch.take(SlotBegan(slot), completed_later=completed_later)
 
     @staticmethod
     def _finish(batch: Batch) -> None:
@@ -257,7 +257,7 @@ class AdvanceSlots:
 
 
 def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]:
-    """Return the open jobs that pending reports say were done in a later slot."""
+    """Return the open jobs that completed later, according to pending reports."""
     return {
         report.job
         for report in reports

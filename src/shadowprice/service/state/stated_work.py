@@ -1,9 +1,10 @@
 """Stated work that the slots of live jobs have covered, at the speed that the jobs state.
 
-A job covers work while its processes run, whatever it reports: a job reports what it likes. Restart
-costs don't count. Work that a job repeats because its server was lost, or because the service
-stopped it, isn't counted again. It is after a failure of the job, or a revision by its owner. After
-a revision of the speed, all of it counts at the new speed.
+A job covers work while its processes run, whatever it reports: a job reports what it likes. The
+cost of a restart doesn't count, up to half of a slot. Work that is repeated after a lost server or
+a stop by the service counts once. Restarts and repeated work count each time after the job itself
+failed, or after its owner revised it since its last start. After a revision of the speed, all of it
+counts at the new speed.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ def has_covered_stated_work(view: JobView, record: JobRecord) -> bool:
     return job.bag is None and _covered(view, record) >= job.work * MICRO
 
 
+def _caused_restart(view: JobView, record: JobRecord) -> bool:
+    """Return whether the job or its owner caused the newest generation."""
+    return view.blamed >= record.generation - 1 > 0
+
+
 def _covered(view: JobView, record: JobRecord) -> int:
     """Return the covered work of a job whose newest generation may begin with this event.
 
@@ -66,7 +72,7 @@ def _covered(view: JobView, record: JobRecord) -> int:
     is its own fault only if the generation failed, or if the owner revised the job in it.
     """
     begins = record.generation > view.generation
-    if begins and record.job.resumable is not True and view.blamed < record.generation - 1:
+    if begins and record.job.resumable is not True and not _caused_restart(view, record):
         return view.covered_before
     return view.covered
 
@@ -93,11 +99,12 @@ def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
     if not ran:
         return 0
     job, placement = batch.truth.stated.stated(batch, record), batch.engine.running[record.job.name]
-    gain = job.gain(
-        placement.total_workers,
-        colocated=placement.colocated,
-        moved=pays_restart(batch, record, slot),
-    )
+    workers, colocated = placement.total_workers, placement.colocated
+    gain = job.gain(workers, colocated=colocated)
+    restarts = pays_restart(batch, record, slot)
+    if restarts and not _caused_restart(batch.truth.views[record.job.name], record):
+        # The owner states the restart cost, so it can't make most of a slot free.
+        gain = max(gain // 2, job.gain(workers, colocated=colocated, moved=True))
     return gain * job.work * MICRO * ran // (job.required * batch.calendar.slot_length(slot))
 
 
@@ -116,7 +123,7 @@ def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> Non
     the share of its work that is repeated isn't counted again.
     """
     view = batch.truth.views[record.job.name]
-    if record.job.resumable is not True or view.blamed >= record.generation - 1:
+    if record.job.resumable is not True or _caused_restart(view, record):
         return
     covered = view.covered * measured // record.measured
     before = min(covered, view.covered_before)
