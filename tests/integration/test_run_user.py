@@ -284,4 +284,5 @@ def test_files_of_a_job_belong_to_its_user(folder: Path) -> None:
         assert lines == [USER, str(work), USER, USER, USER]
         # What the job didn't change is deleted.
         wait_until(lambda: [path.name for path in work.rglob("*")] == ["mine"])
-        assert {path.name for path in work.parent.glob("work*")} == {"work"}
+        names = {path.name for path in work.parent.glob("work*")}
+        assert names == {"work", "work.released"}
