@@ -176,9 +176,9 @@ def test_a_suspended_service_catches_up_every_slot(
     began: list[int] = []
     begin = AdvanceSlots._begin
 
-    def noting(self: AdvanceSlots, batch: Batch, slot: int) -> None:
+    def noting(self: AdvanceSlots, batch: Batch, slot: int, *more: Any) -> None:
         began.append(slot)
-        begin(self, batch, slot)
+        begin(self, batch, slot, *more)
 
     monkeypatch.setattr(AdvanceSlots, "_begin", noting)
 

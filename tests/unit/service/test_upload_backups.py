@@ -22,6 +22,7 @@ from shadowprice.service.upload_backups import (
     lock_backup_folder,
 )
 from shadowprice.service.uploads import FOLDER, upload_path
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CONTENT = b"content"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -100,7 +101,8 @@ def test_a_lock_is_held_by_one_thread_at_a_time(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(WAIT_LIMIT_SECONDS)
+        assert not thread.is_alive()
     assert overlaps == []
     assert taken
     assert list(tmp_path.iterdir()) == []
