@@ -17,10 +17,12 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from shadowprice.service.api import jobs
 from shadowprice.service.clock import SlotCalendar
+from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import operations, recovery, store_queries
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.operations import CancelJob, UpdateServers
+from shadowprice.service.state.operations import CancelJob, KnownJobs, UpdateServers
+from shadowprice.service.state.submission import Submission
 from tests.integration.test_service_stateful import EXAMPLES, Api
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="runs in make test SUITE=fuzz-api")
@@ -51,10 +53,13 @@ def another_job_of_a_known_name_counts_as_the_same(patch: Patch) -> None:
 
 @fault(lambda api: api.submit_one("a", "red", 1, own=True))
 def the_same_job_again_is_refused(patch: Patch) -> None:
-    conflict = operations._name_conflict
-    patch.setattr(
-        operations, "_name_conflict", lambda one, content: conflict(one, f"not {content}")
-    )
+    find, conflict = KnownJobs.find, operations._name_conflict
+
+    def refused(self: KnownJobs, submission: Submission) -> tuple[str, ProblemError | None] | None:
+        found = find(self, submission)
+        return None if found is None else (found[0], conflict(submission))
+
+    patch.setattr(KnownJobs, "find", refused)
 
 
 @fault(lambda api: api.cancelled("a", "blue"))
