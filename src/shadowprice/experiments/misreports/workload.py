@@ -111,7 +111,7 @@ class Lie:
     size: int = 1
 
     def apply(self, jobs: Sequence[Job]) -> Report:
-        """Return what the cluster is told if the liar misreports."""
+        """Return the jobs that are submitted if the liar misreports."""
         if not self.kind:
             return Report(Misreport("", "", tuple(jobs)))
         return LIES[self.kind][1](jobs, self.size)
