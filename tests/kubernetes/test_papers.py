@@ -25,7 +25,7 @@ def test_pods_train_on_nine_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pytest.skip(reason)
     small = measure.ExperimentScale(seconds=35, slots=2, jobs=2, policies=(PolicyChoice("drf"),))
     monkeypatch.setattr(measure, "QUICK", small)
-    capacity = nodes()
+    capacity = nodes(1)
     assert len(capacity) == 9
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod()))
     (tmp_path / "jobs").mkdir()
