@@ -31,8 +31,8 @@ from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.utility import Constant, Deadline, Reciprocal
 from shadowprice.engine import Engine
 from shadowprice.policies.pdors.parameters import PdorsParameters
+from shadowprice.policies.pdors.planner import PdorsPricedJob
 from shadowprice.policies.pdors.policy import Pdors
-from shadowprice.policies.pdors.quotes import PdorsPricedJob
 from shadowprice.policies.pricing.constants import ConstantsLearner, PricePool
 from shadowprice.policies.pricing.offers import TooExpensiveProof
 from shadowprice.policies.registry import make_policy
