@@ -52,10 +52,8 @@ class PolicyChoice:
     ) -> PolicyChoice:
         """Build a choice from a registered name or ``./file.py:NAME``.
 
-        Raises
-        ------
-        InputError
-            If the name is unknown, or the file can't be loaded or doesn't define the policy.
+        Raises `InputError` if the name is unknown, or the file can't be loaded or doesn't define
+        the policy.
         """
         if not is_file_reference(text):
             return cls(policy_info(text).name, settings or {}, titled)
@@ -66,10 +64,7 @@ class PolicyChoice:
     def parse(cls, text: str) -> PolicyChoice:
         """Parse a policy with its parameters after a ``?``: ``oasis?preset=paper&split=half``.
 
-        Raises
-        ------
-        InputError
-            As `named`, and if a parameter has no value.
+        Raises `InputError` as `named`, and if a parameter has no value.
         """
         name, _, rest = text.partition("?")
         chosen = cls.named(name)
@@ -84,10 +79,7 @@ class PolicyChoice:
     def of_run(cls, info: Mapping[str, Any]) -> PolicyChoice:
         """Build the choice that a run's ``run.json`` records.
 
-        Raises
-        ------
-        InputError
-            If the policy's file has changed since the run, or is missing.
+        Raises `InputError` if the policy's file has changed since the run, or is missing.
         """
         settings, origin = info["settings"], info.get("policy_origin") or {}
         if "file" not in origin:
@@ -100,13 +92,7 @@ class PolicyChoice:
 
     @property
     def info(self) -> PolicyInfo:
-        """Declaration of the policy.
-
-        Raises
-        ------
-        InputError
-            If the name is unknown.
-        """
+        """Declaration of the policy; raises `InputError` if the name is unknown."""
         return policy_info(self.name) if self.file is None else extension_info(self.file)
 
     @property
@@ -142,32 +128,19 @@ class PolicyChoice:
     def parameters(self) -> Parameters:
         """Return the validated parameters.
 
-        Raises
-        ------
-        InputError
-            If the policy or a parameter is unknown, or a value is out of range.
+        Raises `InputError` if the policy or a parameter is unknown, or a value is out of range.
         """
         return policy_parameters(self.info, self.settings)
 
     def build(self, context: PolicyContext) -> Policy:
-        """Build the policy.
-
-        Raises
-        ------
-        InputError
-            As `make_policy`.
-        """
+        """Build the policy; raises `InputError` as `make_policy`."""
         return make_policy(self.info, context, self.settings)
 
 
 def check_choices(choices: Sequence[PolicyChoice], place: str, hint: str) -> None:
     """Check that there are policies to compare and that their labels differ.
 
-    Raises
-    ------
-    InputError
-        At ``place``, with the hint ``hint``, if there are no policies; at ``place`` if a label
-        occurs twice.
+    Raises `InputError` at ``place`` otherwise, with the hint if there are no policies.
     """
     if not choices:
         raise InputError(Fault(place, "names no policy", hint))
@@ -181,13 +154,7 @@ def check_choices(choices: Sequence[PolicyChoice], place: str, hint: str) -> Non
 
 
 def parse_setting(text: str, place: str = "--set") -> dict[str, Any]:
-    """Parse one ``KEY=VALUE`` pair into nested mappings.
-
-    Raises
-    ------
-    InputError
-        At ``place`` if the pair has no value.
-    """
+    """Parse one ``KEY=VALUE`` pair into nested mappings; raise `InputError` if it has no value."""
     return nest_dotted_keys([_pair(text, place)])
 
 

@@ -21,30 +21,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """Result of a solver run.
+    """Result of a solver run."""
 
-    Parameters
-    ----------
-    optimal : bool
-        Whether optimality, or infeasibility, was proved within the requested gap.
-    feasible : bool
-        Whether ``values`` hold a solution.
-    values : ndarray of float64, shape (columns,)
-        The best solution; empty if there is none.
-    objective : float
-        Objective of ``values``; -inf if there is no solution.
-    bound : float
-        Upper bound on the objective of every solution; -inf if the program is infeasible.
-    row_duals : ndarray of float64, shape (rows,)
-        Change of the objective per unit of a row's bound; linear programs only.
-    """
-
-    optimal: bool
-    feasible: bool
-    values: Floats
-    objective: float
+    optimal: bool  # whether optimality, or infeasibility, was proved within the gap
+    feasible: bool  # whether `values` hold a solution
+    values: Floats  # the best solution; empty if there is none
+    objective: float  # of `values`; -inf without a solution
     bound: float
+    """Upper bound on the objective of every solution; -inf if the program is infeasible."""
     row_duals: Floats
+    """Change of the objective per unit of a row's bound; linear programs only."""
 
 
 class LinearProgram:
@@ -127,25 +113,10 @@ class LinearProgram:
     ) -> SolverResult:
         """Maximise the program.
 
-        Parameters
-        ----------
-        time_limit : float
-            Seconds after which the best solution so far is returned.
-        clock : Clock
-            Clock of ``time_limit``.
-        node_limit : int, optional
-            Branch-and-bound nodes after which the best solution so far is returned.
-        gap : float
-            Relative distance of solution and bound that counts as optimal.
-        relaxed : bool
-            Whether to solve the linear relaxation, which ignores integrality.
-        start : sequence of float, optional
-            A feasible solution to start from.
-
-        Raises
-        ------
-        ShadowpriceError
-            If the solver fails.
+        The best solution so far is returned after ``time_limit`` seconds of the clock, or
+        ``node_limit`` branch-and-bound nodes. A relative ``gap`` of solution and bound counts as
+        optimal. With ``relaxed``, integrality is ignored. ``start`` is a feasible solution to start
+        from. Raises `ShadowpriceError` if the solver fails.
         """
         solver = _solver(gap)
         if time_limit < INFINITY:
@@ -195,16 +166,8 @@ def _merge(columns: Iterable[int], values: Iterable[float]) -> dict[int, float]:
 class IncrementalProgram:
     """A program that is changed and solved again, each time from the last basis or solution.
 
-    Parameters
-    ----------
-    program : LinearProgram
-        The program; later changes to it have no effect.
-    deadline : Deadline
-        When a run ends with the best solution so far.
-    relaxed : bool
-        Whether to solve the linear relaxation.
-    node_limit : int, optional
-        Branch-and-bound nodes after which a run ends with the best solution so far.
+    Later changes to the given program have no effect. A run ends with the best solution so far at
+    the deadline, or after ``node_limit`` branch-and-bound nodes.
     """
 
     def __init__(

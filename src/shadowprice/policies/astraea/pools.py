@@ -34,27 +34,13 @@ class TaughtTheta(NamedTuple):
 
 @dataclass(eq=False)
 class TenantPool:
-    """Servers with the tenants that may use them.
+    """Servers with the tenants that may use them."""
 
-    Parameters
-    ----------
-    tenants : tuple of int
-        Its tenants' indices in the cluster.
-    servers : int64, shape (servers of the pool,)
-        Its servers' indices in the cluster.
-    workers, ps : int64, shape (types, servers of the pool)
-        Its units.
-    worker_shares, ps_shares : int64, shape (types, tenants of the pool)
-        Units that each tenant owns.
-    theta : Theta
-        Source of theta.
-    """
-
-    tenants: tuple[int, ...]
-    servers: Integers
-    workers: Integers
+    tenants: tuple[int, ...]  # their indices in the cluster
+    servers: Integers  # their indices in the cluster
+    workers: Integers  # units, shape (types, servers of the pool)
     ps: Integers
-    worker_shares: Integers
+    worker_shares: Integers  # units that each tenant owns, shape (types, tenants of the pool)
     ps_shares: Integers
     theta: Theta
     seen_worker: list[float] = field(init=False)
@@ -117,14 +103,7 @@ class TenantPool:
     def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> RoundMarket:
         """Open an empty market on the servers that are up.
 
-        Parameters
-        ----------
-        slots : int
-            Length of the round.
-        lost : sequence of bool
-            Whether each of the cluster's servers is lost.
-        pack_in_time : bool
-            As in `RoundMarket`.
+        It lasts ``slots``; ``lost`` is by server of the cluster.
         """
         up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
         kinds = []

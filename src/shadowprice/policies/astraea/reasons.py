@@ -19,18 +19,7 @@ def explain_refusal(
 ) -> Refusal:
     """Return the dominant reason, with the smallest change that would have helped.
 
-    Parameters
-    ----------
-    tenancy : Tenancy
-        Names of types.
-    market : Market
-        The round after all other jobs have been scheduled.
-    gang : GangJob
-        The job.
-    turn : Round
-        The round.
-    borrow : bool
-        Whether the job could have borrowed.
+    The market is that of the round after all other jobs have been scheduled.
     """
     best = market.search(gang, borrow=borrow, bonus=BONUS)
     where = f"slots {turn.start} to {turn.start + market.slots - 1}"

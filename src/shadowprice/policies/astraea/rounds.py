@@ -84,21 +84,9 @@ class _Running:
 class RoundPolicy:
     """Collects jobs in batches and schedules each batch in rounds.
 
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster, and the jobs if they are known.
-    parameters : RoundParameters
-        The policy's parameters.
-    tenancy : Tenancy
-        Units and owners.
-    pools_of : callable
-        Divides units among pools; every tenant is in one.
-    sharing : bool
-        Whether tenants of a pool lend each other unused units for payment.
+    ``pools_of`` divides the units among pools; every tenant is in one. With ``sharing``, tenants of
+    a pool lend each other unused units for payment.
 
-    Notes
-    -----
     A round is decided when it starts, and a gang never moves. A gang that loses a server returns to
     its batch and keeps its progress. A gang that takes longer than stated keeps its units, even
     into the next round, and pays the price of its last slot for each further slot. So borrowed
@@ -108,8 +96,8 @@ class RoundPolicy:
     The paper's rounds grow from slot 0, so a service that has run for long would start jobs only
     once in a horizon. Rounds on demand begin when jobs wait and no round is in progress. A round is
     in progress while one of its gangs runs or is planned before its end. Jobs that arrive in the
-    meantime join it if they end with it. So all units are free at a round's end, as in the paper:
-    a tenant waits for its share for at most one round.
+    meantime join it if they end with it. So all units are free at a round's end, as in the paper: a
+    tenant waits for its share for at most one round.
     """
 
     def __init__(
@@ -165,10 +153,7 @@ class RoundPolicy:
     def resume(self, view: View) -> None:
         """Recount units and shares; planned jobs keep their plans, the others join a batch.
 
-        Raises
-        ------
-        InputError
-            If the shares don't add up to the current units.
+        Raises `InputError` if the shares don't add up to the current units.
         """
         before, tenants = self.pools, self.tenancy.tenants
         self.tenancy = read_tenant_shares(view.cluster)

@@ -45,59 +45,30 @@ class CopyPlan:
     """Copies of all remaining tasks, and the units reserved for them.
 
     A unit is the capacity of one copy.
-
-    Attributes
-    ----------
-    start, promise : int
-        Start slot, and the slot by whose end all tasks are done, except with the miss probability.
-        Both count from the first usable slot.
-    copies : tuple of TaskCopies
-        Copies of every task.
-    places : ndarray of int64
-        Units reserved in each slot from the first on, while there are any.
-    cost : float
-        Their cost; inf if they don't fit.
-    short : int
-        Units that don't fit, over all slots.
-    loss_at_most : float
-        Maximum payoff that the best plan may have beyond this one; 0 if this is proved the best.
     """
 
-    start: int
-    promise: int
-    copies: tuple[TaskCopies, ...]
-    places: Integers
-    cost: float
-    short: int = 0
+    start: int  # counts from the first usable slot
+    promise: int  # slot by whose end all tasks are done, except with the miss probability
+    copies: tuple[TaskCopies, ...]  # of every task
+    places: Integers  # units reserved in each slot from the first on, while there are any
+    cost: float  # infinite if they don't fit
+    short: int = 0  # units that don't fit, over all slots
     loss_at_most: float = 0.0
+    """Maximum payoff that the best plan may have beyond this one; 0 if this is proved the best."""
 
 
 @dataclass
 class BagPlanner:
-    """Finds the plan with the largest payoff.
-
-    Parameters
-    ----------
-    bag : Bag
-        The tasks.
-    left : sequence of int
-        Remaining tasks by group.
-    passed : int
-        Slots from the arrival slot to the first usable one.
-    cost : ndarray, shape (slots, units + 1)
-        Minimum cost of each number of units in each usable slot; inf if they don't fit.
-    utility : ndarray, shape (slots,)
-        Utility of ending in each of these slots.
-    miss_probability : float
-        Probability with which the promise may be missed.
-    """
+    """Finds the plan with the largest payoff."""
 
     bag: Bag
-    left: Sequence[int]
-    passed: int
+    left: Sequence[int]  # remaining tasks by group
+    passed: int  # slots from the arrival slot to the first usable one
     cost: Floats
-    utility: Floats
-    miss_probability: float
+    """Minimum cost of each number of units in each usable slot, shape (slots, units + 1); infinite
+    if they don't fit."""
+    utility: Floats  # of ending in each of these slots
+    miss_probability: float  # probability with which the promise may be missed
     _bounds: dict[tuple[float, ...], tuple[float, tuple[TaskCopies, ...] | None]] = field(
         init=False, default_factory=dict
     )

@@ -28,20 +28,10 @@ _PLACES = 4096
 
 @dataclass(frozen=True)
 class PricedBag:
-    """Implements `policies.pricing.offers.PricedJob` for a bag.
+    """Implements `policies.pricing.offers.PricedJob` for a bag."""
 
-    Parameters
-    ----------
-    board : PriceBoard
-        The pool that hosts workers, at current prices.
-    view : View
-        The state; the bag is among its open jobs, or was never submitted.
-    job : Job
-        The bag.
-    """
-
-    board: PriceBoard
-    view: View
+    board: PriceBoard  # the pool that hosts workers, at current prices
+    view: View  # the bag is among its open jobs, or was never submitted
     job: Job
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:

@@ -25,20 +25,11 @@ _NEAR = 8
 
 
 class ScheduleSearch:
-    """Searches schedules on two disjoint pools of servers.
+    """Searches schedules on two disjoint pools of servers, for workers and for parameter servers.
 
-    Parameters
-    ----------
-    workers, servers : PriceBoard
-        Boards of the pools that carry workers and parameter servers.
-    slot_seconds : Fraction
-        Length of a slot.
-    literal : bool
-        Whether every slot trains whole chunks, as Algorithm 2 is printed.
-    posted : PostedPrices or None
-        Externally posted prices, added to those of the boards.
-    gap : float
-        Relative gap >= 0 to the largest payoff within which a schedule is optimal.
+    With ``literal``, every slot trains whole chunks, as Algorithm 2 is printed. Prices in
+    ``posted`` are added to those of the boards. A schedule is optimal within the relative ``gap``
+    to the largest payoff.
     """
 
     def __init__(
@@ -66,10 +57,8 @@ class ScheduleSearch:
     def costs(self, job: Job, slots: int) -> Floats:
         """Return the least cost of each number of workers in each slot, COST_t of Algorithm 2.
 
-        Returns
-        -------
-        ndarray of float64, shape (slots, choices)
-            ``inf`` if this many workers, or the parameter servers they need, don't fit.
+        The shape is (slots, choices). A cost is ``inf`` if this many workers, or the parameter
+        servers they need, don't fit.
         """
         return slot_costs(*self._demands(job, slots), job.worker_counts, job.ps_counts)
 
@@ -78,21 +67,8 @@ class ScheduleSearch:
     ) -> PricedOffer | None:
         """Return the schedule of largest payoff over slots ``[now, end)``, (27).
 
-        Parameters
-        ----------
-        job : Job
-            The job.
-        now, end : int
-            First usable slot, and the slot after the last usable one.
-        remaining : int
-            Progress units to make.
-        factor : float
-            Factor applied to every utility.
-
-        Returns
-        -------
-        Offer or None
-            None if no schedule completes the work.
+        It makes ``remaining`` progress units; None if no schedule does. Every utility is multiplied
+        by ``factor``.
         """
         slots = end - now
         gains, required = self._progress(job, remaining)

@@ -209,19 +209,9 @@ class OasisPolicy(PricedAdmission):
 def server_pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return disjoint masks of the servers for workers and of those for parameter servers.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    halved : bool
-        Whether half of the servers of role `any` go to parameter servers; otherwise none do.
-
-    Returns
-    -------
-    (ndarray of bool, ndarray of bool)
-        Over all servers. Of each kind, the later half of the `any` servers goes to parameter
-        servers. Of the kinds' odd servers, the half with the fewest resources does; at least one
-        server does if parameter servers would otherwise have none.
+    Unless ``halved``, no server of role `any` goes to parameter servers. Otherwise, of each kind,
+    the later half of the `any` servers does. Of the kinds' odd servers, the half with the fewest
+    resources does; at least one server does if parameter servers would otherwise have none.
     """
     workers, servers = cluster.hosts_workers.copy(), cluster.hosts_ps.copy()
     shared = np.array([role is Role.ANY for role in cluster.roles])

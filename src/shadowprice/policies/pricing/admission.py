@@ -64,16 +64,7 @@ _NO_REASON: Final = Refusal(RefusalReason.PRICE, "the reason was not computed")
 class PricedAdmission(ABC):
     """Decides every job once, on arrival, by the best schedule at current prices.
 
-    Parameters
-    ----------
-    planner : PricedPlanner
-        Finds schedules on its boards.
-    learners : sequence of ConstantsLearner
-        Source of each board's constants.
-    parameters : PriceParameters
-        How prices are formed.
-    itemised : bool
-        Whether commitments list the cost of each slot.
+    There is a learner of constants for each board of the planner.
     """
 
     _explained: bool = True
@@ -159,15 +150,8 @@ class PricedAdmission(ABC):
     def learn(self, view: View, job: Job, again: tuple[int, Measures] | None = None) -> None:
         """Learn prices from a promised job, if prices are learnt.
 
-        Parameters
-        ----------
-        view : View
-            The reservations before the job's own.
-        job : Job
-            The job.
-        again : (int, dict), optional
-            Position in a job set that is processed repeatedly, and the cache of its jobs'
-            contributions.
+        ``view`` has the reservations before the job's own. If a job set is processed repeatedly,
+        ``again`` is the job's position in it and the cache of contributions.
         """
         if self._parameters.prices != "online":
             return
@@ -216,10 +200,8 @@ class PricedAdmission(ABC):
     ) -> tuple[Decision, Shortfall | None]:
         """Decide an arriving job at current prices.
 
-        Returns
-        -------
-        (Decision, Shortfall or None)
-            With ``measured``, how far a refusal was from an admission, if a bound proves it.
+        With ``measured``, also return how far a refusal was from an admission, if a bound proves
+        it.
         """
         self._planner.follow(view.ledger)
         quote = self._planner.quote(view, job, job.required)
@@ -358,12 +340,8 @@ class PricedAdmission(ABC):
     def _readmit(self, view: View, state: JobState) -> Iterator[Decision]:
         """Decide about the remaining work of a revised job at current prices.
 
-        The plan may only use capacity that no other job has reserved.
-
-        Raises
-        ------
-        RevisionRefusedError
-            If no plan has a positive payoff.
+        The plan may only use capacity that no other job has reserved. Raises `RevisionRefusedError`
+        if no plan has a positive payoff.
         """
         job, pinned = state.job, view.pinned(state.job.name)
         in_place = self._plan_in_place(view, state)
@@ -558,24 +536,8 @@ def initial_constants(
 ) -> list[PriceConstants]:
     """Return the initial constants of a policy, one for each learner.
 
-    Parameters
-    ----------
-    name : str
-        The policy, for errors.
-    context : PolicyContext
-        The cluster, and the job set for offline constants.
-    parameters : PriceParameters
-        Source of the constants.
-    learners : sequence of ConstantsLearner
-        With offline constants, they learn the whole job set.
-    given : sequence of GivenPrices or None
-        The user's constants for each pool; None makes a pool free.
-
-    Raises
-    ------
-    InputError
-        If offline constants are requested without a job set, or a given price names an unknown
-        resource.
+    ``given`` has the user's constants of each pool; None makes a pool free. Raises `InputError` if
+    offline constants are requested without a job set, or a given price names an unknown resource.
     """
     if parameters.prices == "given":
         constants = [_given(name, prices, context.cluster) for prices in given]

@@ -24,13 +24,9 @@ _MOST: Final = 2**31
 class StandaloneValue:
     """Computes the maximum utility of a job on an otherwise empty cluster.
 
-    Parameters
-    ----------
-    workers, servers : ndarray of bool, shape (servers,)
-        Whether each server hosts workers, and parameter servers. Disjoint for OASiS; for PD-ORS a
-        server may host both.
-    colocated : bool
-        Whether a job may run at its internal rate, with all its processes on one server.
+    ``workers`` and ``servers`` flag the servers that host workers and parameter servers. They are
+    disjoint for OASiS; for PD-ORS a server may host both. If ``colocated``, a job may run at its
+    internal rate, with all its processes on one server.
     """
 
     def __init__(

@@ -75,14 +75,8 @@ class RestartAwareJob:
         """Return an offer that completes the work with restarts, None if none was found.
 
         Restarts depend on the whole plan, while the search plans slot by slot. So the payoff isn't
-        necessarily the maximum; that of ``plain`` bounds it.
-
-        Parameters
-        ----------
-        plain : Offer
-            The best offer without restarts.
-        factor, more
-            As in `best`, with the values that ``plain`` was made with.
+        necessarily the maximum; that of ``plain`` bounds it. The other parameters are those that
+        ``plain``, the best offer without restarts, was made with.
         """
         best = next(self._longer(plain, factor, more), None)
         if best is None or best.payoff < plain.payoff - _LOSS * abs(plain.payoff):

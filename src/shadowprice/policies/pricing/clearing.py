@@ -37,12 +37,7 @@ _FEWEST: Final = 16
 class ClearingPrice:
     """The clearing price of a job set that is known in advance.
 
-    Parameters
-    ----------
-    capacity : ndarray of float64, shape (resources,)
-        Capacity of the pool in shares: its equivalent in largest servers.
-    window : int
-        Slots that a planner looks ahead.
+    ``capacity`` is that of the pool in shares, ``window`` the slots that a planner looks ahead.
     """
 
     def __init__(self, capacity: Floats, window: int) -> None:
@@ -69,12 +64,8 @@ class ClearingPrice:
     def resize(self, capacity: Floats, scale: Floats | None = None) -> None:
         """Set another capacity of the pool; the price is computed again.
 
-        Parameters
-        ----------
-        capacity : ndarray of float64, shape (resources,)
-            Capacity in shares.
-        scale : ndarray of float64, shape (resources,), optional
-            New amount of a share of 1, 0 for resources that don't count; unchanged if omitted.
+        ``scale`` has the new amount of a share of 1 by resource, 0 for resources that don't count.
+        None: unchanged.
         """
         self._capacity = capacity
         self._due = min(self._due, self._seen)
@@ -101,20 +92,10 @@ class ClearingPrice:
     def add(
         self, arrival: int, ln_best: float, ln_density: float, use: Floats, amounts: Floats
     ) -> None:
-        """Add a job.
+        """Add a job; it is ignored if its utility isn't finite.
 
-        Parameters
-        ----------
-        arrival : int
-            Arrival slot.
-        ln_best : float
-            Logarithm of its maximum utility; the job is ignored if that isn't finite.
-        ln_density : float
-            Logarithm of that utility per slot and share of 1.
-        use : ndarray of float64, shape (resources,)
-            Shares times slots of each resource.
-        amounts : ndarray of float64, shape (resources,)
-            Amounts times slots of each resource.
+        ``ln_best`` is ln of its maximum utility, ``ln_density`` of that per slot and share of 1.
+        ``use`` is shares times slots by resource, ``amounts`` the same in amounts.
         """
         if math.isfinite(ln_best):
             self._seen += 1
@@ -187,17 +168,9 @@ def ln_price_of_promises(
     Promised jobs never exceed the capacity, so the price at which they would fill all of it is 0
     even in a rush. The price at which they fill half of it rises and falls with the demand, because
     it decides which jobs are promised next: at a price that is too high, they fill less. With less
-    demand, the price is below that of every promised job, and falls with the demand.
-
-    Parameters
-    ----------
-    jobs : sequence of (int, PriceContribution)
-        Arrivals and contributions, in the order of the promises. The latest fiftieth doesn't count
-        yet, because a change of prices concerns all slots.
-    capacity : ndarray of float64, shape (resources,)
-        Capacity of the pool in shares.
-    slots, window : int
-        Slots so far, and the number of the latest ones that count at most.
+    demand, the price is below that of every promised job, and falls with the demand. Jobs are in
+    the order of their promises. The latest fiftieth doesn't count yet, because a change of prices
+    concerns all slots. Of the ``slots`` so far, the latest ``window`` count.
     """
     jobs = [job for job in jobs[: _renewed(len(jobs))] if math.isfinite(job[1].ln_best)]
     if not jobs:

@@ -31,43 +31,27 @@ Absorbs = Literal["U", "L"]
 
 
 class LowerConstant(NamedTuple):
-    """Definition of L, and the data that it needs.
-
-    Attributes
-    ----------
-    kind : {"theory", "guaranteed", "clearing"}
-        theory: (25), (26), (3.14). clearing: that, raised to the price at which the demand would
-        clear: `ClearingPrice` if all jobs are known, otherwise `ln_price_of_promises`. guaranteed:
-        the L at which the prices of empty servers add up to half of what one job earns alone.
-    alone : Alone or None
-        Utility of a job alone, for ``guaranteed``.
-    """
+    """Definition of L, and the data that it needs."""
 
     kind: Lower = "theory"
-    alone: StandaloneValue | None = None
+    """With "theory", L is that of (25), (26), (3.14). "clearing" raises it to the price at which
+    the demand would clear: `ClearingPrice` if all jobs are known, otherwise `ln_price_of_promises`.
+    "guaranteed" is the L at which the prices of empty servers add up to half of what one job earns
+    alone."""
+    alone: StandaloneValue | None = None  # needed for "guaranteed"
 
 
 @dataclass(frozen=True, eq=False)
 class PricePool:
-    """Servers that are priced together.
+    """Servers that are priced together."""
 
-    Parameters
-    ----------
-    members : ndarray of bool, shape (servers,)
-        Whether each server belongs to the pool.
-    scale : ndarray of float64, shape (resources,)
-        Largest capacity in the pool; 0 if the pool lacks a resource or doesn't limit it.
-    total_shares : ndarray of float64, shape (resources,)
-        Sum of the priced capacities, as shares of the scale. A resource is free on servers that
-        don't limit it.
-    unlimited : ndarray of bool, shape (resources,)
-        Resources that some server does not limit.
-    """
-
-    members: NDArray[np.bool_]
+    members: NDArray[np.bool_]  # shape (servers,)
     scale: Floats
+    """Largest capacity in the pool by resource; 0 if the pool lacks it or doesn't limit it."""
     total_shares: Floats
-    unlimited: NDArray[np.bool_]
+    """Sum of the priced capacities by resource, in shares of the scale. A resource is free on
+    servers that don't limit it."""
+    unlimited: NDArray[np.bool_]  # resources that some server doesn't limit
 
     @property
     def room(self) -> Floats:
@@ -96,18 +80,10 @@ class PricePool:
 
 @dataclass(frozen=True, eq=False)
 class PriceConstants:
-    """L and U of one pool, as natural logarithms.
+    """L and U of one pool, as natural logarithms."""
 
-    Parameters
-    ----------
-    ln_lower : float
-        ln L, utility per slot for a share of 1; the same for all resources.
-    ln_upper : ndarray of float64, shape (resources,)
-        ln U by resource; ``-inf`` for resources that no job needs, which are free.
-    """
-
-    ln_lower: float
-    ln_upper: Floats
+    ln_lower: float  # ln L, in utility per slot for a share of 1; the same for all resources
+    ln_upper: Floats  # ln U by resource; -inf for resources that no job needs, which are free
 
     def differ(self, other: PriceConstants) -> bool:
         """Return whether other constants give other prices."""
@@ -120,14 +96,8 @@ class PriceConstants:
         """Return constants with each ratio U/L multiplied by ``factor``.
 
         OASiS's Fig. 6 estimates the ratios, and does not say which constant is then wrong. A ratio
-        never falls below 1.
-
-        Parameters
-        ----------
-        factor : float
-            The estimated ratio over the true one.
-        absorbs : {"U", "L"}
-            The constant that changes; the other one stays.
+        never falls below 1. ``factor`` is the estimated ratio over the true one; ``absorbs`` is the
+        constant that changes.
         """
         priced = np.isfinite(self.ln_upper)
         lower = self.ln_lower - math.log(factor) if absorbs == "L" else self.ln_lower
@@ -151,24 +121,12 @@ _ROUNDING: Final = 1e-9
 
 
 class TaughtJob(NamedTuple):
-    """What one job teaches a pool.
-
-    Attributes
-    ----------
-    name : str
-        The job.
-    arrival : int
-        Its arrival slot.
-    ln_alone : float or None
-        ln of its utility alone on the cluster; None if L doesn't depend on it.
-    contribution : PriceContribution or None
-        None if it doesn't use the pool.
-    """
+    """What one job teaches a pool."""
 
     name: str
     arrival: int
-    ln_alone: float | None
-    contribution: PriceContribution | None
+    ln_alone: float | None  # ln of its utility alone on the cluster; None if L doesn't depend on it
+    contribution: PriceContribution | None  # None if it doesn't use the pool
 
     def on(self, pool: PricePool) -> TaughtJob:
         """Return what the job teaches other servers."""
@@ -184,34 +142,18 @@ class ConstantsLearner:
     The set is known in advance, or grows by every promised job. Then a job teaches for one horizon
     from its arrival, unless it is taken back. The constants are a function of the jobs that teach
     and of the slot, so a job that was taken back leaves no trace.
-
-    Parameters
-    ----------
-    pool : Pool
-        The servers priced.
-    carries : {"workers", "ps", "both"}
-        Processes that the pool hosts: workers (23), (25); parameter servers (24), (26); or both. In
-        the last case a job needs the sum of the two demands, and may run at its internal rate
-        (3.13), (3.14).
-    horizon : int
-        Slots that a planner looks ahead.
-    until : int or None
-        End of the timespan T.
-    floor : Floor
-        Definition of L.
-    known : bool
-        Whether all jobs are known in advance.
-    since : int
-        First slot of the timespan; in a live service, the slot in which it was set.
     """
 
     pool: PricePool
     carries: Carries
-    horizon: int
-    until: int | None
+    """Processes that the pool hosts: workers (23), (25); parameter servers (24), (26); or both. In
+    the last case a job needs the sum of the two demands, and may run at its internal rate (3.13),
+    (3.14)."""
+    horizon: int  # slots that a planner looks ahead
+    until: int | None  # end of the timespan T
     floor: LowerConstant = _AS_PRINTED
-    known: bool = True
-    since: int = 0
+    known: bool = True  # whether all jobs are known in advance
+    since: int = 0  # first slot of the timespan; in a live service, the slot in which it was set
     _ln_upper: Floats = field(init=False)
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)

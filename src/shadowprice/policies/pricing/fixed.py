@@ -32,20 +32,7 @@ _MAX_COUNTS: Final = 12
 class FixedPlacement:
     """A quote whose offers keep one placement from the first slot to the last.
 
-    Parameters
-    ----------
-    quote : Quote
-        The job at current prices, for costs and explanations.
-    boards : sequence of PriceBoard
-        The pool of workers and the pool of parameter servers, or one pool for both.
-    view : View
-        The state it was made on.
-    job : Job
-        The job; not a bag.
-    remaining : int
-        Remaining progress units.
-    begun : bool
-        Whether the first slot of a plan counts a restart.
+    ``boards`` are those of workers and of parameter servers, or one for both.
     """
 
     def __init__(

@@ -35,24 +35,12 @@ MAX_DFF_K: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class CapacityLimit:
-    """One limit of a pool.
+    """One limit of a pool."""
 
-    Parameters
-    ----------
-    resource : int
-        Column of the resource.
-    parts : int
-        The function's k; 0 for the resource itself.
-    reference : int
-        C, the largest capacity of a server of the pool.
-    total : Fraction
-        Sum of u(capacity / C) over all servers.
-    """
-
-    resource: int
-    parts: int
-    reference: int
-    total: Fraction
+    resource: int  # column of the resource
+    parts: int  # the function's k; 0 for the resource itself
+    reference: int  # C, the largest capacity of a server of the pool
+    total: Fraction  # sum of u(capacity / C) over all servers
 
     def weight(self, demand: int) -> Fraction:
         """Return u(demand / C)."""

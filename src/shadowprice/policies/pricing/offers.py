@@ -22,69 +22,34 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class PricedOffer:
-    """The best plan that the cluster can offer a job.
+    """The best plan that the cluster can offer a job."""
 
-    Parameters
-    ----------
-    completion : int
-        Completion slot.
-    utility, cost, payoff : float
-        Utility of completing then, cost, and their difference: OASiS's mu of (20), PD-ORS's lambda.
-    choice : ndarray of int64, shape (slots,)
-        Choice in each slot of the window, -1 for none; its meaning depends on the planner.
-    copies : tuple of TaskCopies
-        Copies of the tasks of a bag.
-    bound : float or None
-        Upper bound of the payoff of every offer; None if the planner doesn't prove one.
-    plan : Schedule or None
-        The schedule, if it isn't the one that the planner builds from the choice.
-    """
-
-    completion: int
+    completion: int  # completion slot
     utility: float
     cost: float
-    payoff: float
-    choice: Integers
-    copies: tuple[TaskCopies, ...] = ()
-    bound: float | None = None
-    plan: Schedule | None = None
+    payoff: float  # utility of completing then, less the cost: OASiS's mu of (20), PD-ORS's lambda
+    choice: Integers  # in each slot of the window, -1 for none; the meaning depends on the planner
+    copies: tuple[TaskCopies, ...] = ()  # of the tasks of a bag
+    bound: float | None = None  # upper bound of the payoff of every offer; None if unproved
+    plan: Schedule | None = None  # the schedule, if it isn't the one built from the choice
 
 
 class ResourceBottleneck(NamedTuple):
-    """The resource that limits a job most.
-
-    Attributes
-    ----------
-    resource : str
-        Name of the resource.
-    where : str
-        The servers that lack it, such as ``worker servers``.
-    kind : str
-        Processes that it limits: ``workers`` or ``parameter servers``.
-    room : float
-        How many of them fit in a slot on average.
-    """
+    """The resource that limits a job most."""
 
     resource: str
-    where: str
-    kind: str
-    room: float
+    where: str  # the servers that lack it, such as "worker servers"
+    kind: str  # processes that it limits: "workers" or "parameter servers"
+    room: float  # how many of them fit in a slot on average
 
 
 class TooExpensiveProof(NamedTuple):
-    """Proof that no offer has a positive payoff.
+    """Proof that no offer has a positive payoff."""
 
-    Attributes
-    ----------
-    bound : float
-        Upper bound of the payoff of every schedule; ``-inf`` if none completes the work.
-    utility, cost : float or None
-        Of the schedule behind the bound, which may not be feasible: approximations of the job's
-        utility and cost. None without a schedule.
-    """
-
-    bound: float
+    bound: float  # upper bound of the payoff of every schedule; -inf if none completes the work
     utility: float | None = None
+    """Of the schedule behind the bound, which may not be feasible, as is the cost: approximations
+    of the job's. None without a schedule."""
     cost: float | None = None
 
 
@@ -94,12 +59,8 @@ class PricedJob(Protocol):
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff, None if no plan completes the work.
 
-        Parameters
-        ----------
-        factor : float
-            Factor on every utility.
-        more : int
-            Progress units beyond those that remain. Ignored for a bag of tasks.
+        Every utility is multiplied by ``factor``. ``more`` progress units are planned beyond those
+        that remain, but not for a bag of tasks.
         """
         ...
 

@@ -29,34 +29,19 @@ OVERRUN: Final = "a running job takes longer than stated and keeps its place"
 
 @dataclass(frozen=True, eq=False)
 class Extension:
-    """A longer plan for a job, and the jobs that it displaces.
-
-    Parameters
-    ----------
-    plan : Schedule
-        All future slots of the job: the rest of its plan, then its last placement again.
-    displaced : tuple of str
-        Jobs that have reserved capacity which the plan needs.
-    loss : float
-        Utility that these lose if each completes later by the length of the extension.
-    """
+    """A longer plan for a job, and the jobs that it displaces."""
 
     plan: Schedule
-    displaced: tuple[str, ...]
-    loss: float
+    """All future slots of the job: the rest of its plan, then its last placement again."""
+    displaced: tuple[str, ...]  # jobs that have reserved capacity which the plan needs
+    loss: float  # utility that these lose if each completes later by the length of the extension
 
 
 def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | None:
     """Return the extension of a job's plan, None if its servers or slots aren't available.
 
-    Parameters
-    ----------
-    view : View
-        The state; the job still has the reservations of its plan.
-    state : JobState
-        The job; not a bag.
-    charged : bool
-        Whether plans count restarts.
+    The job is not a bag, and still has the reservations of its plan. With ``charged``, plans count
+    restarts.
     """
     job, running = state.job, view.running(state.job.name)
     ahead = state.plan.from_slot(view.slot)

@@ -55,30 +55,19 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class PostedPrices:
-    """Prices by slot, pool and limit.
+    """Prices by slot, pool and limit."""
 
-    Parameters
-    ----------
-    first : int
-        Slot of the first row.
-    prices : ndarray of float64, shape (slots, pools, limits)
-        Utility per slot for all that a limit allows; slots beyond are free.
-    limits : sequence of sequence of Limit
-        Of each pool: one for all servers, or one for workers' and one for parameter servers'.
-    """
-
-    first: int
+    first: int  # slot of the first row
     prices: Floats
+    """By slot, pool and limit: utility per slot for all that a limit allows. Slots beyond are
+    free."""
     limits: Sequence[Sequence[CapacityLimit]]
+    """Of each pool: one for all servers, or one for workers and one for PS."""
 
     def costs(self, job: Job, first: int, slots: int) -> Floats:
         """Return the cost of each worker count, with its parameter servers, in each slot.
 
-        The slots are ``[first, first + slots)``.
-
-        Returns
-        -------
-        ndarray of float64, shape (slots, choices)
+        The slots are ``[first, first + slots)``; the result has a row for each.
         """
         use = np.zeros((len(job.worker_counts), *self.prices.shape[1:]))
         for pool, counts, demand in (
@@ -152,10 +141,7 @@ def pool_limits(cluster: Cluster) -> list[list[CapacityLimit]]:
 def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
     """Read a file of prices for a cluster.
 
-    Raises
-    ------
-    InputError
-        If the file can't be read, is damaged, or has prices of another cluster.
+    Raises `InputError` if the file can't be read, is damaged, or has prices of another cluster.
     """
     try:
         document = _Document.model_validate_json(path.read_bytes())

@@ -24,18 +24,7 @@ def build_refusal(
 ) -> Refusal:
     """Return the reason of a refusal with its numbers.
 
-    Parameters
-    ----------
-    quote : Quote
-        The job at the prices that it met.
-    view : View
-        The state of the decision.
-    job : Job
-        The job.
-    offer : Offer or None
-        The best plan, with a payoff of at most 0; None if there is none.
-    remaining : int
-        Remaining progress units.
+    ``offer`` is the best plan, with a payoff of at most 0; None if there is none.
     """
     if offer is None:
         return quote.hopeless() or _no_schedule(quote, view, remaining)
@@ -115,16 +104,12 @@ def _dearest(quote: PricedJob, offer: PricedOffer) -> str:
 def min_acceptance_factor(
     quote: PricedJob, job: Job, offer: PricedOffer
 ) -> tuple[float, PricedOffer | None]:
-    """Return the minimum factor on the utility at which some plan has a payoff of 0.
+    """Return the minimum factor on the utility at which some plan has a payoff of 0, and that plan.
 
-    It is the minimum of cost / utility over completion slots. Newton's method on the largest payoff
-    as a function of the factor (Dinkelbach) takes a few steps, each one exact search. It starts
-    from the offer, or from the plan of maximum utility if the offer has no utility.
-
-    Returns
-    -------
-    (float, Offer or None)
-        The factor, and the plan that attains it; None if no plan has a utility.
+    The factor is the minimum of cost / utility over completion slots. Newton's method on the
+    largest payoff as a function of the factor (Dinkelbach) takes a few steps, each one exact
+    search. It starts from the offer, or from the plan of maximum utility if the offer has no
+    utility. The plan is None if none has a utility.
     """
     nearest: PricedOffer | None = None
     if offer.utility > 0 and offer.cost / offer.utility < _DISTANT:

@@ -45,22 +45,12 @@ _MAX_PLANNED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class BagOffer:
-    """A plan that a bag could have.
+    """A plan that a bag could have."""
 
-    Parameters
-    ----------
-    plan : CopyPlan
-        Start of its copies, counted from the next slot, and the units they need.
-    done : int
-        Last slot of the plan: the promise.
-    utility, cost : float
-        Utility of completing then, and the plan's cost at current prices.
-    """
-
-    plan: CopyPlan
-    done: int
-    utility: float
-    cost: float
+    plan: CopyPlan  # its start is counted from the next slot
+    done: int  # last slot of the plan: the promise
+    utility: float  # of completing then
+    cost: float  # at current prices
 
     @property
     def offer(self) -> Offer:
@@ -69,15 +59,7 @@ class BagOffer:
 
 
 class BagScheduler:
-    """Decides about bags of tasks.
-
-    Parameters
-    ----------
-    until : int or None
-        End of the timespan T.
-    revision, standby : bool
-        As in `RollingParameters`.
-    """
+    """Decides about bags of tasks; ``revision`` and ``standby`` are as in `RollingParameters`."""
 
     def __init__(
         self,

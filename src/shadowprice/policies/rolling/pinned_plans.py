@@ -56,22 +56,13 @@ class PinnedPlanner:
     ) -> Iterator[PinnedPlans]:
         """Yield sets of pinned plans to plan other jobs around, the best first.
 
-        In one set, jobs keep their current placement if it completes in time. In the lean set,
-        each job has the minimum number of workers that completes in time. The last set has only
-        the plans in force.
+        In one set, jobs keep their current placement if it completes in time. In the lean set, each
+        job has the minimum number of workers that completes in time. The last set has only the
+        plans in force.
 
-        Parameters
-        ----------
-        slot : int
-            The next slot.
-        order : ndarray of int64
-            Rows of promised jobs, the earliest promise first.
-        in_force : dict of int to PinnedPlan
-            Plans in force.
-        new_only : bool
-            Whether jobs that already have a plan keep it.
-        lean_first : bool
-            Whether the lean set comes first; it leaves the most capacity for arrivals.
+        ``order`` has the rows of promised jobs, the earliest promise first. With ``new_only``, jobs
+        that already have a plan keep it. With ``lean_first``, the lean set comes first, because it
+        leaves the most capacity for arrivals.
         """
         jobs = state.jobs
         order = order[(jobs.restart_loss[order] > 0.0) & (jobs.level[order] >= 0)]
@@ -288,16 +279,8 @@ def _ends(
 ) -> Flags:
     """Return which plans, resumed with a restart after the next slot, still end in time.
 
-    Parameters
-    ----------
-    slot : int
-        The next slot.
-    remaining : ndarray of int64
-        Progress units that remain after the next slot.
-    resumed, gain : ndarray of int64
-        Progress units gained in the slot that resumes a plan, and in each later slot.
-    end : ndarray of int64
-        Last slot of each plan.
+    ``remaining`` are the progress units after the next slot, ``resumed`` and ``gain`` those of the
+    slot that resumes a plan and of each later slot.
     """
     done = slot + 1 + np.maximum(0, -(-(remaining - resumed) // gain))
     return np.asarray((remaining <= 0) | (done <= end))

@@ -114,20 +114,13 @@ class Planner:
         """Return a plan of all promised jobs from a slot on.
 
         Tried in order: the earlier plans (if ``steady``), joint plans around each set of pinned
-        plans, the earlier plans, and a joint plan without pinned plans. If all fail, jobs without
-        a plan are skipped: unless servers were lost or work was misstated, there are none.
+        plans, the earlier plans, and a joint plan without pinned plans. If all fail, jobs without a
+        plan are skipped: unless servers were lost or work was misstated, there are none.
 
-        Parameters
-        ----------
-        slot : int
-            The next slot.
-        revise : bool
-            Whether plans may move; otherwise each job keeps the rest of its plan.
-        steady : bool
-            Whether plans move only if they don't complete the work any more.
-        lean : bool
-            Whether pinned jobs should use the fewest workers, to leave capacity for arrivals;
-            otherwise they keep their current placement if they can.
+        ``revise`` is whether plans may move; otherwise each job keeps the rest of its plan. With
+        ``steady``, plans move only if they don't complete the work any more. With ``lean``, pinned
+        jobs use the fewest workers, to leave capacity for arrivals; otherwise they keep their
+        current placement if they can.
         """
         order = self._by_promise(state, state.jobs.promise)
         in_force = state.plan.pinned
@@ -181,12 +174,8 @@ class Planner:
     ) -> JointPlan | None:
         """Return a joint plan of all promised jobs and others by expected progress; None if none.
 
-        Parameters
-        ----------
-        rows : ndarray of int64, shape (jobs,)
-            The others, which get no promise.
-        due : ndarray of int64, shape (jobs,)
-            Slot by whose end each has to complete.
+        The others, ``rows``, get no promise; each has to complete by the end of its slot in
+        ``due``.
         """
         jobs, promises = state.jobs, state.jobs.promise.copy()
         promises[rows] = due
@@ -269,11 +258,8 @@ class Planner:
     def plan_waiting(self, state: State, rows: Integers, price: Floats, line: Timeline) -> Floats:
         """Add plans of waiting jobs to the joint plan, in the free capacity of a timeline.
 
-        Returns
-        -------
-        ndarray of float64, shape (jobs, 5)
-            Completion slot that was tried (-1 without a plan), completion slot, utility, cost, and
-            1 if the plan counts on certain progress only.
+        The result has a row for each job: completion slot that was tried (-1 without a plan),
+        completion slot, utility, cost, and 1 if the plan counts on certain progress only.
         """
         result = np.full((len(rows), 5), -1.0)
         if len(rows):

@@ -609,10 +609,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _promise_waiting(self, slot: int, rows: Integers) -> Generator[Decision, None, Floats]:
         """Plan waiting jobs beside promised ones, and promise those that are worth their price.
 
-        Returns
-        -------
-        ndarray of float64, shape (jobs, 5)
-            As of `Planner.plan_waiting`.
+        Returns the result of `Planner.plan_waiting`.
         """
         state = self._state
         result = self._plan_waiting(slot, rows, state.plan.line)

@@ -51,22 +51,14 @@ class ServerPools:
     """Total capacity of the servers for workers, and of those for parameter servers.
 
     If some servers host both, everything is one pool.
-
-    Attributes
-    ----------
-    shared : bool
-        Whether some servers host both workers and parameter servers.
-    up : ndarray of bool, shape (servers,)
-        Whether each server is up.
-    kind_count : ndarray of int64, shape (kinds,)
-        Number of servers of each kind that are up.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        # Whether some servers host both roles.
         self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
         self.colocation = ColocationFit(cluster)
-        self.up = np.ones(cluster.servers, np.bool_)
+        self.up = np.ones(cluster.servers, np.bool_)  # whether each server is up
         self._refresh()
 
     def lose(self, server: int) -> None:
@@ -120,15 +112,7 @@ class ServerPools:
     def shares(self, worker: Integers, ps: Integers) -> tuple[Floats, Floats]:
         """Return the shares of each priced resource that a worker and a parameter server take.
 
-        Parameters
-        ----------
-        worker, ps : ndarray of int64, shape (jobs, resources)
-            Demands.
-
-        Returns
-        -------
-        (ndarray, ndarray) of float64, shape (jobs, columns)
-            Shares of the pool's capacity.
+        Demands and shares have a row for each job.
         """
         on_worker, on_ps = worker * self.inverse[0], ps * self.inverse[1]
         if self.shared:
@@ -148,19 +132,10 @@ class ServerPools:
 class PriceLearner:
     """Learns the prices at which the demand so far would fill a part of the cluster.
 
-    Parameters
-    ----------
-    pools : ServerPools
-        Priced resources.
-    memory : float
-        Slots after which an arrival counts 1/e.
-    before : float
-        Slots without demand that are assumed before the first arrival. Without them, the first job
-        alone would look like a rush.
-    part : ndarray of float64, shape (resources,)
-        Part of the cluster that the demand may have.
-    scarcity : float
-        Share of that part which the demand would fill at the prices.
+    Demand is remembered for ``memory`` slots: then an arrival counts 1/e. Without the ``before``
+    slots without demand that are assumed, the first job alone would look like a rush. ``part`` is
+    the part of the cluster that the demand may have, by resource. At the prices, it would fill the
+    share ``scarcity`` of that.
     """
 
     def __init__(
@@ -305,11 +280,6 @@ class DemandPrices:
     from arrivals, so the first jobs pay none. A job without a promise still runs while capacity is
     spare. So a promise that is large compared with the observed demand gains little and may keep
     later jobs out, above all if it earns a small part of the job's utility.
-
-    Attributes
-    ----------
-    learners : list of PriceLearner
-        One for each row of ``quotas`` if tenants have shares, otherwise one for all demand.
     """
 
     def __init__(
@@ -318,6 +288,7 @@ class DemandPrices:
         self._cluster, self._pools = cluster, pools
         self._quotas, self._parameters = quotas, parameters
         self._overall = self._new_learner(self._whole_cluster)
+        # One for each row of the quotas if tenants have shares, otherwise one for all demand.
         self.learners = (
             [self._new_learner(part) for part in quotas.part] if quotas.given else [self._overall]
         )
@@ -382,12 +353,10 @@ class DemandPrices:
         return self._overall.posted(slot)
 
     def costs(self, slot: int, arrays: JobArrays, rows: Integers | None = None) -> Floats:
-        """Return the cost of a worker and of a parameter server of rows (None: all) in a slot.
+        """Return the cost of a worker and of a parameter server of rows in a slot, shape (rows, 2).
 
-        Returns
-        -------
-        ndarray of float64, shape (rows, 2)
-            At the prices of each job's tenant if tenants have shares.
+        With ``rows`` None, of all rows. Prices are those of each job's tenant if tenants have
+        shares.
         """
         worker, ps, owner = arrays.worker, arrays.ps, arrays.tenant
         if rows is not None:
@@ -469,17 +438,8 @@ class DemandPrices:
 def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     """Return the prices of a worker and a parameter server of each job, for ranking.
 
-    Parameters
-    ----------
-    price : ndarray of float64, shape (columns,)
-        Shadow prices.
-    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
-        As of `ServerPools.shares`.
-
-    Returns
-    -------
-    ndarray of float64, shape (jobs, 2)
-        Above 0 for every nonzero demand, because dominant shares count a little.
+    The shape is (jobs, 2). Prices are above 0 for every nonzero demand, because dominant shares
+    count a little.
     """
     trace = _TRACE * float(price.max(initial=0.0)) or 1.0
     return np.column_stack(
@@ -490,12 +450,7 @@ def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
 def process_costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     """Return the prices of a worker and a parameter server of each job, shape (jobs, 2).
 
-    Parameters
-    ----------
-    price : ndarray of float64, shape (columns,) or (jobs, columns)
-        Shadow prices, for all jobs or for each.
-    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
-        As of `ServerPools.shares`.
+    ``price`` has shadow prices for all jobs, or a row of them for each.
     """
     if price.ndim == 1:
         return np.column_stack([share @ price for share in shares])

@@ -25,21 +25,11 @@ _MAX_RUNS: Final = 256
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PinnedPlan:
-    """A plan on servers: the processes of a job on its current servers, until it is done.
-
-    Parameters
-    ----------
-    level : int
-        Its level.
-    end : int
-        Last slot.
-    servers, workers, ps : ndarray of int64
-        Servers, ascending, and workers and parameter servers on each.
-    """
+    """A plan on servers: the processes of a job on its current servers, until it is done."""
 
     level: int
-    end: int
-    servers: Integers
+    end: int  # last slot
+    servers: Integers  # ascending; the counts of processes are by server
     workers: Integers
     ps: Integers
 
@@ -51,41 +41,21 @@ PinnedPlans = dict[int, PinnedPlan]
 class JointPlan:
     """Plans of jobs, and the capacity that they leave over time.
 
-    Pickles omit unused space.
-
-    Parameters
-    ----------
-    max_states : int
-        Maximum number of intervals.
-    width : int
-        Maximum number of groups of equal servers in an interval.
-    share, common : ndarray of int64
-        As in `Timeline`.
-
-    Attributes
-    ----------
-    line : Timeline
-        Free capacity over time.
-    steps : PlannedLevels
-        Plans by row.
-    log : PackingLog
-        Allocations of the first slot, in packing order.
-    order : ndarray of int64, shape (planned,)
-        Rows in planning order.
-    pinned : dict of int to PinnedPlan
-        Pinned plans. A job with a pinned plan has no other one.
-    unplanned : list of int
-        Rows that found no plan.
+    There are at most ``max_states`` intervals, with ``width`` groups of equal servers each. Pickles
+    omit unused space.
     """
 
     def __init__(self, max_states: int, width: int, share: Integers, common: Integers) -> None:
         self.max_states = max_states
+        # Free capacity over time.
         self.line: Timeline = new_timeline(max_states, width, share, common)
+        # Plans by row.
         self.steps = PlannedLevels(*(np.zeros(shape, np.int64) for shape in (0, (0, 0), (0, 0))))
+        # Allocations of the first slot, in packing order.
         self.log = PackingLog(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
-        self.order = np.zeros(0, np.int64)
-        self.pinned: PinnedPlans = {}
-        self.unplanned: list[int] = []
+        self.order = np.zeros(0, np.int64)  # rows in planning order
+        self.pinned: PinnedPlans = {}  # a job with a pinned plan has no other one
+        self.unplanned: list[int] = []  # rows that found no plan
 
     def __getstate__(self) -> dict[str, object]:
         line, steps, log = self.line, self.steps, self.log
@@ -158,48 +128,20 @@ class JointPlan:
 
 @dataclass(eq=False)
 class State:
-    """Everything that decisions depend on, besides the cluster and the parameters.
+    """Everything that decisions depend on, besides the cluster and the parameters."""
 
-    Parameters
-    ----------
-    servers : ServerPools
-        Servers that are up.
-    jobs : OpenJobs
-        Training jobs: their promises, and where they run.
-    bags : BagTable
-        Bags of tasks.
-    demand : DemandPrices
-        Shadow prices learnt from arrivals.
-    plan : JointPlan
-        The joint plan in force.
-    owed : ndarray of float64, shape (tenants + 1,)
-        Slots of its share that each tenant is owed (`Quotas.owed_after`).
-    owed_slot : int
-        Last slot that ``owed`` counts.
-    planned_slot : int or None
-        First slot of the plan; None if it has to be renewed.
-    is_estimate : bool
-        Whether the plan counts on progress of a slot that is under way.
-    is_lean : bool
-        Whether pinned jobs gave up workers for arrivals.
-    misfits : frozenset of str or None
-        Open jobs that a joint plan of all failed for.
-    held_until : int
-        Next slot to plan if no event comes before; -1 after an event.
-    """
-
-    servers: ServerPools
+    servers: ServerPools  # those that are up
     jobs: OpenJobs
     bags: BagTable
     demand: DemandPrices
-    plan: JointPlan
-    owed: Floats
-    owed_slot: int = -1
-    planned_slot: int | None = None
-    is_estimate: bool = False
-    is_lean: bool = False
-    misfits: frozenset[str] | None = None
-    held_until: int = -1
+    plan: JointPlan  # in force
+    owed: Floats  # slots of its share that each tenant is owed (`Quotas.owed_after`)
+    owed_slot: int = -1  # last slot that `owed` counts
+    planned_slot: int | None = None  # first slot of the plan; None if it has to be renewed
+    is_estimate: bool = False  # whether the plan counts on progress of a slot that is under way
+    is_lean: bool = False  # whether pinned jobs gave up workers for arrivals
+    misfits: frozenset[str] | None = None  # open jobs that a joint plan of all failed for
+    held_until: int = -1  # next slot to plan if no event comes before; -1 after an event
 
     def copy(self) -> State:
         """Return a state for decisions that are not kept; it must not learn or lose servers."""
