@@ -68,11 +68,8 @@ def min_feasible_deadline(
 def check_feasible(problem: CloningProblem, constraint: DeadlineConstraint) -> None:
     """Refuse a problem that no integer numbers of copies solve.
 
-    Raises
-    ------
-    InputError
-        With the smallest deadline, machine count and miss probability that are feasible, each
-        with the other two unchanged.
+    The `InputError` names the smallest deadline, machine count and miss probability that are
+    feasible, each with the other two unchanged.
     """
     shortest = max(group.duration.shortest for group in problem.groups)
     deadline = format_seconds(problem.deadline)

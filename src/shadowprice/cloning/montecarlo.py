@@ -82,12 +82,7 @@ def simulate(
 
     ``copies`` has shape (tasks,), in the order of the groups; ``confidence`` is the level of the
     interval. The same seed gives the same runs; the first runs don't depend on the number of
-    trials.
-
-    Raises
-    ------
-    InputError
-        If ``trials`` is not positive or a task has no copy.
+    trials. Raises `InputError` if ``trials`` is not positive or a task has no copy.
     """
     if trials < 1:
         raise InputError(Fault("trials", f"{trials} runs show nothing", "write 10000"))

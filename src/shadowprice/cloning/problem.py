@@ -56,10 +56,7 @@ class TaskGroup:
 class CloningProblem:
     """CSD: N tasks on M machines, a deadline, and the probability of missing it.
 
-    Raises
-    ------
-    InputError
-        If a number is out of range, or there are fewer machines than tasks.
+    Raises `InputError` if a number is out of range, or there are fewer machines than tasks.
     """
 
     groups: tuple[TaskGroup, ...]

@@ -100,12 +100,9 @@ def solve(
     ``tolerance`` are those of Algorithm 1. See CSD, (1)-(17), Theorems 1 and 2, Algorithm 1, and
     design note 0005.
 
-    Raises
-    ------
-    InputError
-        If no integer copies hold the deadline, with the smallest feasible deadline, machine
-        count and miss probability; if a distribution breaks the convexity that the solver
-        needs; or if Theorem 1's rounded numbers exceed the machines.
+    Raises `InputError` if no integer copies hold the deadline, with the smallest feasible deadline,
+    machine count and miss probability; if a distribution breaks the convexity that the solver
+    needs; or if Theorem 1's rounded numbers exceed the machines.
     """
     if method is SolveMethod.CLOSED_FORM:
         constraint = DeadlineConstraint.RELAXED

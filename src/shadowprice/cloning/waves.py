@@ -124,11 +124,8 @@ class WaveResult:
 def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
     """Run jobs on ``machines`` machines, each with room for one task, until all have finished.
 
-    Raises
-    ------
-    InputError
-        If ``machines`` is below 1, or fewer durations were drawn than the rule may start
-        copies.
+    Raises `InputError` if ``machines`` is below 1, or fewer durations were drawn than the rule may
+    start copies.
     """
     if machines < 1:
         raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))

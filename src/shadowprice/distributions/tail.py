@@ -40,10 +40,7 @@ def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> Pa
     Power-law distributions in empirical data, SIAM Review 51, 2009). ``candidates`` limits the
     thresholds tried, which are spread evenly over the distinct values.
 
-    Raises
-    ------
-    InputError
-        If fewer than `MIN_TAIL_SAMPLES` points are above the smallest value.
+    Raises `InputError` if fewer than `MIN_TAIL_SAMPLES` points are above the smallest value.
     """
     sample = np.sort(np.asarray(durations, dtype=np.float64))
     logs = np.log(sample)

@@ -29,24 +29,12 @@ Rows = NDArray[np.void]
 
 @dataclass(slots=True)
 class _Running:
-    """A running job.
-
-    Parameters
-    ----------
-    entry : WaitingJob
-        Its entry in the queue.
-    ends : int
-        First slot in which it is expected not to run.
-    servers : ndarray of int64, shape (placed,)
-        Servers of its placement.
-    amounts : ndarray of int64, shape (placed, resources)
-        Resources that it releases on each of them when it ends.
-    """
+    """A running job."""
 
     entry: QueuedJob
-    ends: int
-    servers: Integers
-    amounts: Integers
+    ends: int  # first slot in which it is expected not to run
+    servers: Integers  # of its placement
+    amounts: Integers  # resources that it releases on each of them when it ends
 
 
 class BackfillPolicy(ReactivePolicy[BackfillParameters]):

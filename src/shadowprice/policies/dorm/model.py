@@ -31,104 +31,50 @@ _SLACK: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class JobItem:
-    """One job of the program.
+    """One job of the program."""
 
-    Parameters
-    ----------
-    counts, ps_counts : ndarray of int64, shape (choices,)
-        Allowed numbers of workers, and the parameter servers that they need.
-    worker, ps : ndarray of int64, shape (resources,)
-        Demands; ``ps`` is zero if the job has no parameter servers.
-    gain : ndarray of float64, shape (choices,)
-        Contribution of each choice to the sum over resources of used / capacity.
-    loss : ndarray of float64, shape (choices,)
-        |dominant share - fair share| of each choice.
-    standing : (ndarray of int64, ndarray of int64) or None
-        Current workers and parameter servers on each group; None for a queued job.
-    standing_gain, standing_loss : float
-        Gain and loss of the current placement; a waiting job's loss is its fair share.
-    """
-
-    counts: Integers
-    ps_counts: Integers
+    counts: Integers  # allowed numbers of workers
+    ps_counts: Integers  # parameter servers that they need
     worker: Integers
-    ps: Integers
-    gain: Floats
-    loss: Floats
+    ps: Integers  # zero if the job has no parameter servers
+    gain: Floats  # contribution of each choice to the sum over resources of used / capacity
+    loss: Floats  # |dominant share - fair share| of each choice
     standing: tuple[Integers, Integers] | None
-    standing_gain: float
-    standing_loss: float
+    """Current workers and PS on each group; None for a queued job."""
+    standing_gain: float  # of the current placement
+    standing_loss: float  # of the current placement; a waiting job's is its fair share
 
 
 @dataclass(frozen=True, slots=True)
 class DormInstance:
-    """Input of the program.
-
-    Parameters
-    ----------
-    items : sequence of Item
-        The jobs.
-    free : ndarray of int64, shape (groups, resources)
-        Free capacity of each group if the items are removed and the other jobs stay.
-    limited : ndarray of bool, shape (groups, resources)
-        Whether the group has a limit on the resource.
-    places_workers, places_ps : ndarray of int64, shape (items, groups)
-        Workers, or parameter servers, of an item that fit on a group's empty servers.
-    fairness : float
-        Bound on the sum of the items' losses.
-    adjustments : int
-        Maximum number of running items that change.
-    """
+    """Input of the program."""
 
     items: Sequence[JobItem]
-    free: Integers
-    limited: Flags
+    free: Integers  # of each group, if the items are removed and the other jobs stay
+    limited: Flags  # whether the group has a limit on the resource
     places_workers: Integers
+    """Workers of an item that fit on a group's empty servers, shape (items, groups); likewise for
+    PS."""
     places_ps: Integers
-    fairness: float
-    adjustments: int
+    fairness: float  # bound on the sum of the items' losses
+    adjustments: int  # maximum number of running items that change
 
 
 @dataclass(frozen=True, slots=True)
 class DormSolution:
-    """Decision of the program.
-
-    Parameters
-    ----------
-    targets : list of ((workers by group, parameter servers by group) or None)
-        For every item; None if it doesn't change.
-    utilisation : float
-        Sum over resources of used / capacity, of the items alone.
-    optimal : bool
-        Whether the search ended within the gap, not at its node limit.
-    """
+    """Decision of the program."""
 
     targets: list[tuple[Integers, Integers] | None]
-    utilisation: float
-    optimal: bool
+    """Workers and PS by group, for every item; None if it doesn't change."""
+    utilisation: float  # sum over resources of used / capacity, of the items alone
+    optimal: bool  # whether the search ended within the gap, not at its node limit
 
 
 def solve(instance: DormInstance, *, node_limit: int, gap: float) -> DormSolution:
     """Solve the program, starting from the current placements.
 
-    Parameters
-    ----------
-    instance : Instance
-        The input; the current placements satisfy its bounds.
-    node_limit : int
-        Branch-and-bound nodes after which the best solution so far is taken.
-    gap : float
-        Relative gap that counts as optimal.
-
-    Returns
-    -------
-    Solution
-        Its utilisation is at least that of the current placements.
-
-    Raises
-    ------
-    ShadowpriceError
-        If the solver fails.
+    The current placements must satisfy the bounds, and the utilisation is at least theirs. After
+    ``node_limit`` branch-and-bound nodes, the best solution so far is taken.
     """
     current = sum(item.standing_gain for item in instance.items)
     unchanged = DormSolution([None] * len(instance.items), current, optimal=True)

@@ -26,22 +26,13 @@ def places(free: Integers, demand: Integers, hosts: Flags) -> Integers:
 class MutablePlacement:
     """Mutable placement of one job; its resources are always subtracted from ``free``.
 
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity of each server, changed in place.
-    demands : (ndarray of int64, ndarray of int64)
-        Demand of a worker and of a parameter server.
-    hosts : (ndarray of bool, ndarray of bool)
-        Servers that may carry workers, and parameter servers.
-    given : (ndarray of int64, ndarray of int64)
-        Workers and parameter servers on each server.
+    Pairs are of workers and of parameter servers; a ``kind`` is 0 or 1, their index.
     """
 
-    free: Integers
+    free: Integers  # of each server, changed in place
     demands: tuple[Integers, Integers]
     hosts: tuple[Flags, Flags]
-    given: tuple[Integers, Integers]
+    given: tuple[Integers, Integers]  # number on each server
 
     @property
     def placement(self) -> Placement:
@@ -53,17 +44,7 @@ class MutablePlacement:
         )
 
     def trim(self, kind: int, surplus: int, members: Flags | None = None) -> None:
-        """Remove processes, from the servers with the fewest first, to keep the rest together.
-
-        Parameters
-        ----------
-        kind : int
-            0 for workers, 1 for parameter servers.
-        surplus : int
-            Number to remove.
-        members : ndarray of bool, shape (servers,), optional
-            Servers to remove them from.
-        """
+        """Remove processes, from the servers with the fewest first, to keep the rest together."""
         given = self.given[kind]
         used = np.flatnonzero(given if members is None else given * members)
         for server in used[np.argsort(given[used], kind="stable")].tolist():

@@ -24,36 +24,15 @@ _ROUNDING = 1e-9
 
 @dataclass
 class Recomputation:
-    """Recomputation of the worker counts of running jobs and of a window of queued jobs.
+    """Recomputation of the worker counts of running jobs and of a window of queued jobs."""
 
-    Parameters
-    ----------
-    room : FreeCapacity
-        Free capacity and placements; not changed.
-    pools : ServerGroups
-        Groups of equal servers that are up.
-    setting : DormParameters
-        Parameters of the policy.
-    running : sequence of OpenJob
-        All running jobs, in order of arrival.
-    queued : sequence of OpenJob
-        The window of queued jobs, in order of arrival.
-
-    Attributes
-    ----------
-    bound : float
-        Bound on the fairness loss: ceil(theta_1 * 2 * resources), or the current loss if that is
-        larger.
-    statistics : dict of str to int
-        Increments of the statistics that `Dorm.parameters_in_force` describes.
-    """
-
-    room: FreeCapacity
+    room: FreeCapacity  # not changed
     pools: ServerGroups
     setting: DormParameters
-    running: Sequence[OpenJob]
-    queued: Sequence[OpenJob]
+    running: Sequence[OpenJob]  # all running jobs, in order of arrival
+    queued: Sequence[OpenJob]  # the window of queued jobs, in order of arrival
     statistics: dict[str, int] = field(default_factory=dict)
+    """Increments of those that `Dorm.parameters_in_force` describes."""
 
     def __post_init__(self) -> None:
         # Sorted by arrival, to break ties between equal shares.

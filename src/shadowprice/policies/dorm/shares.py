@@ -23,29 +23,14 @@ Flags = NDArray[np.bool_]
 
 @dataclass(slots=True, eq=False)
 class OpenJob:
-    """An open job.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    order : int
-        Position among all arrivals.
-    counts, ps_counts : ndarray of int64, shape (choices,)
-        Numbers of workers that gain more than every smaller one, ascending, and the parameter
-        servers that they need.
-    ps : ndarray of int64, shape (resources,)
-        Demand of a parameter server; zero if the job has none.
-    choice : int
-        Index of the number it runs with; -1 while it is queued.
-    """
+    """An open job."""
 
     job: Job
-    order: int
-    counts: Integers
-    ps_counts: Integers
-    ps: Integers
-    choice: int = -1
+    order: int  # position among all arrivals
+    counts: Integers  # numbers of workers that gain more than every smaller one, ascending
+    ps_counts: Integers  # parameter servers that they need
+    ps: Integers  # zero if the job has no parameter servers
+    choice: int = -1  # index of the number it runs with; -1 while it is queued
 
     @classmethod
     def of(cls, job: Job, order: int) -> OpenJob:
@@ -80,23 +65,8 @@ def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
 class ServerGroups:
     """The servers that are up, grouped one by one or by classes of equal or similar servers.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    up : ndarray of bool, shape (servers,)
-        Servers that are up.
-    exact_servers : int
-        Maximum of servers for groups of one server, and of kinds for groups of equal servers.
-
-    Attributes
-    ----------
-    members : list of ndarray of bool, shape (servers,)
-        The servers of each group.
-    limited : ndarray of bool, shape (groups, resources)
-        Whether all servers of a group have a limit.
-    resources : int
-        Resources that are limited throughout the cluster, the m of the bound on fairness.
+    ``exact_servers`` is the maximum of servers for groups of one server, and of kinds for groups of
+    equal servers.
     """
 
     def __init__(self, cluster: Cluster, up: Flags, exact_servers: int) -> None:
@@ -104,15 +74,18 @@ class ServerGroups:
         kinds = rows if len(rows) <= exact_servers else _classes(cluster, rows, exact_servers)
         self._group = np.full(cluster.servers, -1, dtype=np.int64)
         names, self._group[rows] = np.unique(kinds, return_inverse=True)
+        # Masks of the servers of each group.
         self.members = [self._group == group for group in range(len(names))]
         self._capacity = cluster.capacity
         self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
         firsts = [int(np.flatnonzero(member)[0]) for member in self.members]
         self._group_hosts = tuple(hosts[firsts] for hosts in self._hosts)
         width = len(cluster.resources)
+        # Whether all servers of a group have a limit, shape (groups, resources).
         self.limited = cluster.capacity[firsts].reshape(len(firsts), width) < UNLIMITED
         total = cluster.capacity[up].astype(np.float64).sum(axis=0)
         counted = self.limited.all(axis=0) & (total > 0)
+        # Number limited throughout the cluster, the m of the bound on fairness.
         self.resources = int(counted.sum())
         self._total = np.where(counted, total, 0.0)
         self._weights = np.divide(1.0, total, out=np.zeros(width), where=counted)

@@ -43,29 +43,16 @@ class SlotKnowledge:
 class Model:
     """The program, with some slots modelled server by server.
 
-    Parameters
-    ----------
-    problem : Problem
-        Jobs and servers.
-    known : SlotKnowledge
-        Slots to model server by server.
-    must_complete : bool
-        Whether every job with completion slots has to complete. Each has one such slot then.
-
-    Attributes
-    ----------
-    completed : dict of int to dict of int to int
-        By job, the column of each completion slot.
-    completion_rows : dict of int to int
-        By job, the row of the sum of these columns.
+    With ``must_complete``, every job with completion slots has to complete; each has one such slot
+    then.
     """
 
     def __init__(
         self, problem: Problem, known: SlotKnowledge, *, must_complete: bool = False
     ) -> None:
         self.program = LinearProgram()
-        self.completed: dict[int, dict[int, int]] = {}
-        self.completion_rows: dict[int, int] = {}
+        self.completed: dict[int, dict[int, int]] = {}  # by job, the column of each completion slot
+        self.completion_rows: dict[int, int] = {}  # by job, the row of the sum of these columns
         self._problem = problem
         self._totals: dict[tuple[int, int], Totals] = {}
         by_slot: dict[int, list[tuple[int, Totals]]] = {}

@@ -19,37 +19,17 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class EqualItems:
-    """Equal items to be packed.
+    """Equal items to be packed: workers, or parameter servers, of one job."""
 
-    Parameters
-    ----------
-    owner : int
-        Position of the job.
-    is_worker : bool
-        Whether they are workers; otherwise they are parameter servers.
-    count : int
-        Number of items.
-    demand : ndarray of int64, shape (resources,)
-        Demand of one item.
-    """
-
-    owner: int
+    owner: int  # position of the job
     is_worker: bool
     count: int
-    demand: Integers
+    demand: Integers  # of one item
 
 
 @dataclass(frozen=True, slots=True)
 class SlotServers:
-    """The servers of one slot.
-
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity of each server.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        Servers that may carry workers, and parameter servers.
-    """
+    """The servers of one slot, with their free capacity."""
 
     free: Integers
     hosts_workers: NDArray[np.bool_]
@@ -82,13 +62,7 @@ def items_of(owner: int, job: Job, workers: int) -> list[EqualItems]:
 
 
 def pack(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
-    """Pack all items.
-
-    Returns
-    -------
-    list of ndarray of int64, shape (servers,), or None
-        For each kind of items, the number on each server; None if they don't fit.
-    """
+    """Return the number of each kind of items on each server; None if they don't fit."""
     if not items:
         return []
     return _first_fit(machines, items) or _exact(machines, items)

@@ -70,10 +70,8 @@ That many for its start, and for each slot's worth of progress that it has made.
 class Optimum:
     """Problem (1), solved over the whole job set.
 
-    Raises
-    ------
-    InputError
-        If the job set is too large, or contains a job that problem (1) can't express.
+    Raises `InputError` if the job set is too large, or contains a job that problem (1) can't
+    express.
     """
 
     capabilities: Capabilities = Capabilities(plans_ahead=True, elastic=True, foresees=True)

@@ -19,20 +19,12 @@ Terms = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A job's workers and parameter servers in one slot, as sums of columns.
-
-    Parameters
-    ----------
-    workers, ps, gains : list of (int, int)
-        Number of workers, number of parameter servers, and progress.
-    maximum : int
-        Upper limit of the sum of the columns of ``workers``.
-    """
+    """A job's workers and parameter servers in one slot, as sums of columns."""
 
     workers: Terms
     ps: Terms
     gains: Terms
-    maximum: int
+    maximum: int  # upper limit of the sum of the columns of `workers`
 
 
 def add_totals(

@@ -46,23 +46,13 @@ _Windows = tuple[_Window, ...]
 class CompletionSearch:
     """Search for the completion slots of all jobs.
 
-    A node allows each job a range of completion slots. Its bound is the relaxation's, which starts
+    It ends when utility and bound differ by at most the relative ``gap``, or at the deadline. A
+    node allows each job a range of completion slots. Its bound is the relaxation's, which starts
     from the basis of the node before and keeps every inequality. If a relaxation completes a job
-    partly by slot c, one child completes it by c, and the other later or never. If it completes
-    every job wholly or not at all, numbers of workers are looked for that do so, or that do so
-    somewhat later (`_delay`). If there are none, a row excludes that all these jobs complete by
+    partly by slot c, one child completes it by c, and the other later or never. If every job is
+    completed entirely or not at all, a program searches numbers of workers that do so, or that do
+    so somewhat later (`_delay`). If there are none, a row excludes that all these jobs complete by
     these slots.
-
-    Parameters
-    ----------
-    problem : Problem
-        Jobs and servers.
-    best : Incumbent
-        The best schedules so far.
-    deadline : Deadline
-        When the search ends.
-    gap : float
-        Relative distance of utility and bound that counts as optimal.
     """
 
     def __init__(self, problem: Problem, best: Incumbent, deadline: Deadline, gap: float) -> None:

@@ -36,21 +36,8 @@ def solve(
 ) -> OfflineSolution:
     """Solve problem (1).
 
-    Parameters
-    ----------
-    problem : Problem
-        Jobs and servers.
-    time_limit : float
-        Seconds after which the best schedules so far are returned, with their gap.
-    clock : Clock
-        Clock of ``time_limit``.
-    gap : float
-        Relative distance of utility and bound that counts as optimal.
-
-    Returns
-    -------
-    OfflineSolution
-        The schedules; ``optimal`` if they are proved best.
+    The best schedules so far are returned after ``time_limit`` seconds, or when their relative
+    distance to the bound is at most ``gap``.
     """
     deadline = Deadline.after(time_limit, clock)
     best = Incumbent(problem)

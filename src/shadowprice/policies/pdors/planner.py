@@ -172,13 +172,9 @@ class PdorsPlanner:
     def colocated_ps_counts(self, job: Job) -> tuple[Integers, bool]:
         """Return the PS for each worker count on one machine, and whether to spread externally.
 
-        Returns
-        -------
-        servers : ndarray of int64, shape (counts,) or (0,)
-            Numbers of parameter servers; empty if (3.5) forbids co-location.
-        spread : bool
-            Whether an external placement must use at least two machines. On one machine the job
-            would communicate at the internal rate, for which it has too few parameter servers.
+        There are no counts if (3.5) forbids co-location. An external placement must use at least
+        two machines if the job would communicate at the internal rate on one, for which it has too
+        few parameter servers.
         """
         external, offered = job.worker_bandwidth, job.ps_bandwidth
         internal = job.internal_bandwidth or external

@@ -21,13 +21,9 @@ from shadowprice.policies.pricing.constants import ConstantsLearner, LowerConsta
 
 
 class Pdors(PricedAdmission):
-    """The online algorithm (Algorithm 1).
+    """Algorithm 1 on one pool of servers.
 
-    Raises
-    ------
-    InputError
-        If no server carries workers, or no server carries parameter servers although known jobs
-        have them.
+    Raises `InputError` if a job has parameter servers and no server may host them.
     """
 
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)

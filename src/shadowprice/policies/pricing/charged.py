@@ -41,18 +41,8 @@ _STAYS: Final = 8
 class RestartAwareJob:
     """A quote whose offers complete the work with their restarts counted.
 
-    Parameters
-    ----------
-    quote : Quote
-        The job at current prices, without restarts.
-    view : View
-        The state it was made on.
-    job : Job
-        The job; not a bag, because copies don't move.
-    remaining : int
-        Remaining progress units.
-    begun : bool
-        Whether the first slot of a plan counts a restart too.
+    The job is not a bag, because copies don't move. If ``begun``, the first slot of a plan counts a
+    restart too.
     """
 
     def __init__(

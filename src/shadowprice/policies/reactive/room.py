@@ -28,16 +28,7 @@ NO_PLACEMENT: Final = Refusal(
 class FreeCapacity:
     """Free capacity of every server, and placements of jobs.
 
-    Attributes
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity of each server, lost ones included.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        Whether each server may host workers, and parameter servers; False for lost ones.
-    cursors : ndarray of int64, shape (2,)
-        Servers at which the round robin of workers and of parameter servers continues.
-    standing : dict of str to (Job, Placement)
-        Jobs with a placement.
+    A lost server keeps its free capacity, but may not host anything.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -45,8 +36,9 @@ class FreeCapacity:
         self.free = cluster.capacity.copy()
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
+        # Servers at which the round robin of workers and of PS continues.
         self.cursors = np.zeros(2, dtype=np.int64)
-        self.standing: dict[str, tuple[Job, Placement]] = {}
+        self.standing: dict[str, tuple[Job, Placement]] = {}  # jobs with a placement
         self._out = np.zeros((3, cluster.servers), dtype=np.int64)
         self._none = np.zeros(len(cluster.resources), dtype=np.int64)
         self._none.setflags(write=False)

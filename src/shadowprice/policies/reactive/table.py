@@ -25,22 +25,14 @@ _MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
 class JobRows(ABC):
     """Open jobs in order of arrival, as rows; a subclass has their placements.
 
-    Rows are reused, so the table is as large as the maximum number of jobs open at once.
-
-    Attributes
-    ----------
-    rows : dict of str to int
-        Row of each open job, in order of arrival.
-    jobs : list of Job or None
-        Job of each row.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        Whether each server may host workers, and parameter servers; False for lost ones.
+    Rows are reused, so the table is as large as the maximum number of jobs open at once. Lost
+    servers may not host anything.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.rows: dict[str, int] = {}
-        self.jobs: list[Job | None] = []
+        self.rows: dict[str, int] = {}  # row of each open job, in order of arrival
+        self.jobs: list[Job | None] = []  # by row
         self._vacant: list[int] = []
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
@@ -94,13 +86,8 @@ class JobRows(ABC):
         """Yield the moves of jobs to their next placements, in an order that never overbooks.
 
         Jobs that shrink go first. Jobs that leave servers for others are paused in between.
-
-        Parameters
-        ----------
-        rows : ndarray of int64, shape (jobs,)
-            Rows with a new placement.
-        change : ndarray of int64, shape (jobs,)
-            Comparison with the current placement; see `shadowprice.kernels.reactive.places`.
+        ``change`` compares each row with its current placement; see
+        `shadowprice.kernels.reactive.places`.
         """
         later: list[tuple[str, Placement]] = []
         to_pause: list[str] = []
@@ -122,42 +109,26 @@ class JobRows(ABC):
 
 
 class JobTable(JobRows):
-    """Open jobs in order of arrival, with placements as arrays over all servers.
-
-    Attributes
-    ----------
-    worker, ps : ndarray of int64, shape (rows, resources)
-        Demands; zeros for the parameter server of all-reduce jobs.
-    first, choices : ndarray of int64, shape (rows,)
-        Position of a row's first useful worker count in ``counts``, and the number of them.
-    counts, ps_counts : ndarray of int64
-        Worker counts, ascending for each job, and the parameter servers that they need.
-    on_workers, on_ps : ndarray of int64, shape (rows, servers)
-        Current placements.
-    new_workers, new_ps : ndarray of int64, shape (rows, servers)
-        Next placements.
-    standing : ndarray of bool, shape (rows,)
-        Whether each job has a placement.
-    alike : ndarray of int64, shape (rows,)
-        Equal for jobs with equal demands and useful worker counts.
-    """
+    """Open jobs in order of arrival, with placements as arrays over all servers."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._shapes: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         width = (0, len(cluster.resources))
         self.worker = np.zeros(width, dtype=np.int64)
-        self.ps = np.zeros(width, dtype=np.int64)
+        self.ps = np.zeros(width, dtype=np.int64)  # zeros for all-reduce jobs
+        # Position of a row's first useful worker count in `counts`.
         self.first = np.zeros(0, dtype=np.int64)
-        self.choices = np.zeros(0, dtype=np.int64)
-        self.counts = np.zeros(0, dtype=np.int64)
+        self.choices = np.zeros(0, dtype=np.int64)  # number of its useful worker counts
+        self.counts = np.zeros(0, dtype=np.int64)  # ascending for each job
         self.ps_counts = np.zeros(0, dtype=np.int64)
         places = (0, cluster.servers)
-        self.on_workers = np.zeros(places, dtype=np.int64)
+        self.on_workers = np.zeros(places, dtype=np.int64)  # current placements
         self.on_ps = np.zeros(places, dtype=np.int64)
-        self.new_workers = np.zeros(places, dtype=np.int64)
+        self.new_workers = np.zeros(places, dtype=np.int64)  # next placements
         self.new_ps = np.zeros(places, dtype=np.int64)
-        self.standing = np.zeros(0, dtype=np.bool_)
+        self.standing = np.zeros(0, dtype=np.bool_)  # whether each job has a placement
+        # Equal for jobs with equal demands and useful worker counts.
         self.alike = np.zeros(0, dtype=np.int64)
         self._alike: dict[tuple[bytes, bytes, int], int] = {}
         self._total: NDArray[np.float64] | None = None

@@ -45,15 +45,10 @@ _PROBES: Final = np.arange(1, 16) * 0.6180339887498949 % 1.0
 
 
 class UtilityTable:
-    """Utilities by row.
-
-    Attributes
-    ----------
-    columns : Worths
-        The kernels' input; a new object after the table grew.
-    """
+    """Utilities by row."""
 
     def __init__(self) -> None:
+        # The kernels' input; a new object after the table grew.
         self.columns = Worths(
             np.zeros(0, np.int64), np.zeros((0, 3)), np.zeros((0, 0), np.int64), np.zeros((0, 0))
         )
@@ -115,11 +110,7 @@ def knots(utility: Utility) -> tuple[Integers, Floats]:
 
     Intervals are halved until a line fits them: a step takes as many halvings as the duration has
     binary digits, a line takes none. Utilities never rise, so an interval with equal ends is flat.
-
-    Returns
-    -------
-    (ndarray of int64, ndarray of float64)
-        At most `MOST_KNOTS`, the first at 0, the last at `LAST_KNOT`.
+    There are at most `MOST_KNOTS`, the first at 0, the last at `LAST_KNOT`.
     """
 
     def values(durations: Integers) -> Floats:

@@ -24,25 +24,13 @@ GANG: Final = "gang"
 
 @dataclass(frozen=True, slots=True)
 class FixedGang:
-    """A job with its fixed size.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    claim : Claim
-        Its owner and unit types.
-    workers : int
-        Its fixed number of workers.
-    reach : tuple of int
-        Workers elsewhere that each number of parameter servers on one server can serve; -1 if the
-        job can't have this number. See `tenants.gang_jobs.workers_servable`.
-    """
+    """A job with its fixed size."""
 
     job: Job
     claim: UnitClaim
     workers: int
     reach: tuple[int, ...]
+    """Of each number of parameter servers, see `tenants.gang_jobs.workers_servable`."""
 
 
 def fixed_gang(
@@ -50,18 +38,9 @@ def fixed_gang(
 ) -> FixedGang | Refusal:
     """Choose the largest size up to the requested one that fits empty servers.
 
-    If none does, choose the smallest size that fits. Refuse a job that never fits.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    claim : Claim
-        Its owner and unit types.
-    size : "most", "fewest", "label" or int
-        The requested size; ``label``: the number in the job's label ``gang``, or the maximum.
-    workers, ps : int64, shape (servers,)
-        Units of its types on each server.
+    If none does, choose the smallest size that fits. Refuse a job that never fits. The size
+    ``label`` is the number in the job's label ``gang``, or the maximum. Units are those of the
+    job's types on each server.
     """
     gang = gang_job(job, claim, int(ps.max(initial=0)) if claim.ps_type is not None else 0)
     slots, _ = fewest_slots(gang, workers, ps)
@@ -86,19 +65,8 @@ def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | N
     """Place a gang on the first servers with free units, whatever its speed there.
 
     The parameter servers take the first server that can serve the workers elsewhere, after its own
-    free units are filled with workers (Astraea (3i)).
-
-    Parameters
-    ----------
-    gang : FixedGang
-        The gang.
-    workers, ps : int64, shape (servers,)
-        Free units of its types.
-
-    Returns
-    -------
-    Placement or None
-        None if the gang doesn't fit.
+    free units are filled with workers (Astraea (3i)). Units are the free ones of its types. Returns
+    None if the gang doesn't fit.
     """
     if workers.sum() < gang.workers:
         return None
@@ -114,22 +82,10 @@ def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | N
 
 
 def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None:
-    """Place the parameter servers of a gang whose workers are placed.
+    """Place the parameter servers of a gang whose workers are on ``cells``.
 
-    Parameters
-    ----------
-    gang : FixedGang
-        The gang.
-    cells : int64, shape (servers,)
-        Workers of the gang on each server.
-    ps : int64, shape (servers,)
-        Free units for its parameter servers.
-
-    Returns
-    -------
-    Placement or None
-        With the smallest number of parameter servers that works, on the server with the most of its
-        workers. None if no number works.
+    The smallest number of parameter servers that works is placed on the server with the most of its
+    workers. Returns None if no number works.
     """
     counts_on = {server: [int(cells[server]), 0] for server in np.flatnonzero(cells).tolist()}
     if gang.claim.ps_type is not None:

@@ -25,21 +25,11 @@ from shadowprice.core.errors import ShadowpriceError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """Adjacent capacity units of one server.
-
-    Parameters
-    ----------
-    server : int
-        Index of the server.
-    offset : int
-        Its first unit.
-    size : int
-        Number of units, a power of two.
-    """
+    """Adjacent capacity units of one server."""
 
     server: int
-    offset: int
-    size: int
+    offset: int  # of its first unit
+    size: int  # number of units, a power of two
 
 
 def binary_digits(number: int) -> list[int]:
@@ -128,22 +118,8 @@ class BuddyAllocator:
 def assign_cells(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
     """Give every tenant the largest cells within its share that fit side by side.
 
-    Parameters
-    ----------
-    places : sequence of int
-        Units of each server.
-    shares : sequence of int
-        Units of each tenant; their sum is at most that of ``places``.
-
-    Returns
-    -------
-    list of Counter
-        Number of cells of each tenant by size.
-
-    Raises
-    ------
-    ShadowpriceError
-        If the shares exceed the servers' units.
+    The result has the number of cells of each tenant by size. Raises `ShadowpriceError` if the
+    shares exceed the servers' units.
     """
     if sum(shares) > sum(places):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
@@ -175,12 +151,7 @@ class _Bound:
 class VirtualClusters:
     """The virtual private clusters of all tenants on one set of servers.
 
-    Parameters
-    ----------
-    places : sequence of int
-        Units of each server.
-    owned : sequence of mapping of int to int
-        Number of cells of each tenant by size, see `assign_cells`.
+    ``places`` are the units of each server, ``owned`` the cells of each tenant from `assign_cells`.
     """
 
     def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:

@@ -23,48 +23,25 @@ DEFAULT_OWNER = "everybody"
 
 @dataclass(frozen=True, slots=True)
 class UnitClaim:
-    """The owner and the unit types of a job.
+    """The owner and the unit types of a job."""
 
-    Parameters
-    ----------
-    tenant : int
-        Index of the owner.
-    worker_type : int
-        Type of the units of its workers.
-    ps_type : int or None
-        Type of the units of its parameter servers; None for all-reduce training.
-    """
-
-    tenant: int
-    worker_type: int
-    ps_type: int | None
+    tenant: int  # index of the owner
+    worker_type: int  # of the units of its workers
+    ps_type: int | None  # None for all-reduce training
 
 
 @dataclass(frozen=True, eq=False)
 class TenantShares:
-    """Capacity units of a cluster and their owners.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    tenants : tuple of str
-        Owners.
-    worker_types, ps_types : tuple of str
-        Resources that count units: ``worker``, ``worker/v100``; ``ps``, ``ps/large``.
-    workers, ps : int64, shape (types, servers)
-        Units of each type on each server.
-    worker_shares, ps_shares : int64, shape (types, tenants)
-        Units that each tenant owns; for each type, the sum over tenants is the total.
-    """
+    """Capacity units of a cluster and their owners."""
 
     cluster: Cluster
-    tenants: tuple[str, ...]
-    worker_types: tuple[str, ...]
-    ps_types: tuple[str, ...]
-    workers: Integers
+    tenants: tuple[str, ...]  # owners
+    worker_types: tuple[str, ...]  # resources that count units, such as "worker" and "worker/v100"
+    ps_types: tuple[str, ...]  # such as "ps" and "ps/large"
+    workers: Integers  # units, shape (types, servers)
     ps: Integers
     worker_shares: Integers
+    """Units that each tenant owns, in all the total of the type; shape (types, tenants)."""
     ps_shares: Integers
 
     @property
@@ -131,13 +108,8 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
 
     If no tenant declares a share, units of each type are divided evenly, and the first tenants get
     the odd ones. If some do, a tenant without a share owns nothing and can only borrow. A cluster
-    without tenants has one owner of everything.
-
-    Raises
-    ------
-    InputError
-        If no server has units, units aren't integers, or the shares of a type don't add up to its
-        units.
+    without tenants has one owner of everything. Raises `InputError` if no server has units, units
+    aren't integers, or the shares of a type don't add up to its units.
     """
     types: dict[str, tuple[str, ...]] = {
         kind: tuple(r for r in cluster.resources if r == kind or r.startswith(f"{kind}/"))
@@ -195,13 +167,7 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
 
 
 def require_tenants(tenancy: TenantShares, jobs: Sequence[Job] | None) -> None:
-    """Refuse known jobs without a tenant if units belong to tenants.
-
-    Raises
-    ------
-    InputError
-        With the names of the first such jobs.
-    """
+    """Raise `InputError` if units belong to tenants and a known job names none."""
     if not tenancy.named or jobs is None:
         return
     orphans = [job.name for job in jobs if job.tenant is None]
