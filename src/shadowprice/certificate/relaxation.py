@@ -28,8 +28,8 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import finish_bound
+from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.limits import shares
 from shadowprice.policies.pricing.posted import pool_limits
 
@@ -238,10 +238,10 @@ class Relaxation:
 
     def _choices_of(self, job: Job) -> tuple[Integers, Integers, Floats]:
         gains = np.maximum(job.gains, job.internal_gains)
-        maximum = int(places(self._capacity, job.worker, self._hosts[0]).sum())
+        maximum = int(fit_counts(self._capacity, job.worker, self._hosts[0]).sum())
         fits = (gains > 0) & (job.worker_counts <= maximum)
         if job.ps is not None:
-            maximum = int(places(self._capacity, job.ps, self._hosts[1]).sum())
+            maximum = int(fit_counts(self._capacity, job.ps, self._hosts[1]).sum())
             fits &= job.ps_counts <= maximum
         use = np.zeros((int(fits.sum()), *self.counted.shape))
         use[:, 0] += job.worker_counts[fits, None] * self._share(0, job.worker)

@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.cloning.feasible import miss_terms
 from shadowprice.cloning.integer import IntegerCopies
 from shadowprice.cloning.problem import CloningProblem
 from shadowprice.core.errors import Fault, InputError
@@ -86,7 +87,7 @@ class Convexity:
         k, l = prices  # noqa: E741
         bound = float(arrays.tasks @ inside) - k * problem.budget - l * problem.machines
         out = np.empty((len(whole.groups), 3))
-        _curves(problem, whole.groups, whole.copies.astype(np.float64), out)
+        curves(arrays, whole.groups, whole.copies.astype(np.float64), out)
         excess = float(whole.tasks @ out[:, 0]) - bound
         for group in self.doubtful.tolist():
             beyond = self._beyond(problem, relaxed, prices, group)
@@ -150,7 +151,7 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     reach = np.full(len(checked), np.inf)
     out = np.empty((len(checked), 3))
     for ratio in ratios:
-        _curves(problem, checked, np.full(len(checked), ratio), out)
+        curves(problem.arrays, checked, np.full(len(checked), ratio), out)
         slope, bow = out[:, 1], out[:, 2]
         noise = 1e-9 * np.abs(slope) / ratio
         convex[checked] &= bow >= -noise
@@ -165,11 +166,6 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     return Convexity(ConvexityCondition.CERTIFIED, max_copies, convex, checked[doubtful])
 
 
-def _curves(problem: CloningProblem, groups: Integers, ratios: Floats, out: Floats) -> None:
-    a = problem.arrays
-    curves(a, groups, ratios, out)
-
-
 def _lagrangian(
     problem: CloningProblem,
     relaxed: bool,
@@ -178,7 +174,6 @@ def _lagrangian(
     ratios: Floats,
 ) -> Floats:
     out = np.empty((len(groups), 3))
-    _curves(problem, groups, ratios, out)
-    h = np.exp(-problem.arrays.decay[groups] * ratios)
-    phi = h if relaxed else -np.log1p(-h)
+    curves(problem.arrays, groups, ratios, out)
+    phi = miss_terms(problem.arrays.decay[groups], ratios, relaxed)
     return np.asarray(out[:, 0] + prices[0] * phi + prices[1] * ratios)

@@ -12,6 +12,7 @@ from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.continuous import fewest_copies
 
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 ROUNDING_MARGIN = 1.0 + 1e-12
@@ -21,11 +22,17 @@ MAX_MACHINES = 10_000_000
 """Largest number of machines that the search for the smallest one tries."""
 
 
+def miss_terms(decay: Floats, copies: Floats | Integers, relaxed: bool) -> Floats:
+    """Return phi of each task, whose sum the budget limits: (6), or (7) if ``relaxed``."""
+    h = np.exp(-decay * copies)
+    return np.asarray(h if relaxed else -np.log1p(-h))
+
+
 def fewest_machines(
     problem: CloningProblem,
     constraint: DeadlineConstraint,
     machines: int,
-    decays: NDArray[np.float64] | None = None,
+    decays: Floats | None = None,
 ) -> tuple[float, int]:
     """Add copies that reduce the miss probability most, until the deadline holds.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.cloning.feasible import ROUNDING_MARGIN
+from shadowprice.cloning.feasible import ROUNDING_MARGIN, miss_terms
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels.cloning.bound import integer_bound
 from shadowprice.kernels.cloning.columns import Columns
@@ -113,8 +113,7 @@ class _Core:
         self.k, self.l = prices
         self.base = base
         self.limit = limit
-        h = np.exp(-arrays.decay * base)
-        late = float(arrays.tasks @ (h if relaxed else -np.log1p(-h)))
+        late = float(arrays.tasks @ miss_terms(arrays.decay, base, relaxed))
         self.room_late = budget * ROUNDING_MARGIN - late
         self.room_machines = int(machines - arrays.tasks @ base)
         self.least = np.empty(len(base))

@@ -78,7 +78,7 @@ class PolicyInfo:
     parameters: type[Parameters]
     """Model of its parameters; every field carries a description."""
     build: str | Build
-    """``module:function``, or the function: it builds the policy from context and parameters."""
+    """``module:callable``, or the callable: it builds the policy from context and parameters."""
     details: str = ""
     """What a user should know: what the policy leaves out, when it is slow."""
     counts_places: bool = False
@@ -269,8 +269,8 @@ def make_policy(
 def _builder(info: PolicyInfo) -> Build:
     if not isinstance(info.build, str):
         return info.build
-    module, _, function = info.build.partition(":")
-    return cast(Build, getattr(importlib.import_module(module), function))
+    module, _, name = info.build.partition(":")
+    return cast(Build, getattr(importlib.import_module(module), name))
 
 
 def nest_dotted_keys(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,13 +65,12 @@ class TenantPool:
         ps = np.zeros_like(self.servers) if claim.ps_type is None else self.ps[claim.ps_type]
         return self.workers[claim.worker_type], ps
 
-    def learn(self, jobs: Iterable[tuple[Job, UnitClaim]], *, rigid: bool) -> None:
-        """Raise theta to its definition over additional jobs.
+    def learn(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
+        """Raise theta to its definition over one more job.
 
-        Utilities count up to what the tenants could pay.
+        Its utility counts up to what the tenant could pay.
         """
-        for job, claim in jobs:
-            _raise_thetas(self.seen_worker, self.seen_ps, self._theta_of(job, claim, rigid=rigid))
+        _raise_thetas(self.seen_worker, self.seen_ps, self._theta_of(job, claim, rigid=rigid))
 
     def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
         """Learn theta from an open job, until it is taken back or forgotten."""
@@ -94,11 +93,10 @@ class TenantPool:
             _raise_thetas(worker, ps, taught)
         if self.theta.worker is not None and self.theta.ps is not None:
             worker, ps = [self.theta.worker] * len(worker), [self.theta.ps] * len(ps)
-        scaled = (
+        worker, ps = (
             [max(self.theta.scale * theta, NEARLY_FREE) for theta in kind] for kind in (worker, ps)
         )
-        first, second = scaled
-        return first, second
+        return worker, ps
 
     def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> RoundMarket:
         """Open an empty market on the servers that are up.
@@ -134,9 +132,9 @@ def _raise_thetas(worker: list[float], ps: list[float], taught: TaughtTheta) -> 
         ps[taught.ps_type] = max(ps[taught.ps_type], taught.ps)
 
 
-def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:
-    """Return the pool that all tenants share."""
-    return TenantPool(
+def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
+    """Return one pool, which all tenants share."""
+    shared = TenantPool(
         tuple(range(len(tenancy.tenants))),
         np.arange(tenancy.cluster.servers),
         tenancy.workers,
@@ -145,11 +143,7 @@ def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:
         tenancy.ps_shares,
         theta,
     )
-
-
-def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
-    """Return the single shared pool, as a list."""
-    return [shared_pool(tenancy, theta)]
+    return [shared]
 
 
 def theta_record(tenancy: TenantShares, pool: TenantPool) -> Mapping[str, float]:

@@ -40,8 +40,8 @@ from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool, theta_record
 from shadowprice.policies.astraea.prices import lemma_1_rounds
 from shadowprice.policies.astraea.reasons import explain_refusal
+from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, extension_of
-from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.tenants.gang_jobs import (
     MICRO,
     GangJob,
@@ -117,7 +117,9 @@ class RoundPolicy:
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
         self._rigid = parameters.workers == "rigid"
         require_tenants(tenancy, context.known_jobs)
-        has_known_jobs = self._learn_known(context)
+        has_known_jobs = bool(context.known_jobs)
+        if parameters.theta.source == "known":
+            self._learn_known(context.known_jobs or ())
         self._learns = parameters.theta.source == "online" or (
             parameters.theta.source == "known" and not has_known_jobs
         )
@@ -222,25 +224,18 @@ class RoundPolicy:
             and 2**bound.batches <= self.longest,
         }
 
-    def _learn_known(self, context: PolicyContext) -> bool:
-        source = self.parameters.theta.source
-        if source == "known" and context.known_jobs:
-            self._learn(context.known_jobs)
-        return bool(context.known_jobs)
-
-    def _learn(self, jobs: Iterable[Job]) -> None:
+    def _learn_known(self, jobs: Sequence[Job]) -> None:
+        """Learn theta from jobs that are known in advance."""
         for job in jobs:
             claim = self.tenancy.claim_of(job)
             if isinstance(claim, UnitClaim):
-                self._pool_of[claim.tenant].learn([(job, claim)], rigid=self._rigid)
+                self._pool_of[claim.tenant].learn(job, claim, rigid=self._rigid)
 
     def _lemma(self, context: PolicyContext) -> int | None:
         """Return Lemma 1's lambda over the known jobs, each at its best; None without any."""
-        utilities = []
-        for job in context.known_jobs or ():
-            utility = float(job.utility.values(np.array([1]))[0])
-            if utility > 0:
-                utilities.append(utility)
+        known = context.known_jobs or ()
+        utilities = [float(job.utility.values(np.array([1]))[0]) for job in known]
+        utilities = [utility for utility in utilities if utility > 0]
         if not utilities:
             return None
         worker, ps = self.pools[0].thetas()
@@ -367,7 +362,7 @@ class RoundPolicy:
         start = max(job.arrival, view.slot)
         message = f"joins a round, in slot {start} or later"
         if not self._on_demand:
-            turn = self._turn_of(start)
+            turn = next(turn for turn in self._rounds_from(start) if turn.collected > start)
             start, message = turn.start, f"joins batch {turn.batch}, decided in slot {turn.start}"
         if view.until is not None and start >= view.until:
             return Reject(
@@ -394,10 +389,6 @@ class RoundPolicy:
         # Without an end of the timespan the job would wait forever.
         never_fits = refusal.reason is RefusalReason.NEVER_FITS
         return self._rigid and view.until is not None and never_fits
-
-    def _turn_of(self, slot: int) -> Round:
-        """Return the first future round whose batch collects jobs of a slot."""
-        return next(turn for turn in self._rounds_from(slot) if turn.collected > slot)
 
     def _rounds_from(self, slot: int) -> Iterator[Round]:
         """Yield the rounds that start in a slot or later, endlessly."""
@@ -447,7 +438,8 @@ class RoundPolicy:
         for pool, market, _ in self._markets:
             gangs = gangs_by_pool.get(pool, [])
             awards = market.hold(gangs, sharing=self.sharing)
-            yield from self._commit_all(awards, turn, pool)
+            for award in awards:
+                yield self._commit(award, turn, pool)
             yield from self._postpone(view, turn, market, _unscheduled(gangs, awards))
 
     def _begin_on_demand(self, view: View, slot: int) -> Iterator[Decision]:
@@ -489,7 +481,8 @@ class RoundPolicy:
                 break
         self._markets = [entry for entry in self._markets if entry[0] is not pool]
         self._markets.append((pool, market, turn))
-        yield from self._commit_all(awards, turn, pool)
+        for award in awards:
+            yield self._commit(award, turn, pool)
         unscheduled = _unscheduled(gangs, awards)
         if awards and end is None and unscheduled:
             first = min(gangs, key=_by_age)
@@ -584,12 +577,6 @@ class RoundPolicy:
         )
         return pool, gang
 
-    def _commit_all(
-        self, awards: Iterable[GangAward], turn: Round, pool: TenantPool
-    ) -> Iterator[Decision]:
-        for award in awards:
-            yield self._commit(award, turn, pool)
-
     def _commit(self, award: GangAward, turn: Round, pool: TenantPool) -> Commit:
         gang, name = award.gang, award.job.name
         passed_over = self._waiting.pop(name).passed_over
@@ -658,8 +645,10 @@ class RoundPolicy:
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
     def _give_up_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
-        """Abandon jobs that are worth nothing even if they run at once."""
-        for gang in [gang for gang in left if self._worthless(gang)]:
+        """Abandon jobs that are worth nothing even if they run at once, as fast as possible."""
+        for gang in left:
+            if gang.values(self._min_slots(gang))[-1] > 0:
+                continue
             refusal = Refusal(
                 RefusalReason.NO_VALUE,
                 f"is worth nothing from slot {turn.start} on",
@@ -668,10 +657,6 @@ class RoundPolicy:
                 bottleneck="its utility",
             )
             yield self._give_up(gang.name, refusal)
-
-    def _worthless(self, gang: GangJob) -> bool:
-        """Return whether the job has no utility left even if it ran as fast as possible."""
-        return bool(gang.values(self._min_slots(gang))[-1] <= 0)
 
     def _min_slots(self, gang: GangJob) -> int:
         """Return the slots that a waiting job needs at least, up to the longest round."""

@@ -16,6 +16,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
 from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
+from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck
 
@@ -157,9 +158,8 @@ class PricedBag:
         """Minimum cost of every number of units in every usable slot."""
         demand = self.job.worker
         capacity = self.view.ledger.capacity[self.board.servers]
-        needed = demand > 0
-        fits = (capacity[:, needed] // demand[needed]).min(axis=1)
-        limit = min(int(fits.sum()), max(_PLACES, 16 * self._bag.tasks))
+        fits = int(fit_counts(capacity, demand).sum())
+        limit = min(fits, max(_PLACES, 16 * self._bag.tasks))
         counts = np.arange(limit + 1, dtype=np.int64)
         pool, share = self.board.window(self._slots), self.board.shares(demand)
         no_ps = np.zeros_like(counts)

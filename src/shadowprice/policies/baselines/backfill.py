@@ -13,15 +13,14 @@ from shadowprice.core.amounts import UNLIMITED, parse_duration
 from shadowprice.core.events import Decision, Drop, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill, fitting_now
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import BackfillParameters
 from shadowprice.policies.baselines.waiting import JobQueue, QueuedJob
-from shadowprice.policies.reactive.base import ReactivePolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
+from shadowprice.policies.reactive.base import QueueingPolicy
+from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
 
 Integers = NDArray[np.int64]
 Rows = NDArray[np.void]
@@ -37,7 +36,7 @@ class _Running:
     amounts: Integers  # resources that it releases on each of them when it ends
 
 
-class BackfillPolicy(ReactivePolicy[BackfillParameters]):
+class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     """Start jobs in order of priority; later jobs go first if they delay no reservation.
 
     A job keeps its workers until it ends. Its expected run time is its stated ``walltime``, after
@@ -56,7 +55,6 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
         super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
-        self._empty = EmptyCluster(context.cluster)
         self._room = FreeCapacity(context.cluster)
         span = parse_duration(parameters.max_age).in_slots(context.cluster.slot_seconds)
         self._max_age = max(float(span), 1e-9)
@@ -96,7 +94,7 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job: keep its placement and expected end, or queue it."""
         job, placement = state.job, state.placement
-        wanted = self._workers_of(job)
+        wanted = self._wanted(job)
         entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
         if placement is None:
             self._waiting.join([entry])
@@ -106,16 +104,14 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
                 ends = before._running[job.name].ends
             self._run(entry, placement, ends)
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued."""
-        del explained  # there is only one reason to refuse
-        return self._empty.quote(job, self._workers_of(job), view.slot)
+    def _wanted(self, job: Job) -> int:
+        return self._workers_of(job)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # only the capacity of the empty cluster decides
         entries = []
         for job in jobs:
-            workers = self._empty.workers(job, self._workers_of(job))
+            workers = self._empty.workers(job, self._wanted(job))
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
@@ -248,8 +244,3 @@ def _slots(job: Job, workers: int, remaining: int) -> int:
 def _expected(job: Job, workers: int, remaining: int) -> int:
     """Return a job's expected run time in slots: the stated wall time, or from its work."""
     return _slots(job, workers, remaining) if job.walltime is None else job.walltime
-
-
-def build(context: PolicyContext, parameters: BackfillParameters) -> BackfillPolicy:
-    """Build the policy; called by the registry."""
-    return BackfillPolicy(context, parameters)

@@ -9,7 +9,7 @@ import numpy as np
 
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, View
 from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.policies.baselines.parameters import DrfParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
@@ -49,8 +49,3 @@ class DrfPolicy(TableReactivePolicy[DrfParameters]):
         capacity = self._cluster.capacity.copy()
         fill(capacity, table.total(), rows, table.places, table.widths, self._cursors, change)
         yield from table.rearrange(rows, change)
-
-
-def build(context: PolicyContext, parameters: DrfParameters) -> DrfPolicy:
-    """Build the policy; called by the registry."""
-    return DrfPolicy(context, parameters)

@@ -23,6 +23,7 @@ from shadowprice.policies.baselines.parameters import ElasticFlowParameters
 from shadowprice.policies.baselines.service import gpus_of_worker
 from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT
+from shadowprice.policies.reactive.table import increasing_positions
 
 Integers = NDArray[np.int64]
 
@@ -282,8 +283,8 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     def _enter(self, job: Job, workers: int) -> int:
         row = self._table.add(job)
-        best = np.maximum.accumulate(job.gains)
-        useful = np.concatenate(([True], best[1:] > best[:-1])) & (job.worker_counts <= workers)
+        useful = increasing_positions(job.gains)
+        useful = useful[job.worker_counts[useful] <= workers]
         counts, ps = job.worker_counts[useful], job.ps_counts[useful]
         count = len(counts)
         self._grow(len(self._table.jobs), count)
@@ -329,8 +330,3 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._rows["promised"] = np.zeros(size, dtype=np.bool_)
         for name, column in before.items():
             self._rows[name][tuple(slice(length) for length in column.shape)] = column
-
-
-def build(context: PolicyContext, parameters: ElasticFlowParameters) -> ElasticFlow:
-    """Build the policy; called by the registry."""
-    return ElasticFlow(context, parameters)

@@ -76,8 +76,3 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         places = self._last_place + np.arange(count)
         self._last_place += count
         return places
-
-
-def build(context: PolicyContext, parameters: LasParameters) -> LasPolicy:
-    """Build the policy; called by the registry."""
-    return LasPolicy(context, parameters)

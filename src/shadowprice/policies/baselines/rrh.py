@@ -41,7 +41,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     def __init__(self, context: PolicyContext, parameters: RrhParameters) -> None:
         super().__init__(context, parameters)
-        self._crowd: OpenJobAppraisal | None = None
+        self._appraisal: OpenJobAppraisal | None = None
         self._worths = UtilityTable()
         self._columns |= {
             "arrival": np.zeros(0, dtype=np.int64),
@@ -59,13 +59,13 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         if not isinstance(event, JobsArrived):
-            self._crowd = None
+            self._appraisal = None
         return super()._settle(view, event)
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         for name in names:
             self._worths.enter(self._table.rows[name], view.open_jobs[name].job.utility)
-        self._crowd = None
+        self._appraisal = None
         self._changed = True
 
     # ------------------------------------------------------------ admission
@@ -87,8 +87,8 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         refusal = self._appraised(view, job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), view.slot)
-        assert self._crowd is not None
-        self._crowd.leave()
+        assert self._appraisal is not None
+        self._appraisal.leave()
         self._table.remove(job.name)
         return Quote.of(Queue(job.name), view.slot)
 
@@ -97,24 +97,24 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         workers = self._empty.workers(job, self._wanted(job))
         if not workers:
             return NO_PLACEMENT
-        crowd = self._crowd
-        if crowd is None or crowd.slot != view.slot:
+        appraisal = self._appraisal
+        if appraisal is None or appraisal.slot != view.slot:
             self._refresh(view)
-            crowd = self._crowd = OpenJobAppraisal(
+            appraisal = self._appraisal = OpenJobAppraisal(
                 view.slot, self._candidates, self._table.in_order()
             )
         row = self._enter(job, workers)
-        crowd.join(row, self._candidates)
-        refusal = self._refusal(view, crowd, job)
+        appraisal.join(row, self._candidates)
+        refusal = self._refusal(view, appraisal, job)
         if refusal is not None:
-            crowd.leave()
+            appraisal.leave()
             self._table.remove(job.name)
         return refusal
 
-    def _refusal(self, view: View, crowd: OpenJobAppraisal, job: Job) -> Refusal | None:
+    def _refusal(self, view: View, appraisal: OpenJobAppraisal, job: Job) -> Refusal | None:
         """Return why the newest job isn't worth its delay cost; None if it is."""
         alpha, discount = self._parameters.alpha, self._parameters.discount
-        cost, wait = crowd.admission(self._candidates, alpha, discount)
+        cost, wait = appraisal.admission(self._candidates, alpha, discount)
         utility = utility_value(job.utility, view.slot + wait - 1.0 - job.arrival)
         value = utility / (1.0 + discount * wait)
         shortfall = self._parameters.threshold - (value - cost)
@@ -174,8 +174,3 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         counted = total > 0
         shares = (used[:, counted] / total[counted]).max(axis=1, initial=0.0)
         return np.asarray(shares, dtype=np.float64)
-
-
-def build(context: PolicyContext, parameters: RrhParameters) -> RiskRewardPolicy:
-    """Build the policy; called by the registry."""
-    return RiskRewardPolicy(context, parameters)

@@ -63,8 +63,3 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
         if job.ps is not None:
             usable |= self._cluster.hosts_ps & (self._capacity >= job.ps).all(axis=1)
         return int(usable.sum()) == 1
-
-
-def build(context: PolicyContext, parameters: SrtfParameters) -> SrtfPolicy:
-    """Build the policy; called by the registry."""
-    return SrtfPolicy(context, parameters)

@@ -8,18 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.schedule import Placement
+from shadowprice.policies.placements import dense_placement, fit_counts
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-
-def places(free: Integers, demand: Integers, hosts: Flags) -> Integers:
-    """Return how often a demand fits on each server, shape (servers,); 0 off ``hosts``."""
-    demanded = demand > 0
-    if not demanded.any():
-        return np.where(hosts, np.iinfo(np.int32).max, 0).astype(np.int64)
-    room = (free[:, demanded] // demand[demanded]).min(axis=1)
-    return np.where(hosts, np.maximum(room, 0), 0)
 
 
 @dataclass(slots=True)
@@ -37,11 +29,7 @@ class MutablePlacement:
     @property
     def placement(self) -> Placement:
         """The layout as an immutable placement."""
-        workers, ps = self.given
-        used = np.flatnonzero(workers + ps)
-        return Placement(
-            tuple(used.tolist()), tuple(workers[used].tolist()), tuple(ps[used].tolist())
-        )
+        return dense_placement(*self.given)
 
     def trim(self, kind: int, surplus: int, members: Flags | None = None) -> None:
         """Remove processes, from the servers with the fewest first, to keep the rest together."""
@@ -62,7 +50,7 @@ class MutablePlacement:
         if more <= 0:
             return True
         hosts = self.hosts[kind] if members is None else self.hosts[kind] & members
-        room = places(self.free, self.demands[kind], hosts)
+        room = fit_counts(self.free, self.demands[kind], hosts)
         enough = np.flatnonzero(room >= more)
         if len(enough):
             # A server of the job first, then the tightest fit, then the first server.

@@ -11,7 +11,6 @@ import numpy as np
 from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.recomputation import (
     PlacementChanges,
@@ -19,11 +18,11 @@ from shadowprice.policies.dorm.recomputation import (
     mutable_placement,
 )
 from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
-from shadowprice.policies.reactive.base import ReactivePolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
+from shadowprice.policies.reactive.base import QueueingPolicy
+from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
 
 
-class Dorm(ReactivePolicy[DormParameters]):
+class Dorm(QueueingPolicy[DormParameters]):
     """Admit all jobs, and recompute their workers by an MILP when jobs arrive or leave.
 
     A recomputation takes place at most once a slot, at its start. Running jobs keep at least their
@@ -40,7 +39,6 @@ class Dorm(ReactivePolicy[DormParameters]):
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
         super().__init__(context, parameters)
-        self._empty = EmptyCluster(context.cluster)
         self._room = FreeCapacity(context.cluster)
         self._up = np.ones(context.cluster.servers, dtype=np.bool_)
         self._pools = ServerGroups(context.cluster, self._up, parameters.exact_servers)
@@ -113,15 +111,13 @@ class Dorm(ReactivePolicy[DormParameters]):
     def _recall(self, before: Self) -> None:
         self._count = before._count
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued."""
-        del explained  # there is only one reason to refuse
-        return self._empty.quote(job, int(job.worker_counts[0]), view.slot)
+    def _wanted(self, job: Job) -> int:
+        return int(job.worker_counts[0])
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # only the capacity of the empty cluster decides
         for job in jobs:
-            if self._empty.workers(job, int(job.worker_counts[0])):
+            if self._empty.workers(job, self._wanted(job)):
                 self._queue[job.name] = OpenJob.of(job, self._arrivals)
                 self._arrivals += 1
                 yield Queue(job.name)
@@ -148,7 +144,9 @@ class Dorm(ReactivePolicy[DormParameters]):
         outcome = self._everyone()
         if outcome is None:
             running = sorted(self._running.values(), key=lambda entry: entry.order)
-            recomputation = self._recomputation(running, window)
+            recomputation = Recomputation(
+                self._room, self._pools, self._parameters, running, window
+            )
             outcome = recomputation.solve()
             for name, number in recomputation.statistics.items():
                 self._count[name] += number
@@ -159,9 +157,6 @@ class Dorm(ReactivePolicy[DormParameters]):
         self._changed = bool(self._queue) and not any(
             queued.job.name in self._queue for queued in window
         )
-
-    def _recomputation(self, running: list[OpenJob], window: list[OpenJob]) -> Recomputation:
-        return Recomputation(self._room, self._pools, self._parameters, running, window)
 
     def _everyone(self) -> PlacementChanges | None:
         """Return an outcome that gives every job all it can use; None if that doesn't fit."""
@@ -212,8 +207,3 @@ class Dorm(ReactivePolicy[DormParameters]):
             self._room.stand(entry.job, placement)
             entry.choice = choice
         yield from (*less, *paused, *more)
-
-
-def build(context: PolicyContext, parameters: DormParameters) -> Dorm:
-    """Build the policy; called by the registry."""
-    return Dorm(context, parameters)

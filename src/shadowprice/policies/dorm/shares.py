@@ -14,7 +14,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths, fill
 from shadowprice.kernels.reactive.places import Places
-from shadowprice.policies.dorm.placing import places
+from shadowprice.policies.placements import fit_counts
+from shadowprice.policies.reactive.table import increasing_positions
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,8 +36,7 @@ class OpenJob:
     @classmethod
     def of(cls, job: Job, order: int) -> OpenJob:
         """Build the entry of a queued job."""
-        best = np.maximum.accumulate(job.gains)
-        useful = np.concatenate(([True], best[1:] > best[:-1]))
+        useful = increasing_positions(job.gains)
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
         return cls(job, order, job.worker_counts[useful], job.ps_counts[useful], ps)
 
@@ -114,7 +114,7 @@ class ServerGroups:
         key = entry.job.worker.tobytes() + entry.ps.tobytes()
         if key not in self._places:
             workers, ps = (
-                self._sums(places(self._capacity, demand, hosts))
+                self._sums(fit_counts(self._capacity, demand, hosts))
                 for demand, hosts in zip((entry.job.worker, entry.ps), self._hosts, strict=True)
             )
             self._places[key] = (workers, ps)

@@ -77,9 +77,7 @@ class OasisPolicy(PricedAdmission):
             None if parameters.fixed is None else read_posted_prices(parameters.fixed, cluster)
         )
         planner = self._planner_of(cluster, learners, constants)
-        super().__init__(planner, learners, parameters, cluster, itemised=context.itemised)
-        self._explained = context.explained
-        self._end_moves = context.end_moves
+        super().__init__(planner, learners, parameters, context)
         if self._posted is not None:
             # No theorem covers posted prices, and they don't price copies of tasks.
             self.capabilities = replace(self.capabilities, runs_bags=False, guarantees=False)
@@ -231,11 +229,6 @@ def server_pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], 
     given = odd[: max(len(odd) // 2, int(need_one))]
     servers[given], workers[given] = True, False
     return workers, servers
-
-
-def build(context: PolicyContext, parameters: OasisParameters) -> OasisPolicy:
-    """Build the policy; see `shadowprice.policies.registry`."""
-    return OasisPolicy(context, parameters)
 
 
 def _has_open_ps(view: View) -> bool:

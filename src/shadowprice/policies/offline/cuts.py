@@ -22,9 +22,9 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.time_limit import Deadline
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import IncrementalProgram, LinearProgram
-from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import Problem
 from shadowprice.policies.offline.rows import Terms
+from shadowprice.policies.placements import fit_counts
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -166,7 +166,7 @@ def _equal_servers(problem: Problem, slot: int, items: list[CutItem]) -> list[_E
         demands.append(demand)
     limits = np.array(
         [
-            places(free, demand, problem.hosts_workers if item.is_worker else problem.hosts_ps)
+            fit_counts(free, demand, problem.hosts_workers if item.is_worker else problem.hosts_ps)
             for item, demand in zip(items, demands, strict=True)
         ]
     ).T

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.offline.packing import EqualItems, items_of, pack
+from shadowprice.policies.offline.packing import EqualItems, SlotServers, items_of, pack
 from shadowprice.policies.offline.problem import JobRequest, OfflineSolution, Problem
 
 Integers = NDArray[np.int64]
@@ -118,12 +118,11 @@ def _fit_in(
     fitted = []
     for slot in range(request.first, request.completions[-1][0] + 1):
         counts = job.worker_counts[::-1].tolist() if wanted is None else [int(wanted[slot])]
-        machines = problem.machines(slot)
+        available = SlotServers(free[slot], problem.hosts_workers, problem.hosts_ps)
         for count in counts:
             if not count or (wanted is None and job.gain(count) <= 0):
                 continue
             items = items_of(owner, job, count)
-            available = type(machines)(free[slot], machines.hosts_workers, machines.hosts_ps)
             packed = pack(available, items)
             if packed is not None:
                 fitted.append((slot, items, packed))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
 from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.placements import fit_counts
 
 Integers = NDArray[np.int64]
 
@@ -39,18 +40,9 @@ class SlotServers:
         """Return which servers may carry the items."""
         return self.hosts_workers if items.is_worker else self.hosts_ps
 
-    def places(self, items: EqualItems) -> Integers:
+    def fit_counts(self, items: EqualItems) -> Integers:
         """Return how many of the items fit on each server alone."""
-        return places(self.free, items.demand, self.hosts(items))
-
-
-def places(free: Integers, demand: Integers, hosts: NDArray[np.bool_]) -> Integers:
-    """Return how often a demand fits on each server, shape (servers,); 0 off ``hosts``."""
-    demanded = demand > 0
-    if not demanded.any():
-        return np.where(hosts, np.iinfo(np.int32).max, 0)
-    fitting = (free[:, demanded] // demand[demanded]).min(axis=1)
-    return np.where(hosts, np.maximum(fitting, 0), 0)
+        return fit_counts(self.free, items.demand, self.hosts(items))
 
 
 def items_of(owner: int, job: Job, workers: int) -> list[EqualItems]:
@@ -78,7 +70,7 @@ def _first_fit(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integ
         packed = [np.zeros(len(free), dtype=np.int64) for _ in items]
         for index in order:
             item, remaining = items[index], items[index].count
-            room = places(free, item.demand, machines.hosts(item))
+            room = fit_counts(free, item.demand, machines.hosts(item))
             for server in np.argsort(-room if descending else room, kind="stable").tolist():
                 count = min(remaining, int(room[server]))
                 if count:
@@ -97,7 +89,7 @@ def _exact(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers]
     program = LinearProgram()
     columns = []
     for item in items:
-        fits = machines.places(item)
+        fits = machines.fit_counts(item)
         if int(fits.sum()) < item.count:
             return None
         row = [program.column(upper=min(int(limit), item.count)) for limit in fits]

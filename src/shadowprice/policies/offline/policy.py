@@ -39,7 +39,7 @@ from shadowprice.policies.offline.problem import (
     utility_end_slots,
 )
 from shadowprice.policies.offline.solver import solve
-from shadowprice.policies.pricing.restarts import restarts
+from shadowprice.policies.placements import restarts
 
 NOT_IN_OPTIMUM: Final = Refusal(
     RefusalReason.NO_ROOM,
@@ -229,8 +229,3 @@ def _fruitless(view: View, state: JobState) -> Refusal | None:
         return None
     message = f"{elapsed} slots after its start, restarts take all that its plan would do"
     return Refusal(RefusalReason.POLICY, message)
-
-
-def build(context: PolicyContext, parameters: OptimumParameters) -> Optimum:
-    """Build the policy, as the registry asks."""
-    return Optimum(context, parameters)

@@ -62,9 +62,7 @@ class Pdors(PricedAdmission):
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
         planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
-        super().__init__(planner, [learner], parameters, cluster, itemised=context.itemised)
-        self._explained = context.explained
-        self._end_moves = context.end_moves
+        super().__init__(planner, [learner], parameters, context)
 
     def _follow(self, cluster: Cluster) -> None:
         (learner,), (board,) = self._learners, self._planner.boards
@@ -115,8 +113,3 @@ class Pdors(PricedAdmission):
 def _alone(cluster: Cluster, parameters: PdorsParameters) -> StandaloneValue:
     colocated = parameters.bandwidth == "internal"
     return StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps, colocated=colocated)
-
-
-def build(context: PolicyContext, parameters: PdorsParameters) -> Pdors:
-    """Build the policy; see `shadowprice.policies.registry`."""
-    return Pdors(context, parameters)

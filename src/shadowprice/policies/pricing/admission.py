@@ -37,6 +37,7 @@ from shadowprice.core.quote import QuoteAnswer
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
+from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.charged import RestartAwareJob
 from shadowprice.policies.pricing.constants import (
@@ -51,7 +52,6 @@ from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, PricedPl
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, extension_of
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import build_refusal
-from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 
 REVISED: Final = "it was revised"
@@ -67,8 +67,6 @@ class PricedAdmission(ABC):
     There is a learner of constants for each board of the planner.
     """
 
-    _explained: bool = True
-    _end_moves: bool = False
     capabilities: Capabilities = Capabilities(
         plans_ahead=True, elastic=True, prices=True, quotes=True, guarantees=True
     )
@@ -78,15 +76,15 @@ class PricedAdmission(ABC):
         planner: PricedPlanner,
         learners: Sequence[ConstantsLearner],
         parameters: PriceParameters,
-        cluster: Cluster,
-        *,
-        itemised: bool = False,
+        context: PolicyContext,
     ) -> None:
-        self._itemised = itemised
+        self._itemised = context.itemised
+        self._explained = context.explained
+        self._end_moves = context.end_moves
         self._planner = planner
         self._learners = tuple(learners)
         self._parameters = parameters
-        self._cluster = cluster
+        self._cluster = context.cluster
         self._earned = 0.0
         self.capabilities = replace(
             self.capabilities,

@@ -12,21 +12,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shadowprice.core.job import Job
-from shadowprice.core.policy import View
 from shadowprice.core.potential import planned_progress
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.pricing.offers import (
-    PricedJob,
-    PricedOffer,
-    ResourceBottleneck,
-    TooExpensiveProof,
-)
+from shadowprice.policies.placements import constant_schedule
+from shadowprice.policies.pricing.offers import DerivedJob, PricedOffer
 
 _TRIES: Final = 4
 """Maximum number of plans, each longer by the last shortfall; most jobs need one."""
@@ -38,21 +29,12 @@ _STAYS: Final = 8
 """Maximum number of placements that are tried as fixed; a plan may have hundreds."""
 
 
-class RestartAwareJob:
+class RestartAwareJob(DerivedJob):
     """A quote whose offers complete the work with their restarts counted.
 
     The job is not a bag, because copies don't move. If ``begun``, the first slot of a plan counts a
     restart too.
     """
-
-    def __init__(
-        self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
-    ) -> None:
-        self._quote = quote
-        self._view = view
-        self._job = job
-        self._remaining = remaining
-        self._begun = begun
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found."""
@@ -129,26 +111,14 @@ class RestartAwareJob:
             return None
         ledger = self._view.ledger
         used = ledger.used[slot - ledger.start : end - ledger.start]
-        entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
-        for server, count, servers in entries:
-            demand = count * job.worker
+        entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
+        for server, workers_on, ps_on in entries:
+            demand = workers_on * job.worker
             if job.ps is not None:
-                demand = demand + servers * job.ps
+                demand = demand + ps_on * job.ps
             if (used[:, server] + demand > ledger.capacity[server]).any():
                 return None
-        return Schedule.of((t, *entry) for t in range(slot, end) for entry in entries)
-
-    def outpriced(self) -> TooExpensiveProof | None:
-        """Return a bound if even a plan without restarts costs more than its utility."""
-        return self._quote.outpriced()
-
-    def schedule(self, offer: PricedOffer) -> Schedule:
-        """Return the schedule of an offer."""
-        return self._quote.schedule(offer) if offer.plan is None else offer.plan
-
-    def fastest(self) -> int:
-        """Return the maximum progress units of one slot in an empty cluster."""
-        return self._quote.fastest()
+        return constant_schedule(placement, slot, end)
 
     def hopeless(self) -> Refusal | None:
         """Return why no plan completes the work; restarts, if a plan without them does."""
@@ -163,15 +133,3 @@ class RestartAwareJob:
             completion=plain.completion,
             numbers={"restart_slots": loss},
         )
-
-    def scarcest(self) -> ResourceBottleneck:
-        """Return the resource that limits the job most in the slots in which it could run."""
-        return self._quote.scarcest()
-
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource with the largest part of a schedule's cost, and that part."""
-        return self._quote.dearest(schedule)
-
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
-        """Return the cost of a schedule in each of its active slots."""
-        return self._quote.slot_costs(schedule)

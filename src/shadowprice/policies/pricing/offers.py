@@ -97,6 +97,46 @@ class PricedJob(Protocol):
         ...
 
 
+class DerivedJob:
+    """Base of priced jobs whose plans meet more conditions; all else is that of another's.
+
+    If ``begun``, the first slot of a plan counts a restart.
+    """
+
+    def __init__(
+        self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
+    ) -> None:
+        self._quote = quote
+        self._view = view
+        self._job = job
+        self._remaining = remaining
+        self._begun = begun
+
+    def outpriced(self) -> TooExpensiveProof | None:
+        """Return a bound that holds for every plan, and so for those that meet the conditions."""
+        return self._quote.outpriced()
+
+    def schedule(self, offer: PricedOffer) -> Schedule:
+        """Return the schedule of an offer."""
+        return self._quote.schedule(offer) if offer.plan is None else offer.plan
+
+    def fastest(self) -> int:
+        """Return the maximum progress units of one slot in an empty cluster."""
+        return self._quote.fastest()
+
+    def scarcest(self) -> ResourceBottleneck:
+        """Return the resource that limits the job most in the slots in which it could run."""
+        return self._quote.scarcest()
+
+    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+        """Return the resource with the largest part of a schedule's cost, and that part."""
+        return self._quote.dearest(schedule)
+
+    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+        """Return the cost of a schedule in each of its active slots."""
+        return self._quote.slot_costs(schedule)
+
+
 class PricedPlanner(Protocol):
     """Finds the schedule with the largest payoff at posted prices."""
 

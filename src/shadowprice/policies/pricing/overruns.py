@@ -20,6 +20,7 @@ from shadowprice.core.policy import JobState, View
 from shadowprice.core.potential import planned_progress
 from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.core.utility import utility_value
+from shadowprice.policies.placements import constant_schedule
 
 Integers = NDArray[np.int64]
 
@@ -90,8 +91,7 @@ def _slots_for(job: Job, placement: Placement, missing: int, *, moved: bool) -> 
 
 
 def _appended(kept: Schedule, placement: Placement, start: int, end: int) -> Schedule:
-    entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
-    added = Schedule.of((slot, *entry) for slot in range(start, end) for entry in entries)
+    added = constant_schedule(placement, start, end)
     if not len(kept):
         return added
     parts = zip(

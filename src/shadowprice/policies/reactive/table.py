@@ -16,6 +16,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, Places
+from shadowprice.policies.placements import dense_placement
 
 Integers = NDArray[np.int64]
 
@@ -228,17 +229,11 @@ class JobTable(JobRows):
         return np.asarray(less * LESS + more * MORE, dtype=np.int64)
 
     def _placement(self, row: int) -> Placement:
-        workers, ps = self.new_workers[row], self.new_ps[row]
-        servers = np.flatnonzero(workers + ps)
-        return Placement(
-            tuple(servers.tolist()), tuple(workers[servers].tolist()), tuple(ps[servers].tolist())
-        )
+        return dense_placement(self.new_workers[row], self.new_ps[row])
 
     def _shape(self, job: Job) -> tuple[int, int]:
         """Return the position and number of a job's useful worker counts."""
-        # A count is useful if it gains more than every smaller one.
-        best = np.maximum.accumulate(job.gains)
-        useful = np.concatenate(([True], best[1:] > best[:-1]))
+        useful = increasing_positions(job.gains)
         counts, ps_counts = job.worker_counts[useful], job.ps_counts[useful]
         key = (counts.tobytes(), ps_counts.tobytes())
         if key not in self._shapes:
@@ -264,3 +259,9 @@ class JobTable(JobRows):
             larger = np.zeros((size, *old.shape[1:]), dtype=old.dtype)
             larger[: len(old)] = old
             setattr(self, name, larger)
+
+
+def increasing_positions(gains: Integers) -> Integers:
+    """Return the positions of gains that exceed all before them, the first included."""
+    best = np.maximum.accumulate(gains)
+    return np.flatnonzero(np.diff(best, prepend=-1) > 0)

@@ -55,7 +55,7 @@ class UtilityTable:
 
     def enter(self, row: int, utility: Utility) -> None:
         """Set the utility of a row; the table grows if needed."""
-        family, parameters = _known(utility)
+        family, parameters = _kernel_family(utility)
         table: tuple[Integers, Floats] | None = None
         if family == TOLD:
             table = knots(utility)
@@ -86,7 +86,7 @@ class UtilityTable:
             new[tuple(slice(size) for size in kept.shape)] = kept
 
 
-def _known(utility: Utility) -> tuple[int, tuple[float, ...]]:
+def _kernel_family(utility: Utility) -> tuple[int, tuple[float, ...]]:
     """Return the kernels' family of a utility, and its parameters."""
     # By exact type, because subclasses may compute other values.
     match utility:

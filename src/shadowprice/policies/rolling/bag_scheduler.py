@@ -23,6 +23,7 @@ from shadowprice.core.refusal import Refusal
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
 from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
+from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.rolling.bags import BagPlan
 from shadowprice.policies.rolling.offers import (
     Offer,
@@ -238,17 +239,15 @@ class BagScheduler:
         """
         bags, start, capacity = state.bags, slot + plan.start, state.servers.capacity()
         end = start + len(plan.places) - 1
-        needed = job.worker > 0
         hosts = self._cluster.hosts_workers
         fits = np.where(hosts, int(plan.places[0]), 0)
         for first in {start, *(change for change in bags.change_slots(start) if change <= end)}:
             used = bags.usage(first) + self._planner.pinned_usage(state, first)
-            free = np.maximum(capacity - used, 0)[:, needed]
-            fits = np.minimum(fits, (free // job.worker[needed]).min(axis=1, initial=1 << 40))
+            fits = np.minimum(fits, fit_counts(capacity - used, job.worker))
         unused = fits
         if not plan.start:
-            free = np.maximum(capacity - bags.usage(start) - state.jobs.usage(), 0)[:, needed]
-            unused = np.minimum(fits, (free // job.worker[needed]).min(axis=1, initial=1 << 40))
+            free = capacity - bags.usage(start) - state.jobs.usage()
+            unused = np.minimum(fits, fit_counts(free, job.worker))
         counts, remaining = np.zeros(len(fits), np.int64), int(plan.places[0])
         for limit in (unused, fits):
             while remaining:

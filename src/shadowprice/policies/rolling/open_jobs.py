@@ -17,7 +17,7 @@ from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements, compare_placements
-from shadowprice.policies.reactive.table import JobRows
+from shadowprice.policies.reactive.table import JobRows, increasing_positions
 from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.rolling.quotas import Quotas
 
@@ -456,12 +456,6 @@ class ColocationFit:
             servers = self._both
         too_large = (demand[:, None, :] > servers).any(axis=2)
         return np.flatnonzero(~np.all(too_large, axis=1))
-
-
-def increasing_positions(gains: Integers) -> Integers:
-    """Return the positions of gains that exceed all before them, the first included."""
-    best = np.maximum.accumulate(gains)
-    return np.flatnonzero(np.diff(best, prepend=-1) > 0)
 
 
 def upper_hull(workers: Integers, gains: Integers) -> Integers:

@@ -65,13 +65,15 @@ def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | N
     """Place a gang on the first servers with free units, whatever its speed there.
 
     The parameter servers take the first server that can serve the workers elsewhere, after its own
-    free units are filled with workers (Astraea (3i)). Units are the free ones of its types. Returns
-    None if the gang doesn't fit.
+    free units are filled with workers (Astraea (3i)). ``workers`` and ``ps`` are the free units by
+    type and server. Returns None if the gang doesn't fit.
     """
+    workers = workers[gang.claim.worker_type]
     if workers.sum() < gang.workers:
         return None
     if gang.claim.ps_type is None:
         return _fill(gang.workers, workers, None, 0)
+    ps = ps[gang.claim.ps_type]
     for servers, reach in enumerate(gang.reach):
         if reach < 0:
             continue
@@ -85,10 +87,11 @@ def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placemen
     """Place the parameter servers of a gang whose workers are on ``cells``.
 
     The smallest number of parameter servers that works is placed on the server with the most of its
-    workers. Returns None if no number works.
+    workers. ``ps`` are the free units by type and server. Returns None if no number works.
     """
     counts_on = {server: [int(cells[server]), 0] for server in np.flatnonzero(cells).tolist()}
     if gang.claim.ps_type is not None:
+        ps = ps[gang.claim.ps_type]
         order = np.argsort(-cells, kind="stable")
         host = next(
             (
@@ -104,6 +107,22 @@ def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placemen
             return None
         counts_on.setdefault(host[0], [0, 0])[1] = host[1]
     return Placement.of((server, counts[0], counts[1]) for server, counts in counts_on.items())
+
+
+def is_free(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> bool:
+    """Return whether the free units, by type and server, suffice for a placement of a gang."""
+    servers, claim = list(placement.servers), gang.claim
+    if (workers[claim.worker_type, servers] < placement.workers).any():
+        return False
+    return claim.ps_type is None or not (ps[claim.ps_type, servers] < placement.ps).any()
+
+
+def occupy(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> None:
+    """Subtract the units of a gang from the free ones, by type and server."""
+    servers, claim = list(placement.servers), gang.claim
+    workers[claim.worker_type, servers] -= placement.workers
+    if claim.ps_type is not None:
+        ps[claim.ps_type, servers] -= placement.ps
 
 
 def _fill(count: int, workers: Integers, host: int | None, servers: int) -> Placement:

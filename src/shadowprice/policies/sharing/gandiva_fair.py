@@ -17,11 +17,10 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit
+from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, is_free, occupy
 from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import GandivaFairParameters
-from shadowprice.policies.sharing.strides import GangRequest as StrideClaim
-from shadowprice.policies.sharing.strides import SplitStrideScheduler, trade_tickets
+from shadowprice.policies.sharing.strides import GangRequest, SplitStrideScheduler, trade_tickets
 from shadowprice.policies.tenants.tenancy import TenantShares
 
 Integers = npt.NDArray[np.int64]
@@ -64,46 +63,29 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
         workers, ps = self._places_up(view)
         placed: dict[str, Placement] = {}
 
-        def fits(claim: StrideClaim) -> bool:
+        def fits(claim: GangRequest) -> bool:
             gang = self._gangs[claim.name]
-            before = view.open_jobs[claim.name].placement
-            free = workers[gang.claim.worker_type]
-            if gang.workers > free.sum():
+            if gang.workers > workers[gang.claim.worker_type].sum():
                 return False
-            free_ps = None if gang.claim.ps_type is None else ps[gang.claim.ps_type]
-            placement = before if _still_free(before, free, free_ps) else None
-            if placement is None:
-                none = np.zeros_like(free)
-                placement = first_fit(gang, free, none if free_ps is None else free_ps)
+            placement = view.open_jobs[claim.name].placement
+            if placement is None or not is_free(gang, placement, workers, ps):
+                placement = first_fit(gang, workers, ps)
             if placement is None:
                 return False
-            servers = list(placement.servers)
-            free[servers] -= placement.workers
-            if free_ps is not None:
-                free_ps[servers] -= placement.ps
+            occupy(gang, placement, workers, ps)
             placed[claim.name] = placement
             return True
 
         for kind, strides in enumerate(self._strides):
             strides.fill(
                 (
-                    StrideClaim(name, gang.claim.tenant, gang.workers)
+                    GangRequest(name, gang.claim.tenant, gang.workers)
                     for name, gang in self._gangs.items()
                     if gang.claim.worker_type == kind
                 ),
                 fits,
             )
         yield from self._rearrange(view, placed)
-
-
-def _still_free(placement: Placement | None, workers: Integers, ps: Integers | None) -> bool:
-    """Return whether a job can keep its placement, given the free units of each server."""
-    if placement is None:
-        return False
-    servers = list(placement.servers)
-    if (workers[servers] < placement.workers).any():
-        return False
-    return ps is None or not (ps[servers] < placement.ps).any()
 
 
 def _traded(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integers:
@@ -125,8 +107,3 @@ def _traded(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integer
     traded = np.empty_like(shares)
     traded[:, order] = trade_tickets(shares[:, order], speeds[:, order])
     return np.rint(_TICKETS * traded.T).astype(np.int64)
-
-
-def build(context: PolicyContext, parameters: GandivaFairParameters) -> GandivaFairPolicy:
-    """Build the policy; called by the registry."""
-    return GandivaFairPolicy(context, parameters)

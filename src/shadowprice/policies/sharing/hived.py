@@ -20,7 +20,13 @@ import numpy.typing as npt
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, add_ps_placement, first_fit
+from shadowprice.policies.sharing.fixed_gangs import (
+    FixedGang,
+    add_ps_placement,
+    first_fit,
+    is_free,
+    occupy,
+)
 from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import HivedParameters
 from shadowprice.policies.tenants.cells import Cell, VirtualClusters, assign_cells
@@ -101,7 +107,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         self._changed = False
         workers, ps = self._places_up(view)
         for name, guaranteed in self._guaranteed.items():
-            _occupy(self._gangs[name], guaranteed.placement, workers, ps)
+            occupy(self._gangs[name], guaranteed.placement, workers, ps)
         self._guarantee(view, workers, ps)
         target = {name: guaranteed.placement for name, guaranteed in self._guaranteed.items()}
         others = [name for name in self._gangs if name not in target]
@@ -130,10 +136,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 workers_on = np.zeros(workers.shape[1], np.int64)
                 for cell in cells:
                     workers_on[cell.server] += cell.size
-                none = np.zeros_like(workers_on)
-                placement = add_ps_placement(
-                    gang, workers_on, none if claim.ps_type is None else ps[claim.ps_type]
-                )
+                placement = add_ps_placement(gang, workers_on, ps)
             if placement is not None and claim.ps_type is not None:
                 owner = (claim.tenant, claim.ps_type)
                 if (
@@ -149,7 +152,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 blocked.add(owner_and_type)
                 continue
             self._guaranteed[name] = _Guaranteed(*owner_and_type, tuple(cells or ()), placement)
-            _occupy(gang, placement, workers, ps)
+            occupy(gang, placement, workers, ps)
 
     def _take(self, view: View, tenant: int, kind: int, count: int) -> list[Cell] | None:
         """Allocate a tenant's cells on servers that are up; None if there are too few."""
@@ -179,39 +182,14 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         moving = []
         for name in names:
             gang, before = self._gangs[name], view.open_jobs[name].placement
-            if before is not None and _still_idle(gang, before, workers, ps):
+            if before is not None and is_free(gang, before, workers, ps):
                 target[name] = before
-                _occupy(gang, before, workers, ps)
+                occupy(gang, before, workers, ps)
             else:
                 moving.append(name)
         for name in moving:
             gang = self._gangs[name]
-            free = workers[gang.claim.worker_type]
-            none = np.zeros_like(free)
-            placement = first_fit(
-                gang, free, none if gang.claim.ps_type is None else ps[gang.claim.ps_type]
-            )
+            placement = first_fit(gang, workers, ps)
             if placement is not None:
                 target[name] = placement
-                _occupy(gang, placement, workers, ps)
-
-
-def _occupy(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> None:
-    servers = list(placement.servers)
-    workers[gang.claim.worker_type, servers] -= placement.workers
-    if gang.claim.ps_type is not None:
-        ps[gang.claim.ps_type, servers] -= placement.ps
-
-
-def _still_idle(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> bool:
-    servers = list(placement.servers)
-    if (workers[gang.claim.worker_type, servers] < placement.workers).any():
-        return False
-    if gang.claim.ps_type is None:
-        return True
-    return not (ps[gang.claim.ps_type, servers] < placement.ps).any()
-
-
-def build(context: PolicyContext, parameters: HivedParameters) -> HivedPolicy:
-    """Build the policy; called by the registry."""
-    return HivedPolicy(context, parameters)
+                occupy(gang, placement, workers, ps)
