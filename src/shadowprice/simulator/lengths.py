@@ -24,7 +24,7 @@ from shadowprice.core.events import JobsArrived, SlotEnded
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.core.wording import quote_for_display
-from shadowprice.policies.baselines.service import gpus_of_worker
+from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.choice import PolicyChoice
 
 KNOWN: Final = "known"

@@ -19,8 +19,8 @@ from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.kernels.reactive.places import LESS
 from shadowprice.kernels.reactive.satisfactory import deal_spare, next_change, satisfy
+from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import ElasticFlowParameters
-from shadowprice.policies.baselines.service import gpus_of_worker
 from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT
 from shadowprice.policies.reactive.table import increasing_positions

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import MILLI, parse_duration
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
+from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import LasParameters
 from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
-from shadowprice.policies.baselines.service import gpus_of_worker
 
 Integers = NDArray[np.int64]
 
