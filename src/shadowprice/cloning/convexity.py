@@ -24,8 +24,7 @@ class ConvexityCondition(Enum):
 
     LEMMA_1 = "lemma-1"
     """g'' >= 0: by the form of the distribution, or at every number of copies in the range."""
-    WIDER = "wider"
-    """g'' >= min(0, -a g'), with a = -ln S(T_d): convex in S(T_d)^r instead of in r."""
+    WIDER = "wider"  # g'' >= min(0, -a g'), with a = -ln S(T_d): convex in S(T_d)^r instead of in r
     CERTIFIED = "certified"
     """Neither holds everywhere, but no number of copies beyond the convex range is better."""
 
@@ -34,14 +33,11 @@ class ConvexityCondition(Enum):
 class Convexity:
     """Result of the check."""
 
-    condition: ConvexityCondition
-    """Condition that holds."""
+    condition: ConvexityCondition  # condition that holds
     most: Integers
     """Largest number of copies of a task of each merged group for which the condition holds."""
-    convex: NDArray[np.bool_]
-    """Merged groups whose g is convex in r (Lemma 1's conclusion)."""
-    doubtful: Integers
-    """Merged groups for which the condition fails beyond ``most``."""
+    convex: NDArray[np.bool_]  # merged groups whose g is convex in r (Lemma 1's conclusion)
+    doubtful: Integers  # merged groups for which the condition fails beyond ``most``
 
     def certify(
         self,

@@ -18,8 +18,7 @@ Integers = NDArray[np.int64]
 ROUNDING_MARGIN = 1.0 + 1e-12
 """Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""
 
-MAX_MACHINES = 10_000_000
-"""Largest number of machines that the search for the smallest one tries."""
+MAX_MACHINES = 10_000_000  # largest number of machines that the search for the smallest one tries
 
 
 def miss_terms(decay: Floats, copies: Floats | Integers, relaxed: bool) -> Floats:

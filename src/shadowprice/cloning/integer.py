@@ -27,12 +27,10 @@ from shadowprice.kernels.cloning.integer import (
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FIRST_GROUPS = 8
-"""Groups whose copies the first, narrowest search may change."""
+FIRST_GROUPS = 8  # groups whose copies the first, narrowest search may change
 SMALL_STATE_COUNT = 200
 """States below which a search is cheap, so that the gap may widen in large steps."""
-MAX_MOVES = 64
-"""Numbers of copies of a task that are tried first; more follow if within the gap."""
+MAX_MOVES = 64  # numbers of copies of a task that are tried first; more follow if within the gap
 MAX_OPTIONS = 200_000
 MAX_COMBINATIONS = 16_384
 """Maximum of listed combinations of a group's tasks; above it, each task is a step."""
@@ -44,16 +42,11 @@ class IntegerCopies:
 
     groups: Integers
     """Group of each row; a group has one row for every number of copies that its tasks have."""
-    copies: Integers
-    """Number of copies of each row."""
-    tasks: Integers
-    """Number of tasks of the group that have these copies."""
-    bound: float
-    """Lower bound on the cost of integer copies."""
-    proved: bool
-    """Whether the search proves that the choice is optimal."""
-    states: int
-    """Largest number of states held at once."""
+    copies: Integers  # number of copies of each row
+    tasks: Integers  # number of tasks of the group that have these copies
+    bound: float  # lower bound on the cost of integer copies
+    proved: bool  # whether the search proves that the choice is optimal
+    states: int  # largest number of states held at once
 
 
 @dataclass(frozen=True, slots=True)

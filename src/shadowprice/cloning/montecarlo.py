@@ -20,8 +20,7 @@ from shadowprice.kernels.cloning.draws import least_of_copies
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_BLOCK = 250_000
-"""Uniform numbers drawn at a time: 2 MB, which fits in the cache."""
+_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits in the cache
 
 
 class SamplingMethod(Enum):

@@ -22,18 +22,12 @@ Integers = NDArray[np.int64]
 class WaveJobs:
     """Jobs in order of arrival."""
 
-    arrival: Floats
-    """Arrival of each job in seconds."""
-    priority: Floats
-    """Priority of each job: higher goes first, equal ones in order of arrival."""
-    first: Integers
-    """First task of each job."""
-    distributions: tuple[Distribution, ...]
-    """Distributions that rules know."""
-    distribution: Integers
-    """Index of each task's distribution."""
-    scale: Floats
-    """Factor on each task's durations, for a task with more input."""
+    arrival: Floats  # arrival of each job in seconds
+    priority: Floats  # priority of each job: higher goes first, equal ones in order of arrival
+    first: Integers  # first task of each job
+    distributions: tuple[Distribution, ...]  # distributions that rules know
+    distribution: Integers  # index of each task's distribution
+    scale: Floats  # factor on each task's durations, for a task with more input
     durations: Floats
     """Actual seconds of each task's copies, shape (tasks, copies).
 

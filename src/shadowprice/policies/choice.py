@@ -37,8 +37,7 @@ class PolicyChoice:
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that were set, nested ones as nested mappings; defaults are absent."""
-    titled: str = ""
-    """Label in tables; if empty, the label consists of the name and the parameters."""
+    titled: str = ""  # label in tables; if empty, the label consists of the name and the parameters
     file: FileExtension | None = None
     """File of a policy that isn't registered; `name` is then the file's label."""
 

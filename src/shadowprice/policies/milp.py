@@ -29,8 +29,7 @@ class SolverResult:
     objective: float  # of `values`; -inf without a solution
     bound: float
     """Upper bound on the objective of every solution; -inf if the program is infeasible."""
-    row_duals: Floats
-    """Change of the objective per unit of a row's bound; linear programs only."""
+    row_duals: Floats  # change of the objective per unit of a row's bound; linear programs only
 
 
 class LinearProgram:

@@ -18,8 +18,7 @@ from shadowprice.policies.tenants.tenancy import TenantShares, UnitClaim
 
 Integers = npt.NDArray[np.int64]
 
-NEARLY_FREE = 1.0 + 1e-9
-"""Minimum of theta: prices are then below a millionth."""
+NEARLY_FREE = 1.0 + 1e-9  # minimum of theta: prices are then below a millionth
 
 
 class TaughtTheta(NamedTuple):

@@ -27,14 +27,9 @@ Integers = NDArray[np.int64]
 RESERVE_SHARE = 0.1
 """Share of the miss probability that is kept for reserving fewer units than copies."""
 
-MAX_COPIES = 64
-"""Maximum number of copies of a task, unless the deadline needs more."""
-
-_ROUNDS = 6
-"""Maximum number of times that copies are chosen again at the plan's average prices."""
-
-MAX_LISTED = 4000
-"""Maximum number of combinations of copies that are enumerated."""
+MAX_COPIES = 64  # maximum number of copies of a task, unless the deadline needs more
+_ROUNDS = 6  # maximum number of times that copies are chosen again at the plan's average prices
+MAX_LISTED = 4000  # maximum number of combinations of copies that are enumerated
 
 _LARGEST_DECAY = 700.0
 _SLACK = 1.0 + 1e-12

@@ -23,8 +23,7 @@ from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_PLACES = 4096
-"""Limit of the copies counted in a slot, unless 16 per task are more."""
+_PLACES = 4096  # limit of the copies counted in a slot, unless 16 per task are more
 
 
 @dataclass(frozen=True)

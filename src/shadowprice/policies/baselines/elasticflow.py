@@ -27,11 +27,8 @@ from shadowprice.policies.reactive.table import increasing_positions
 
 Integers = NDArray[np.int64]
 
-NO_DEADLINE: Final = np.iinfo(np.int64).max
-"""Slot that means "no deadline"."""
-
-_NARROWINGS: Final = 8
-"""Attempts per slot to place jobs that don't fit with fewer workers."""
+NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"
+_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers
 
 
 def deadline_of(job: Job) -> int:

@@ -20,8 +20,7 @@ from shadowprice.policies.pricing.posted import PostedPrices
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_NEAR = 8
-"""Slots searched first, beyond twice the shortest duration: most jobs need no later ones."""
+_NEAR = 8  # slots searched first, beyond twice the shortest duration: most jobs need no later ones
 
 
 class ScheduleSearch:

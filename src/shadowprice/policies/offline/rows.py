@@ -13,8 +13,7 @@ from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.offline.problem import JobRequest, Problem
 from shadowprice.policies.placements import fit_counts
 
-Terms = list[tuple[int, int]]
-"""A sum: columns, each with its integral coefficient."""
+Terms = list[tuple[int, int]]  # a sum: columns, each with its integral coefficient
 
 
 @dataclass(frozen=True, slots=True)

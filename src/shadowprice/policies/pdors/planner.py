@@ -46,8 +46,7 @@ Floats = NDArray[np.float64]
 _NO_ROLE_MASKS = np.zeros((2, 0), dtype=np.bool_)
 """Empty masks, which make `slot_states` let every machine host both roles."""
 
-_CLEARLY: Final = 1e-6
-"""Relative excess of cost over utility that rounding errors can't explain."""
+_CLEARLY: Final = 1e-6  # relative excess of cost over utility that rounding errors can't explain
 
 METHODS = {"randomised": RANDOMISED, "exact": EXACT, "greedy": GREEDY}
 
@@ -66,8 +65,7 @@ class SlotChoices:
     """A row per state; columns are the external choices, then the internal ones. A choice that is
     infeasible, or worse than another, costs inf."""
     machine: Integers  # by state and internal choice
-    relaxed: Floats
-    """Lower bounds by state and external choice, from the relaxation of (3.22)."""
+    relaxed: Floats  # lower bounds by state and external choice, from the relaxation of (3.22)
     rounds: Integers
     """Rounds of rounding by state and external choice, or a code for placements without rounding
     (`kernels.slots.placement`)."""

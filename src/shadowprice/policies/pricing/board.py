@@ -19,8 +19,7 @@ from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_SHAPES = 4096
-"""Maximum number of demands whose shares are cached."""
+_SHAPES = 4096  # maximum number of demands whose shares are cached
 
 
 class PriceBoard:

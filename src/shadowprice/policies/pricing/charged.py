@@ -19,14 +19,9 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.placements import constant_schedule
 from shadowprice.policies.pricing.offers import DerivedJob, PricedOffer
 
-_TRIES: Final = 4
-"""Maximum number of plans, each longer by the last shortfall; most jobs need one."""
-
-_LOSS: Final = 1e-3
-"""Relative loss of payoff by restarts from which fixed placements are tried too."""
-
-_STAYS: Final = 8
-"""Maximum number of placements that are tried as fixed; a plan may have hundreds."""
+_TRIES: Final = 4  # maximum number of plans, each longer by the last shortfall; most jobs need one
+_LOSS: Final = 1e-3  # relative loss of payoff by restarts from which fixed placements are tried too
+_STAYS: Final = 8  # maximum number of placements that are tried as fixed; a plan may have hundreds
 
 
 class RestartAwareJob(DerivedJob):

@@ -25,13 +25,10 @@ from shadowprice.policies.pricing.measures import PriceContribution
 
 Floats = NDArray[np.float64]
 
-_GUESSED_AHEAD: Final = 8
-"""Part of a window without demand that is assumed before the first slot."""
+_GUESSED_AHEAD: Final = 8  # part of a window without demand that is assumed before the first slot
 _RENEWALS: Final = 50
-_ARRIVAL, _DENSITY, _BEST, _USES = range(4)
-"""Columns of the array of jobs."""
-_FEWEST: Final = 16
-"""Initial number of rows."""
+_ARRIVAL, _DENSITY, _BEST, _USES = range(4)  # columns of the array of jobs
+_FEWEST: Final = 16  # initial number of rows
 
 
 class ClearingPrice:
@@ -151,8 +148,7 @@ def _ln_clearing(densities: Floats, uses: Floats, room: Floats) -> float:
     return float(densities[order][int(np.argmax(full))]) if full.any() else -math.inf
 
 
-_PART: Final = 0.5
-"""Part of the pool that promised jobs fill at their clearing price."""
+_PART: Final = 0.5  # part of the pool that promised jobs fill at their clearing price
 _POWER: Final = 4
 """Power of the demand, over that part, with which the price falls if the demand is less."""
 _DISCOUNT: Final = 0.45

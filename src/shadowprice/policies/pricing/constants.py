@@ -116,8 +116,7 @@ class PriceConstants:
 
 _AS_PRINTED: Final = LowerConstant()
 
-_ROUNDING: Final = 1e-9
-"""Tolerated error of a difference of logarithms."""
+_ROUNDING: Final = 1e-9  # tolerated error of a difference of logarithms
 
 
 class TaughtJob(NamedTuple):

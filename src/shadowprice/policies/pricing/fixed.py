@@ -21,8 +21,7 @@ from shadowprice.policies.placements import constant_schedule, dense_placement, 
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import DerivedJob, PricedJob, PricedOffer
 
-_MAX_COUNTS: Final = 12
-"""Maximum number of worker counts that are tried, evenly spaced."""
+_MAX_COUNTS: Final = 12  # maximum number of worker counts that are tried, evenly spaced
 
 
 class FixedPlacement(DerivedJob):

@@ -29,8 +29,7 @@ from shadowprice.core.cluster import Cluster
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-MAX_DFF_K: Final = 4
-"""Maximum k of the functions u_k (dual feasible functions)."""
+MAX_DFF_K: Final = 4  # maximum k of the functions u_k (dual feasible functions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from shadowprice.policies.pricing.offers import PricedJob, PricedOffer
 _STEPS = 20
 _DISTANT = 1e9
 """Factor at which the plan of maximum utility has the maximum payoff, per unit of cost."""
-_LARGEST = 1e200
-"""Maximum factor: more would overflow if the utility is nearly 0."""
+_LARGEST = 1e200  # maximum factor: more would overflow if the utility is nearly 0
 
 
 def build_refusal(

@@ -16,8 +16,7 @@ REFUSAL_MARGIN: Final = 1e-7
 
 Far above rounding errors of costs and the tolerance of the search over slots.
 """
-_TINY: Final = 1e-280
-"""Utility below which numbers lose their precision."""
+_TINY: Final = 1e-280  # utility below which numbers lose their precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,14 +30,12 @@ from shadowprice.kernels.reactive.worth import (
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-LAST_KNOT: Final = 1 << 40
-"""Maximum tabulated duration in slots; longer durations have its utility."""
+LAST_KNOT: Final = 1 << 40  # maximum tabulated duration in slots; longer durations have its utility
 
 MOST_KNOTS: Final = 256
 """Maximum number of knots of a utility; if it needs more, the worst intervals get them."""
 
-_AS_GOOD: Final = 1e-9
-"""Maximum error of an interpolation, as a share of the largest value."""
+_AS_GOOD: Final = 1e-9  # maximum error of an interpolation, as a share of the largest value
 
 
 _PROBES: Final = np.arange(1, 16) * 0.6180339887498949 % 1.0

@@ -37,8 +37,7 @@ from shadowprice.policies.rolling.state import State
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_MAX_COPIES: Final = 256
-"""Limit of the copies counted in a slot, unless 16 per task are more."""
+_MAX_COPIES: Final = 256  # limit of the copies counted in a slot, unless 16 per task are more
 
 _MAX_PLANNED: Final = 32
 """Maximum number of bags that are planned when a slot begins, the densest first."""

@@ -24,14 +24,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_SAMPLE: Final = 2000
-"""Maximum number of arrivals that prices are learnt from: the latest ones."""
-
-_FIRST: Final = 64
-"""Initial size of the arrays of arrivals."""
-
-_HORIZONS_BEFORE: Final = 0.25
-"""Horizons without demand that are assumed before the first arrival."""
+_SAMPLE: Final = 2000  # maximum number of arrivals that prices are learnt from: the latest ones
+_FIRST: Final = 64  # initial size of the arrays of arrivals
+_HORIZONS_BEFORE: Final = 0.25  # horizons without demand that are assumed before the first arrival
 
 _MIN_WEIGHT: Final = 1e-12
 """Arrivals that count less change no price, and make up most of a long trace."""
@@ -40,11 +35,8 @@ _SWEEPS: Final = 4
 _TRACE: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
-_LITTLE: Final = 0.3
-"""Share of a job's utility at arrival below which a promise earns little."""
-
-_MUCH: Final = 6.0
-"""Factor on the size limit of a promise that earns more than a little."""
+_LITTLE: Final = 0.3  # share of a job's utility at arrival below which a promise earns little
+_MUCH: Final = 6.0  # factor on the size limit of a promise that earns more than a little
 
 
 class ServerPools:

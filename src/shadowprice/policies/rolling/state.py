@@ -19,8 +19,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_MAX_RUNS: Final = 256
-"""Maximum number of runs of equal slots in a plan."""
+_MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 
 
 @dataclass(frozen=True, eq=False, slots=True)

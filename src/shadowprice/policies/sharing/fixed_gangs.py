@@ -18,8 +18,7 @@ from shadowprice.policies.tenants.tenancy import UnitClaim
 
 Integers = npt.NDArray[np.int64]
 
-GANG: Final = "gang"
-"""Label of a job that states its number of workers."""
+GANG: Final = "gang"  # label of a job that states its number of workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ from shadowprice.policies.tenants.tenancy import TenantShares
 
 Integers = npt.NDArray[np.int64]
 
-_TICKETS: Final = 1000
-"""Tickets per unit, so that traded shares keep three digits."""
+_TICKETS: Final = 1000  # tickets per unit, so that traded shares keep three digits
 
 
 class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):

@@ -18,11 +18,8 @@ from shadowprice.policies.tenants.tenancy import UnitClaim
 Integers = npt.NDArray[np.int64]
 
 
-MICRO = 1_000_000
-"""Units of account in one unit of utility."""
-
-MAX_UTILITY_MICROS = 2**62
-"""Exclusive limit of any sum of prices or utilities, in units of account."""
+MICRO = 1_000_000  # units of account in one unit of utility
+MAX_UTILITY_MICROS = 2**62  # exclusive limit of any sum of prices or utilities, in units of account
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +35,7 @@ class GangJob:
     spread_slots: Integers  # needed with that many workers, by placement (Eq. (1))
     colocated_slots: Integers  # never more
     reach: Integers  # workers on other servers that this many PS can serve, see `workers_servable`
-    utility: Callable[[Integers], npt.NDArray[np.float64]]
-    """Of durations in slots; non-increasing."""
+    utility: Callable[[Integers], npt.NDArray[np.float64]]  # of durations in slots; non-increasing
 
     def values(self, slots: int) -> Integers:
         """Return the utility, in millionths, of ending before each slot up to ``slots``.

@@ -17,8 +17,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 
 Integers = npt.NDArray[np.int64]
 
-DEFAULT_OWNER = "everybody"
-"""Name of the only owner if a cluster has no tenants."""
+DEFAULT_OWNER = "everybody"  # name of the only owner if a cluster has no tenants
 
 
 @dataclass(frozen=True, slots=True)
