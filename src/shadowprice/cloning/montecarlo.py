@@ -20,7 +20,7 @@ from shadowprice.kernels.cloning.draws import least_of_copies
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits in the cache
+_NUMBERS_PER_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits in the cache
 
 
 class SamplingMethod(Enum):
@@ -92,7 +92,7 @@ def simulate(
     winners = draw is SamplingMethod.WINNER
     drawn = np.where(sampler.by_copy, copies, 1) if winners else copies
     width = int(drawn.sum())
-    block = max(_BLOCK // width, 1)
+    block = max(_NUMBERS_PER_BLOCK // width, 1)
     bounds.DRAWS.check(trials * width, "trials", "run fewer trials, or fewer copies")
     rng = np.random.default_rng(seed)
     flowtimes, machine_times = np.empty(trials), np.empty(trials)

@@ -28,10 +28,10 @@ RESERVE_SHARE = 0.1
 """Share of the miss probability that is kept for reserving fewer units than copies."""
 
 MAX_COPIES = 64  # maximum number of copies of a task, unless the deadline needs more
-_ROUNDS = 6  # maximum number of times that copies are chosen again at the plan's average prices
+_MAX_PRICE_ROUNDS = 6  # copies are chosen again at the plan's average prices
 MAX_LISTED = 4000  # maximum number of combinations of copies that are enumerated
 
-_LARGEST_DECAY = 700.0
+_MAX_DECAY = 700.0
 _SLACK = 1.0 + 1e-12
 
 
@@ -155,7 +155,7 @@ class BagPlanner:
             decay = np.array(
                 [-float(distribution.log_survival(seconds)) for distribution in self._distributions]
             )
-            decay = np.minimum(decay, _LARGEST_DECAY)
+            decay = np.minimum(decay, _MAX_DECAY)
             copies = np.ones(len(decay), dtype=np.int64)
             used, extra = 0, -1
             if decay.min() > 0.0:
@@ -259,7 +259,7 @@ class BagPlanner:
         candidates = dict.fromkeys([self._fewest(start, promise)] + ([copies] if copies else []))
         plans = {given: self._reserved(start, promise, given) for given in candidates}
         best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_PRICE_ROUNDS):
             # Average price of a unit in the plan: further units of a slot cost more. A slot in
             # which units don't fit counts several times the price.
             needed = np.maximum(_padded(best.places, len(price)), 1)

@@ -23,7 +23,7 @@ from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_PLACES = 4096  # limit of the copies counted in a slot, unless 16 per task are more
+_MAX_COUNTED_COPIES = 4096  # limit of the copies counted in a slot, unless 16 per task are more
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class PricedBag:
         demand = self.job.worker
         capacity = self.view.ledger.capacity[self.board.servers]
         fits = int(fit_counts(capacity, demand).sum())
-        limit = min(fits, max(_PLACES, 16 * self._bag.tasks))
+        limit = min(fits, max(_MAX_COUNTED_COPIES, 16 * self._bag.tasks))
         counts = np.arange(limit + 1, dtype=np.int64)
         pool, share = self.board.window(self._slots), self.board.shares(demand)
         no_ps = np.zeros_like(counts)

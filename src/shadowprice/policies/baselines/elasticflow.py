@@ -28,7 +28,7 @@ from shadowprice.policies.reactive.table import increasing_positions
 Integers = NDArray[np.int64]
 
 NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"
-_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers
+_MAX_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers
 
 
 def deadline_of(job: Job) -> int:
@@ -228,7 +228,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         running = order[now[order] >= 0]
         each = np.arange(len(now))
         change = np.zeros(len(running), dtype=np.int64)
-        for attempt in range(_NARROWINGS + 1):
+        for attempt in range(_MAX_NARROWINGS + 1):
             level = np.maximum(now, 0)
             change = np.zeros(len(running), dtype=np.int64)
             run_in_order(
@@ -242,7 +242,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             )
             moved = (change > 0) & table.new_workers[running].any(axis=1)
             left_out = running[~moved & ((change > 0) | ~table.standing[running])]
-            if not len(left_out) or attempt == _NARROWINGS:
+            if not len(left_out) or attempt == _MAX_NARROWINGS:
                 break
             now[left_out] = (now[left_out] + 1) // 2 - 1
             running = order[now[order] >= 0]

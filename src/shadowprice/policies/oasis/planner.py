@@ -20,7 +20,7 @@ from shadowprice.policies.pricing.posted import PostedPrices
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_NEAR = 8  # slots searched first, beyond twice the shortest duration: most jobs need no later ones
+_NEAR_SLOTS = 8  # searched first, beyond twice the shortest duration: most jobs need no others
 
 
 class ScheduleSearch:
@@ -76,7 +76,7 @@ class ScheduleSearch:
             return None
         utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
         shortest = -(-required // max_gain)
-        near = 2 * shortest + _NEAR
+        near = 2 * shortest + _NEAR_SLOTS
         if 2 * near <= slots:
             offer = self._search(job, now, gains, required, utility[:near])
             if offer is not None:

@@ -32,12 +32,12 @@ Floats = NDArray[np.float64]
 PRECISION: Final = 1000
 """Weights of an inequality are multiples of 1/PRECISION, so that it is exactly valid."""
 
-MOST_NODES: Final = 200_000
+MAX_NODES: Final = 200_000
 
 MIN_VIOLATION_SHARE: Final = 0.5
 """A valid inequality is added if it has this share of the violation of the relaxed one."""
 
-LARGEST_COUNT: Final = 1 << 20
+MAX_COUNT: Final = 1 << 20
 """Count for a server that carries any number of an item; no job has this many workers."""
 
 
@@ -79,7 +79,7 @@ class _EqualServers:
         """Return a pattern, its weight, and an upper bound on the weight of every pattern."""
         pattern = np.zeros(len(weights), dtype=np.int64)
         value, bound = best_pattern(
-            weights, self.demand, self.capacity, self.most, MOST_NODES, pattern
+            weights, self.demand, self.capacity, self.most, MAX_NODES, pattern
         )
         return pattern, value, bound
 
@@ -170,7 +170,7 @@ def _equal_servers(problem: Problem, slot: int, items: list[CutItem]) -> list[_E
             for item, demand in zip(items, demands, strict=True)
         ]
     ).T
-    limits = np.minimum(limits, LARGEST_COUNT)
+    limits = np.minimum(limits, MAX_COUNT)
     demand = np.ascontiguousarray(np.array(demands)[:, limited])
     rows = np.concatenate((free[:, limited], limits), axis=1)
     kinds, counts = np.unique(rows, axis=0, return_counts=True)

@@ -60,7 +60,7 @@ LOST_AND_NOT_WORTH_IT: Final = Refusal(
     "what remains of it is not worth the jobs that would have to give way",
 )
 
-_FRUITLESS: Final = 16
+_MAX_FRUITLESS_SLOTS: Final = 16
 """Slots for which a started job is kept although its plans make no progress.
 
 That many for its start, and for each slot's worth of progress that it has made.
@@ -225,7 +225,7 @@ def _left(view: View, name: str) -> int | None:
 def _fruitless(view: View, state: JobState) -> Refusal | None:
     """Return why a job whose plan makes no progress is abandoned; None if it may continue."""
     elapsed = 0 if state.started is None else view.slot - state.started
-    if elapsed <= _FRUITLESS * (1 + state.progress / int(state.job.gains.max())):
+    if elapsed <= _MAX_FRUITLESS_SLOTS * (1 + state.progress / int(state.job.gains.max())):
         return None
     message = f"{elapsed} slots after its start, restarts take all that its plan would do"
     return Refusal(RefusalReason.POLICY, message)

@@ -36,7 +36,7 @@ from shadowprice.policies.offline.rows import reduced
 
 Floats = NDArray[np.float64]
 
-INTEGRAL: Final = 1e-6
+INTEGRALITY_TOLERANCE: Final = 1e-6
 """Distance from an integer below which a share of a completion counts as integral."""
 
 DELAY_SHARE: Final = 0.25
@@ -195,14 +195,14 @@ class CompletionSearch:
 
     def _branch(self, windows: _Windows, values: Floats) -> list[_Windows]:
         """Split at the job and slot with the most utility in doubt; empty if there is no doubt."""
-        best, chosen = INTEGRAL, None
+        best, chosen = INTEGRALITY_TOLERANCE, None
         for position, job in enumerate(self._jobs):
             utility = self._problem.requests[job].completions[0][1]
             share = 0.0
             for slot, column in self._model.completed[job].items():
                 share += float(values[column])
                 doubt = min(share, 1.0 - share)
-                if doubt > INTEGRAL and doubt * utility > best:
+                if doubt > INTEGRALITY_TOLERANCE and doubt * utility > best:
                     best, chosen = doubt * utility, (position, slot, share)
         if chosen is None:
             return []

@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 _NO_ROLE_MASKS = np.zeros((2, 0), dtype=np.bool_)
 """Empty masks, which make `slot_states` let every machine host both roles."""
 
-_CLEARLY: Final = 1e-6  # relative excess of cost over utility that rounding errors can't explain
+_CLEAR_EXCESS: Final = 1e-6  # of cost over utility, relative: rounding errors can't explain it
 
 METHODS = {"randomised": RANDOMISED, "exact": EXACT, "greedy": GREEDY}
 
@@ -307,7 +307,7 @@ class PdorsPricedJob:
         result = best_schedule(cost, gain, self._remaining, utility)
         if not result.feasible:
             return TooExpensiveProof(-np.inf)
-        if result.payoff >= -_CLEARLY * result.cost:
+        if result.payoff >= -_CLEAR_EXCESS * result.cost:
             return None
         return TooExpensiveProof(result.bound, float(utility[result.completion]), result.cost)
 

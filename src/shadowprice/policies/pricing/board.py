@@ -19,7 +19,7 @@ from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_SHAPES = 4096  # maximum number of demands whose shares are cached
+_MAX_CACHED_DEMANDS = 4096
 
 
 class PriceBoard:
@@ -81,7 +81,7 @@ class PriceBoard:
         """Return a demand as shares of the pool's scale; equal demands share one array."""
         key = demand.tobytes()
         if key not in self._shares:
-            if len(self._shares) >= _SHAPES:
+            if len(self._shares) >= _MAX_CACHED_DEMANDS:
                 self._shares.clear()
             self._shares[key] = self.pool.shares(demand)
         return self._shares[key]

@@ -19,9 +19,9 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.placements import constant_schedule
 from shadowprice.policies.pricing.offers import DerivedJob, PricedOffer
 
-_TRIES: Final = 4  # maximum number of plans, each longer by the last shortfall; most jobs need one
-_LOSS: Final = 1e-3  # relative loss of payoff by restarts from which fixed placements are tried too
-_STAYS: Final = 8  # maximum number of placements that are tried as fixed; a plan may have hundreds
+_MAX_PLANS: Final = 4  # each longer by the last shortfall; most jobs need one
+_RESTART_LOSS: Final = 1e-3  # of the payoff: from it on, fixed placements are tried too
+_MAX_FIXED_PLACEMENTS: Final = 8  # a plan may have hundreds of placements
 
 
 class RestartAwareJob(DerivedJob):
@@ -46,7 +46,7 @@ class RestartAwareJob(DerivedJob):
         ``plain``, the best offer without restarts, was made with.
         """
         best = next(self._longer(plain, factor, more), None)
-        if best is None or best.payoff < plain.payoff - _LOSS * abs(plain.payoff):
+        if best is None or best.payoff < plain.payoff - _RESTART_LOSS * abs(plain.payoff):
             offers = [*self._staying(plain, factor, more), *([] if best is None else [best])]
             best = max(offers, key=lambda offer: offer.payoff, default=None)
         if best is None or plain.bound is None:
@@ -57,7 +57,7 @@ class RestartAwareJob(DerivedJob):
     def _longer(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
         """Yield the first plan that is long enough, of plans for more and more work."""
         remaining, offer, planned_extra = self._remaining + more, plain, more
-        for _ in range(_TRIES):
+        for _ in range(_MAX_PLANS):
             done = self._done(offer)
             if done >= remaining:
                 yield offer
@@ -87,7 +87,7 @@ class RestartAwareJob(DerivedJob):
         first: dict[Placement, int] = {}
         for slot, placement in self._quote.schedule(plain).placements():
             first.setdefault(placement, slot)
-        for placement, slot in islice(first.items(), _STAYS):
+        for placement, slot in islice(first.items(), _MAX_FIXED_PLACEMENTS):
             plan = self._stay(slot, placement, remaining)
             if plan is not None:
                 utility = factor * utility_value(self._job.utility, plan.completion - arrival)

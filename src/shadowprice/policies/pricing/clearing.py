@@ -25,10 +25,10 @@ from shadowprice.policies.pricing.measures import PriceContribution
 
 Floats = NDArray[np.float64]
 
-_GUESSED_AHEAD: Final = 8  # part of a window without demand that is assumed before the first slot
-_RENEWALS: Final = 50
+_IDLE_WINDOW_DIVISOR: Final = 8  # an eighth of a window without demand is assumed at first
+_RENEWAL_DIVISOR: Final = 50  # a price is computed again when a fiftieth of the jobs is new
 _ARRIVAL, _DENSITY, _BEST, _USES = range(4)  # columns of the array of jobs
-_FEWEST: Final = 16  # initial number of rows
+_INITIAL_ROWS: Final = 16
 
 
 class ClearingPrice:
@@ -104,7 +104,7 @@ class ClearingPrice:
 
     def _make_room(self, jobs: int) -> None:
         if self._count + jobs > len(self._jobs):
-            size = max(_FEWEST, 2 * (self._count + jobs))
+            size = max(_INITIAL_ROWS, 2 * (self._count + jobs))
             larger = np.empty((size, self._jobs.shape[1]))
             larger[: self._count] = self._jobs[: self._count]
             self._jobs = larger
@@ -130,7 +130,7 @@ class ClearingPrice:
             self._ln_price = max(
                 self._settle(jobs[windows == index]) for index in np.unique(windows)
             )
-            self._due = seen + max(1, seen // _RENEWALS)
+            self._due = seen + max(1, seen // _RENEWAL_DIVISOR)
         return self._ln_price
 
     def _settle(self, jobs: Floats) -> float:
@@ -148,8 +148,8 @@ def _ln_clearing(densities: Floats, uses: Floats, room: Floats) -> float:
     return float(densities[order][int(np.argmax(full))]) if full.any() else -math.inf
 
 
-_PART: Final = 0.5  # part of the pool that promised jobs fill at their clearing price
-_POWER: Final = 4
+_PRICED_PART: Final = 0.5  # part of the pool that promised jobs fill at their clearing price
+_DEMAND_EXPONENT: Final = 4
 """Power of the demand, over that part, with which the price falls if the demand is less."""
 _DISCOUNT: Final = 0.45
 """Price relative to the density of the last job that counts. Below a half, so that equal jobs still
@@ -173,8 +173,8 @@ def ln_price_of_promises(
         return -math.inf
     densities = np.array([one.ln_best - one.ln_use for _, one in jobs])
     uses = np.array([one.slots * one.shares for _, one in jobs])
-    slots = min(slots + max(1, window // _GUESSED_AHEAD), window)
-    room = _PART * slots * capacity
+    slots = min(slots + max(1, window // _IDLE_WINDOW_DIVISOR), window)
+    room = _PRICED_PART * slots * capacity
     ln_price = _ln_clearing(densities, uses, room)
     if ln_price > -math.inf:
         return ln_price + math.log(_DISCOUNT)
@@ -182,12 +182,12 @@ def ln_price_of_promises(
     part = float((uses.sum(axis=0)[limited] / room[limited]).max(initial=0.0))
     if part <= 0:
         return -math.inf
-    return float(densities.min()) + math.log(_DISCOUNT) + _POWER * math.log(part)
+    return float(densities.min()) + math.log(_DISCOUNT) + _DEMAND_EXPONENT * math.log(part)
 
 
 def _renewed(count: int) -> int:
     """Return how many of the first jobs set the price: a new fiftieth at a time."""
     counted = 0
-    while (following := counted + max(1, counted // _RENEWALS)) <= count:
+    while (following := counted + max(1, counted // _RENEWAL_DIVISOR)) <= count:
         counted = following
     return counted

@@ -12,10 +12,10 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.offers import PricedJob, PricedOffer
 
-_STEPS = 20
-_DISTANT = 1e9
+_MAX_NEWTON_STEPS = 20
+_DISTANT_FACTOR = 1e9
 """Factor at which the plan of maximum utility has the maximum payoff, per unit of cost."""
-_LARGEST = 1e200  # maximum factor: more would overflow if the utility is nearly 0
+_MAX_FACTOR = 1e200  # maximum factor: more would overflow if the utility is nearly 0
 
 
 def build_refusal(
@@ -111,12 +111,12 @@ def min_acceptance_factor(
     utility. The plan is None if none has a utility.
     """
     nearest: PricedOffer | None = None
-    if offer.utility > 0 and offer.cost / offer.utility < _DISTANT:
+    if offer.utility > 0 and offer.cost / offer.utility < _DISTANT_FACTOR:
         nearest, factor = offer, offer.cost / offer.utility
     else:
-        at_best = max(utility_value(job.utility, 0), 1.0 / _LARGEST)
-        factor = min(_DISTANT * max(offer.cost, 1.0) / at_best, _LARGEST)
-    for _ in range(_STEPS):
+        at_best = max(utility_value(job.utility, 0), 1.0 / _MAX_FACTOR)
+        factor = min(_DISTANT_FACTOR * max(offer.cost, 1.0) / at_best, _MAX_FACTOR)
+    for _ in range(_MAX_NEWTON_STEPS):
         better = quote.best(factor)
         if better is None or (nearest is not None and better.payoff <= 1e-9 * better.cost):
             break
@@ -124,7 +124,7 @@ def min_acceptance_factor(
         if value <= 0:
             break
         nearest = replace(better, utility=value, payoff=value - better.cost)
-        if better.cost >= _LARGEST * value:
+        if better.cost >= _MAX_FACTOR * value:
             break
         factor = better.cost / value
     return factor, nearest

@@ -16,7 +16,7 @@ REFUSAL_MARGIN: Final = 1e-7
 
 Far above rounding errors of costs and the tolerance of the search over slots.
 """
-_TINY: Final = 1e-280  # utility below which numbers lose their precision
+_MIN_PRECISE_UTILITY: Final = 1e-280  # utility below which numbers lose their precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class Shortfall(NamedTuple):
         """
         if math.isinf(self.bound):  # doesn't fit, or the price overflows
             return ln_cheapest == 0.0
-        if self.worth < _TINY:
+        if self.worth < _MIN_PRECISE_UTILITY:
             return False
         ratio = math.exp(ln_cheapest)
         return ratio * self.bound + (1.0 - ratio) * self.worth <= -REFUSAL_MARGIN * self.worth

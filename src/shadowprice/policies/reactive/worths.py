@@ -32,10 +32,10 @@ Floats = NDArray[np.float64]
 
 LAST_KNOT: Final = 1 << 40  # maximum tabulated duration in slots; longer durations have its utility
 
-MOST_KNOTS: Final = 256
+MAX_KNOTS: Final = 256
 """Maximum number of knots of a utility; if it needs more, the worst intervals get them."""
 
-_AS_GOOD: Final = 1e-9  # maximum error of an interpolation, as a share of the largest value
+_TOLERANCE: Final = 1e-9  # maximum error of an interpolation, as a share of the largest value
 
 
 _PROBES: Final = np.arange(1, 16) * 0.6180339887498949 % 1.0
@@ -108,7 +108,7 @@ def knots(utility: Utility) -> tuple[Integers, Floats]:
 
     Intervals are halved until a line fits them: a step takes as many halvings as the duration has
     binary digits, a line takes none. Utilities never rise, so an interval with equal ends is flat.
-    There are at most `MOST_KNOTS`, the first at 0, the last at `LAST_KNOT`.
+    There are at most `MAX_KNOTS`, the first at 0, the last at `LAST_KNOT`.
     """
 
     def values(durations: Integers) -> Floats:
@@ -116,9 +116,9 @@ def knots(utility: Utility) -> tuple[Integers, Floats]:
 
     at = np.array([0, LAST_KNOT], dtype=np.int64)
     worth = values(at)
-    tolerance = _AS_GOOD * max(float(worth[0]), 1e-300)
+    tolerance = _TOLERANCE * max(float(worth[0]), 1e-300)
     settled = np.zeros(1, dtype=np.bool_)
-    while len(at) < MOST_KNOTS:
+    while len(at) < MAX_KNOTS:
         left, right = at[:-1], at[1:]
         middle = left + (right - left) // 2
         probes = left + (_PROBES[:, None] * (right - left)).astype(np.int64)
@@ -130,7 +130,7 @@ def knots(utility: Utility) -> tuple[Integers, Floats]:
         to_split = np.flatnonzero(~settled)
         if not len(to_split):
             break
-        room = MOST_KNOTS - len(at)
+        room = MAX_KNOTS - len(at)
         if len(to_split) > room:
             worst = np.argsort(-error[to_split], kind="stable")[:room]
             to_split = np.sort(to_split[worst])

@@ -40,10 +40,10 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_GROUPS: Final = 512
+_MAX_GROUPS: Final = 512
 """Maximum groups of equal servers in an interval, or as many as kinds; others are dropped."""
 
-_ORDERS: Final = 3
+_MAX_ORDERS: Final = 3
 """Maximum number of planning orders that are tried before a joint plan is given up."""
 
 
@@ -71,7 +71,7 @@ class Planner:
         first = np.unique(cluster.kinds, return_index=True)[1]
         self._kind_free = np.ascontiguousarray(cluster.capacity[first])
         self._kind_role = self._roles[first]
-        self._width = min(cluster.servers, max(_GROUPS, len(first)))
+        self._width = min(cluster.servers, max(_MAX_GROUPS, len(first)))
         self._new_buffers()
 
     def __getstate__(self) -> dict[str, object]:
@@ -340,7 +340,7 @@ class Planner:
         promises = state.jobs.promise if promises is None else promises
         order = self._by_promise(state, promises, pinned)
         first: list[int] = []
-        for _ in range(_ORDERS):
+        for _ in range(_MAX_ORDERS):
             plan = self._plan_rows(state, slot, pinned, order, promises, arrays)
             if not plan.unplanned:
                 return plan

@@ -66,7 +66,7 @@ from shadowprice.policies.rolling.state import State
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_HELD_PART: Final = 20
+_HELD_DIVISOR: Final = 20
 """The layout of a slot is held for at most this part of the time that a waiting job needs.
 
 Waiting jobs that run come closer to a promise in each slot. With a fiftieth, `rolling` earns as
@@ -501,7 +501,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             [slot + self._cluster.horizon],
             steps.until[planned, 0],
             [pinned.end + 1 for pinned in state.plan.pinned.values()],
-            slot + np.maximum(1, needed // _HELD_PART),
+            slot + np.maximum(1, needed // _HELD_DIVISOR),
             arrays.last_slot[waiting] - needed + 1,
         ]
         return int(min(min(slots) for slots in ends if len(slots)))

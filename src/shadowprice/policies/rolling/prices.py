@@ -24,19 +24,19 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_SAMPLE: Final = 2000  # maximum number of arrivals that prices are learnt from: the latest ones
-_FIRST: Final = 64  # initial size of the arrays of arrivals
+_MAX_ARRIVALS: Final = 2000  # prices are learnt from the latest ones
+_INITIAL_ARRIVALS: Final = 64
 _HORIZONS_BEFORE: Final = 0.25  # horizons without demand that are assumed before the first arrival
 
 _MIN_WEIGHT: Final = 1e-12
 """Arrivals that count less change no price, and make up most of a long trace."""
 
 _SWEEPS: Final = 4
-_TRACE: Final = 1e-4
+_DOMINANT_SHARE_WEIGHT: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
-_LITTLE: Final = 0.3  # share of a job's utility at arrival below which a promise earns little
-_MUCH: Final = 6.0  # factor on the size limit of a promise that earns more than a little
+_LITTLE_SHARE: Final = 0.3  # share of a job's utility at arrival below which a promise earns little
+_SIZE_FACTOR: Final = 6.0  # factor on the size limit of a promise that earns more than a little
 
 
 class ServerPools:
@@ -140,10 +140,10 @@ class PriceLearner:
         self._before = before
         self._first: int | None = None
         self._count = 0
-        self._slot = np.zeros(_FIRST)
-        self._value = np.zeros(_FIRST)
-        self._use = np.zeros((_FIRST, pools.columns))
-        self._key = np.zeros(_FIRST, np.int64)
+        self._slot = np.zeros(_INITIAL_ARRIVALS)
+        self._value = np.zeros(_INITIAL_ARRIVALS)
+        self._use = np.zeros((_INITIAL_ARRIVALS, pools.columns))
+        self._key = np.zeros(_INITIAL_ARRIVALS, np.int64)
         self._has_overwritten = False
         self._cached: tuple[int, int, Floats] | None = None
 
@@ -187,8 +187,8 @@ class PriceLearner:
 
     def take_back(self, name: str) -> None:
         """Remove the latest arrival of a name, if the sample has it."""
-        count = min(self._count, _SAMPLE)
-        oldest = self._count % _SAMPLE if self._count >= _SAMPLE else 0
+        count = min(self._count, _MAX_ARRIVALS)
+        oldest = self._count % _MAX_ARRIVALS if self._count >= _MAX_ARRIVALS else 0
         order = np.roll(np.arange(count), -oldest)
         matches = np.flatnonzero(self._key[order] == name_key(name))
         if not len(matches):
@@ -206,11 +206,11 @@ class PriceLearner:
         return self._slot, self._value, self._use, self._key
 
     def _append(self, name: str, slot: int, value: float, use: Floats) -> None:
-        index = self._count % _SAMPLE
-        self._has_overwritten |= self._count >= _SAMPLE
+        index = self._count % _MAX_ARRIVALS
+        self._has_overwritten |= self._count >= _MAX_ARRIVALS
         if index == len(self._slot):
             self._slot, self._value, self._use, self._key = (
-                np.concatenate((column, np.zeros_like(column)))[:_SAMPLE]
+                np.concatenate((column, np.zeros_like(column)))[:_MAX_ARRIVALS]
                 for column in self._columns
             )
         self._slot[index] = slot
@@ -246,11 +246,11 @@ class PriceLearner:
         """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
         if self._has_overwritten and self._count:
-            since = float(self._slot[: min(self._count, _SAMPLE)].min())
+            since = float(self._slot[: min(self._count, _MAX_ARRIVALS)].min())
         return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
 
     def _solve(self, slot: int) -> Floats:
-        count = min(self._count, _SAMPLE)
+        count = min(self._count, _MAX_ARRIVALS)
         if not count or self._first is None:
             return np.zeros(self._pools.columns)
         ages = slot - self._slot[:count]
@@ -399,7 +399,7 @@ class DemandPrices:
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        factor = np.where(_earn_little(jobs, rows, utility), 1.0, _MUCH)
+        factor = np.where(_earn_little(jobs, rows, utility), 1.0, _SIZE_FACTOR)
         return np.asarray(size <= parameters.evidence * factor * observed, np.bool_)
 
     def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
@@ -433,7 +433,7 @@ def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     The shape is (jobs, 2). Prices are above 0 for every nonzero demand, because dominant shares
     count a little.
     """
-    trace = _TRACE * float(price.max(initial=0.0)) or 1.0
+    trace = _DOMINANT_SHARE_WEIGHT * float(price.max(initial=0.0)) or 1.0
     return np.column_stack(
         [share @ price + trace * share.max(axis=1, initial=0.0) for share in shares]
     )
@@ -451,4 +451,4 @@ def process_costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
 
 def _earn_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
     """Return which jobs would earn little of their utility at arrival."""
-    return np.asarray(utility < _LITTLE * jobs.full_utility[rows], np.bool_)
+    return np.asarray(utility < _LITTLE_SHARE * jobs.full_utility[rows], np.bool_)

@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-_MOST: Final = np.iinfo(np.int64).max // 16
+_MAX_TOTAL: Final = np.iinfo(np.int64).max // 16
 
 _HORIZONS_OWED: Final = 0.5
 """Horizons of its share that a tenant lends while its own jobs could use it.
@@ -131,7 +131,7 @@ def check_shares(cluster: Cluster) -> None:
 def _totals(cluster: Cluster) -> Integers:
     """Return the total capacity of each resource, capped if it is unlimited."""
     totals = [
-        _MOST if (column >= UNLIMITED).any() else min(_MOST, sum(column.tolist()))
+        _MAX_TOTAL if (column >= UNLIMITED).any() else min(_MAX_TOTAL, sum(column.tolist()))
         for column in cluster.capacity.T
     ]
     return np.array(totals, np.int64)
