@@ -82,7 +82,9 @@ class CopyPlanner:
         if not remaining:
             return CopyPlan((), deadline)
         if self.copies is not None:
-            return self._stated(self.copies, distributions, tasks, remaining, processes, deadline)
+            return self._plan_stated(
+                self.copies, distributions, tasks, remaining, processes, deadline
+            )
         if deadline is None or processes < len(remaining):
             return CopyPlan(
                 (1,) * len(remaining), deadline, savings=_savings(distributions, processes)
@@ -90,7 +92,7 @@ class CopyPlanner:
         try:
             solution = solve(self._problem(distributions, processes, deadline))
         except InputError as error:
-            raise InputError([_about_processes(fault) for fault in error.faults]) from error
+            raise InputError([_name_processes(fault) for fault in error.faults]) from error
         return CopyPlan(
             tuple(int(number) for number in solution.copies),
             deadline,
@@ -118,7 +120,7 @@ class CopyPlanner:
         groups = [TaskGroup(1, distribution) for distribution in distributions]
         return CloningProblem(groups, processes, deadline, self.miss_probability)
 
-    def _stated(
+    def _plan_stated(
         self,
         stated: int | Sequence[int],
         distributions: Sequence[Distribution],
@@ -172,7 +174,7 @@ def _savings(distributions: Sequence[Distribution], processes: int) -> CopySavin
     return savings
 
 
-def _about_processes(fault: Fault) -> Fault:
+def _name_processes(fault: Fault) -> Fault:
     """Replace "machines" by "processes" in a diagnostic of the solver."""
     return Fault(
         "processes" if fault.place == "machines" else fault.place,

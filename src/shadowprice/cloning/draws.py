@@ -71,13 +71,13 @@ class DurationSampler:
             logs = np.log1p(-part)
             if exponents is not None:
                 logs /= exponents[columns]
-            inverse = self._inverse(form, columns, logs)
+            inverse = self._invert(form, columns, logs)
             if all_columns:
                 return inverse
             times[:, columns] = inverse
         return times
 
-    def _inverse(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
+    def _invert(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
         """Return S^-1 at ln S = ``logs``, one distribution per column."""
         distributions = [self._distributions[position] for position in self._owner[columns]]
 

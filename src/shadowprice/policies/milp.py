@@ -128,7 +128,7 @@ class LinearProgram:
             solution.col_value = list(start)
             solver.setSolution(solution)
         solver.run()
-        return _answer(solver, mixed=self.has_integers and not relaxed)
+        return _read_result(solver, mixed=self.has_integers and not relaxed)
 
     def model(self, *, relaxed: bool) -> highspy.HighsLp:
         """Return the program, or its linear relaxation, as HiGHS reads it."""
@@ -217,7 +217,7 @@ class IncrementalProgram:
             # A run from the last basis can fail numerically.
             self._solver.clearSolver()
             self._solver.run()
-        return _answer(self._solver, mixed=self._mixed)
+        return _read_result(self._solver, mixed=self._mixed)
 
 
 def _solver(gap: float) -> highspy.Highs:
@@ -250,7 +250,7 @@ def _interrupt(solver: highspy.Highs, deadline: Deadline) -> None:
         callback.subscribe(check)
 
 
-def _answer(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
+def _read_result(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
     status = solver.getModelStatus()
     states = highspy.HighsModelStatus
     nothing = np.zeros(0)

@@ -526,7 +526,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
     bandwidth: str, roles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[bool] = []
-    real = PdorsPricedJob.outpriced
+    real = PdorsPricedJob.prove_too_expensive
 
     def watched(quote: PdorsPricedJob) -> TooExpensiveProof | None:
         proof = real(quote)
@@ -536,7 +536,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
             assert offer is None or offer.payoff <= proof.bound + 1e-9 * offer.cost <= 0
         return proof
 
-    monkeypatch.setattr(PdorsPricedJob, "outpriced", watched)
+    monkeypatch.setattr(PdorsPricedJob, "prove_too_expensive", watched)
     rng = np.random.default_rng(17)
     refused = 0
     for seed in sample(range(8)):

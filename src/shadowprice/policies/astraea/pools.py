@@ -69,17 +69,17 @@ class TenantPool:
 
         Its utility counts up to what the tenant could pay.
         """
-        _raise_thetas(self.seen_worker, self.seen_ps, self._theta_of(job, claim, rigid=rigid))
+        _raise_thetas(self.seen_worker, self.seen_ps, self._compute_theta(job, claim, rigid=rigid))
 
     def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
         """Learn theta from an open job, until it is taken back or forgotten."""
-        self.taught[job.name] = self._theta_of(job, claim, rigid=rigid)
+        self.taught[job.name] = self._compute_theta(job, claim, rigid=rigid)
 
     def take_back(self, name: str) -> None:
         """Undo what a job has taught, if it has."""
         self.taught.pop(name, None)
 
-    def _theta_of(self, job: Job, claim: UnitClaim, *, rigid: bool) -> TaughtTheta:
+    def _compute_theta(self, job: Job, claim: UnitClaim, *, rigid: bool) -> TaughtTheta:
         gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
         max_workers = int(self.workers[claim.worker_type].max(initial=0))
         worker, ps = theta_of([gang], max_workers, job.payable)

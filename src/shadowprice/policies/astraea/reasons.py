@@ -24,7 +24,7 @@ def explain_refusal(
     best = market.search(gang, borrow=borrow, bonus=BONUS)
     where = f"slots {turn.start} to {turn.start + market.slots - 1}"
     if best is not None:
-        return _too_dear(best, turn)
+        return _refuse_below_price(best, turn)
     return Refusal(
         RefusalReason.NO_ROOM,
         f"no gang fits what is left of {where}",
@@ -32,7 +32,7 @@ def explain_refusal(
     )
 
 
-def _too_dear(gang: Gang, turn: Round) -> Refusal:
+def _refuse_below_price(gang: Gang, turn: Round) -> Refusal:
     missing = -gang.payoff / MICRO
     value, cost = gang.value / MICRO, gang.cost / MICRO
     first, last = turn.start + gang.start, turn.start + gang.end - 1

@@ -123,8 +123,8 @@ class RoundPolicy:
         self._learns = parameters.theta.source == "online" or (
             parameters.theta.source == "known" and not has_known_jobs
         )
-        self.lemma = self._lemma(context)
-        self.rounds = self._rounds(known=has_known_jobs)
+        self.lemma = self._compute_lemma_1(context)
+        self.rounds = self._rounds_per_batch(known=has_known_jobs)
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
         self._on_demand = parameters.calendar == "demand" or (
@@ -231,7 +231,7 @@ class RoundPolicy:
             if isinstance(claim, UnitClaim):
                 self._pool_of[claim.tenant].learn(job, claim, rigid=self._rigid)
 
-    def _lemma(self, context: PolicyContext) -> int | None:
+    def _compute_lemma_1(self, context: PolicyContext) -> int | None:
         """Return Lemma 1's lambda over the known jobs, each at its best; None without any."""
         known = context.known_jobs or ()
         utilities = [float(job.utility.values(np.array([1]))[0]) for job in known]
@@ -242,7 +242,7 @@ class RoundPolicy:
         # Without parameter servers, (8) prices only workers.
         return lemma_1_rounds(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
 
-    def _rounds(self, *, known: bool) -> int:
+    def _rounds_per_batch(self, *, known: bool) -> int:
         if self.parameters.rounds != "lemma":
             return self.parameters.rounds
         if not known or self.lemma is None:
@@ -265,7 +265,7 @@ class RoundPolicy:
                 yield from self._begin_slot(view, slot)
             case JobsArrived(_, jobs):
                 for job in jobs:
-                    yield self._take_in(view, job)
+                    yield self._answer_arrival(view, job)
             case JobsDisplaced(_, names):
                 for name in names:
                     self._return_to_batch(view, name)
@@ -306,13 +306,13 @@ class RoundPolicy:
         for other in extension.displaced:
             yield Displace(other, OVERRUN)
             self._return_to_batch(view, other)
-        cost = self._cost_of(job.name, extension.plan)
+        cost = self._extension_payment(job.name, extension.plan)
         charged = cost if self.capabilities.charges else None
         payoff = value - cost
         self._completed_by = max(self._completed_by, extension.plan.completion + 1)
         yield Commit(job.name, extension.plan, payoff, value, cost, charged=charged, message=SHORT)
 
-    def _cost_of(self, name: str, plan: Schedule) -> float:
+    def _extension_payment(self, name: str, plan: Schedule) -> float:
         """Return the payment of a gang for the slots of an extended plan."""
         running = self._running.get(name)
         if running is None or running.award.lenders is None:
@@ -327,10 +327,10 @@ class RoundPolicy:
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would join a batch; a round of the batch decides on its plan."""
         del explained  # a refusal always has its reason
-        return Quote.of(self._first_word(view, job), view.slot)
+        return Quote.of(self._answer(view, job), view.slot)
 
-    def _take_in(self, view: View, job: Job) -> Decision:
-        decision = self._first_word(view, job)
+    def _answer_arrival(self, view: View, job: Job) -> Decision:
+        decision = self._answer(view, job)
         if isinstance(decision, Queue):
             claim = self.tenancy.claim_of(job)
             assert isinstance(claim, UnitClaim)
@@ -352,7 +352,7 @@ class RoundPolicy:
                 if is_old and name not in view.open_jobs:
                     pool.take_back(name)
 
-    def _first_word(self, view: View, job: Job) -> Queue | Reject:
+    def _answer(self, view: View, job: Job) -> Queue | Reject:
         claim = self.tenancy.claim_of(job)
         if isinstance(claim, Refusal):
             return Reject(job.name, claim)
@@ -424,16 +424,16 @@ class RoundPolicy:
             else:
                 self._ahead.append(next(self._calendar))
         if self._ahead[0].start == slot:
-            yield from self._hold(view, self._ahead.popleft())
+            yield from self._decide_round(view, self._ahead.popleft())
 
-    def _hold(self, view: View, turn: Round) -> Iterator[Decision]:
+    def _decide_round(self, view: View, turn: Round) -> Iterator[Decision]:
         """Decide a round of the paper's calendar in every pool."""
         self._discard_ended(view, turn.start)
         self._markets = [(pool, self._open(view, pool, turn), turn) for pool in self.pools]
         gangs_by_pool: dict[TenantPool, list[GangJob]] = {}
         for waiting in self._waiting.values():
             if waiting.job.arrival < turn.collected:
-                pool, gang = self._as_gang(view, waiting, turn)
+                pool, gang = self._build_gang(view, waiting, turn)
                 gangs_by_pool.setdefault(pool, []).append(gang)
         for pool, market, _ in self._markets:
             gangs = gangs_by_pool.get(pool, [])
@@ -455,9 +455,9 @@ class RoundPolicy:
             end = self._round_end(view, pool, slot)
             # While nothing changes, a job that didn't fit into the round never will.
             if end is None or changed:
-                yield from self._hold_on_demand(view, pool, jobs, slot, end)
+                yield from self._decide_on_demand(view, pool, jobs, slot, end)
 
-    def _hold_on_demand(
+    def _decide_on_demand(
         self, view: View, pool: TenantPool, jobs: list[_Waiting], slot: int, end: int | None
     ) -> Iterator[Decision]:
         """Begin a round, or schedule jobs in the remaining slots of one that ends in ``end``.
@@ -467,7 +467,7 @@ class RoundPolicy:
         doesn't begin.
         """
         present = Round(0, 0, slot, slot, slot)
-        gangs = [self._as_gang(view, job, present)[1] for job in jobs]
+        gangs = [self._build_gang(view, job, present)[1] for job in jobs]
         if end is None:
             limit = view.end - slot
             lengths = [self._demanded_length(gang, limit) for gang in sorted(gangs, key=_by_age)]
@@ -488,7 +488,7 @@ class RoundPolicy:
             first = min(gangs, key=_by_age)
             if first in unscheduled:
                 self._waiting[first.name].passed_over += 1
-        yield from self._give_up_worthless(turn, unscheduled)
+        yield from self._abandon_worthless(turn, unscheduled)
         for gang in unscheduled:
             if gang.name not in self._waiting:
                 continue
@@ -497,7 +497,7 @@ class RoundPolicy:
                 continue  # reasons are reported once a round
             refusal = self._reason(market, gang, turn)
             if timespan_over:
-                yield self._give_up(gang.name, refusal)
+                yield self._abandon(gang.name, refusal)
             else:
                 joins = f"waits for the next round, which begins by slot {turn.end}"
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
@@ -557,7 +557,7 @@ class RoundPolicy:
             if claim.ps_type is not None:
                 market.ps[claim.ps_type].take(tenant, index, index + 1, on_server * ps)
 
-    def _as_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
+    def _build_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim
         state = view.open_jobs[job.name]
         pool = self._pool_of[claim.tenant]
@@ -623,7 +623,7 @@ class RoundPolicy:
         self, view: View, turn: Round, market: RoundMarket, left: list[GangJob]
     ) -> Iterator[Decision]:
         """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
-        yield from self._give_up_worthless(turn, left)
+        yield from self._abandon_worthless(turn, left)
         if turn.number < self.rounds - 1:
             return
         later = next(self._rounds_from(turn.end))
@@ -633,7 +633,7 @@ class RoundPolicy:
                 continue
             refusal = self._reason(market, gang, turn)
             if timespan_over:
-                yield self._give_up(gang.name, refusal)
+                yield self._abandon(gang.name, refusal)
             else:
                 joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
@@ -644,7 +644,7 @@ class RoundPolicy:
         never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
-    def _give_up_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
+    def _abandon_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
         """Abandon jobs that are worth nothing even if they run at once, as fast as possible."""
         for gang in left:
             if gang.values(self._min_slots(gang))[-1] > 0:
@@ -656,7 +656,7 @@ class RoundPolicy:
                 cost=0.0,
                 bottleneck="its utility",
             )
-            yield self._give_up(gang.name, refusal)
+            yield self._abandon(gang.name, refusal)
 
     def _min_slots(self, gang: GangJob) -> int:
         """Return the slots that a waiting job needs at least, up to the longest round."""
@@ -668,7 +668,7 @@ class RoundPolicy:
             min_slots = int(gang.colocated_slots.min())
         return min(min_slots, self.longest)
 
-    def _give_up(self, name: str, refusal: Refusal) -> Decision:
+    def _abandon(self, name: str, refusal: Refusal) -> Decision:
         self._take_back(name)
         waiting = self._waiting.pop(name)
         return Drop(name, refusal) if waiting.displaced else Reject(name, refusal)

@@ -110,7 +110,7 @@ class BagPlanner:
                 break
             utility = factor * float(self.utility[-negative_promise])
             if not is_close:
-                min_cost, _ = self._least(start, -negative_promise)
+                min_cost, _ = self._min_cost(start, -negative_promise)
                 heapq.heappush(
                     queue, (max(bound, min_cost - utility), start, negative_promise, True)
                 )
@@ -173,7 +173,7 @@ class BagPlanner:
         time = min(promise + 1.0, self.bag.deadline - self.passed) - start
         return (time, *self._alike[start : promise + 1])
 
-    def _least(self, start: int, promise: int) -> tuple[float, tuple[TaskCopies, ...] | None]:
+    def _min_cost(self, start: int, promise: int) -> tuple[float, tuple[TaskCopies, ...] | None]:
         """Return a lower bound on a plan's cost, and the copies with the least expected cost."""
         key = self._key(start, promise)
         if key not in self._bounds:
@@ -191,7 +191,7 @@ class BagPlanner:
             best = self._search(start, promise)
             proved = self._count_ways(start) <= MAX_LISTED
             if proved:
-                best = self._list(start, promise, best)
+                best = self._enumerate(start, promise, best)
             self._plans[key] = best, proved
         plan, proved = self._plans[key]
         return None if plan is None else replace(plan, start=start, promise=promise), proved
@@ -204,7 +204,7 @@ class BagPlanner:
         max_copies = self._most_copies(start)
         return math.prod(math.comb(count + max_copies - 1, count) for count in self._count.tolist())
 
-    def _list(self, start: int, promise: int, found: CopyPlan | None) -> CopyPlan | None:
+    def _enumerate(self, start: int, promise: int, found: CopyPlan | None) -> CopyPlan | None:
         """Return the cheapest plan of all combinations of copies, by best-first enumeration.
 
         The bound of a combination is the cost of all copies in the first slot, and of the expected
@@ -246,23 +246,25 @@ class BagPlanner:
                 for group, choices in enumerate(combinations[rows[index]])
                 for copies, tasks in sorted(Counter(choices).items())
             )
-            plan = self._reserved(start, promise, entries)
+            plan = self._reserve_copies(start, promise, entries)
             if not plan.short and (best is None or plan.cost < best.cost):
                 best = plan
         return best
 
     def _search(self, start: int, promise: int) -> CopyPlan | None:
-        _, copies = self._least(start, promise)
+        _, copies = self._min_cost(start, promise)
         window = slice(start, promise + 1)
         cost = self.cost[window]
         price = cost[:, 1]
-        candidates = dict.fromkeys([self._fewest(start, promise)] + ([copies] if copies else []))
-        plans = {given: self._reserved(start, promise, given) for given in candidates}
+        candidates = dict.fromkeys(
+            [self._fewest_copies(start, promise)] + ([copies] if copies else [])
+        )
+        plans = {given: self._reserve_copies(start, promise, given) for given in candidates}
         best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
         for _ in range(_MAX_PRICE_ROUNDS):
             # Average price of a unit in the plan: further units of a slot cost more. A slot in
             # which units don't fit counts several times the price.
-            needed = np.maximum(_padded(best.places, len(price)), 1)
+            needed = np.maximum(_pad(best.places, len(price)), 1)
             available = self._open[window]
             fits = np.minimum(needed, available)
             average = cost[np.arange(len(price)), fits] / fits
@@ -274,7 +276,7 @@ class BagPlanner:
             _, copies = self._cheapest(start, promise, price)
             if copies is None or copies in plans:
                 break
-            plans[copies] = self._reserved(start, promise, copies)
+            plans[copies] = self._reserve_copies(start, promise, copies)
             best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
         return None if best.short else best
 
@@ -319,7 +321,7 @@ class BagPlanner:
             ]
         return tuple(entries)
 
-    def _fewest(self, start: int, promise: int) -> tuple[TaskCopies, ...]:
+    def _fewest_copies(self, start: int, promise: int) -> tuple[TaskCopies, ...]:
         need = self._need(start, promise)
         assert need is not None
         _, copies, used, group = need
@@ -329,7 +331,7 @@ class BagPlanner:
         more = int(copies[group]) + 1
         return self._entries(copies, np.array([group, extra - 1, more, more]))
 
-    def _reserved(self, start: int, promise: int, copies: tuple[TaskCopies, ...]) -> CopyPlan:
+    def _reserve_copies(self, start: int, promise: int, copies: tuple[TaskCopies, ...]) -> CopyPlan:
         slots = promise - start + 1
         rows = [self._groups.index(entry.group) for entry in copies]
         level = self.miss_probability * RESERVE_SHARE / max(slots - 1, 1)
@@ -347,5 +349,5 @@ class BagPlanner:
         return CopyPlan(start, promise, copies, places, float(paid.sum()))
 
 
-def _padded(places: Integers, slots: int) -> Integers:
+def _pad(places: Integers, slots: int) -> Integers:
     return np.concatenate([places, np.zeros(slots - len(places), dtype=np.int64)])

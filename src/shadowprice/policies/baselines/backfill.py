@@ -64,7 +64,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         self._running: dict[str, _Running] = {}
         self._none = np.zeros((0, len(context.cluster.resources)), dtype=np.int64)
         self._arrivals = 0
-        self._looked_at: Integers = np.zeros(0, dtype=np.int64)
+        self._last_order: Integers = np.zeros(0, dtype=np.int64)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         yield from self._end_overdue(view, view.slot)
@@ -87,7 +87,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
                 continue  # the job had lost its placement before the policy resumed
             self._room.release(name)
             entry = self._running.pop(name).entry
-            entry.length = _expected(entry.job, entry.workers, view.open_jobs[name].remaining)
+            entry.length = _expected_slots(entry.job, entry.workers, view.open_jobs[name].remaining)
             displaced.append(entry)
         self._waiting.join(displaced)
 
@@ -126,7 +126,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             workers,
             self._arrivals,
             self._share(job, workers),
-            _expected(job, workers, remaining),
+            _expected_slots(job, workers, remaining),
         )
 
     def _run(self, entry: QueuedJob, placement: Placement, ends: int) -> None:
@@ -170,12 +170,12 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     # ------------------------------------------------------------ starting
 
     def _start(self, slot: int) -> Iterator[Decision]:
-        rows = self._ordered(slot)
+        rows = self._by_priority(slot)
         orders = rows["order"]
-        if not self._changed and np.array_equal(orders, self._looked_at):
+        if not self._changed and np.array_equal(orders, self._last_order):
             return
-        self._changed, self._looked_at = False, orders
-        queued = self._queued(rows)
+        self._changed, self._last_order = False, orders
+        queued = self._kernel_rows(rows)
         # Jobs after the last one that fits now can't start, and delay none that could.
         count = fitting_now(self._room.free, queued)
         if not count:
@@ -186,7 +186,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         placed = backfill(
             slot,
             self._room.free.copy(),
-            self._ending(),
+            self._releases(),
             queued,
             self._room.cursors,
             1 if self._parameters.mode == "easy" else count,
@@ -202,14 +202,14 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         self._waiting.leave([placing.job for placing in started])
         yield from started
 
-    def _queued(self, rows: Rows) -> Queued:
+    def _kernel_rows(self, rows: Rows) -> Queued:
         """Return jobs, in this order, as the columns that kernels read."""
         columns = ("worker", "ps", "workers", "servers", "length")
         worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
         hosts = self._room.hosts_workers, self._room.hosts_ps
         return Queued(worker, ps, workers, servers, lengths, *hosts)
 
-    def _ending(self) -> Ending:
+    def _releases(self) -> Ending:
         """Return the resources that running jobs will release, in order of time."""
         running = sorted(self._running.values(), key=lambda job: job.ends)
         slots = np.array([job.ends for job in running], dtype=np.int64)
@@ -219,7 +219,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             np.concatenate([self._none, *(job.amounts for job in running)]),
         )
 
-    def _ordered(self, slot: int) -> Rows:
+    def _by_priority(self, slot: int) -> Rows:
         """Return the first `depth` jobs in order of priority, equal ones in order of arrival."""
         parameters, rows = self._parameters, self._waiting.rows
         if parameters.rule == "arrival":
@@ -241,6 +241,6 @@ def _slots(job: Job, workers: int, remaining: int) -> int:
     return max(1, -(-remaining // job.gain(workers)))
 
 
-def _expected(job: Job, workers: int, remaining: int) -> int:
+def _expected_slots(job: Job, workers: int, remaining: int) -> int:
     """Return a job's expected run time in slots: the stated wall time, or from its work."""
     return _slots(job, workers, remaining) if job.walltime is None else job.walltime

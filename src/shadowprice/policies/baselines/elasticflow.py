@@ -136,7 +136,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         self._refresh(view)
         for job in jobs:
-            refusal = self._taken_in(view, job)
+            refusal = self._try_admitting(view, job)
             yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
@@ -146,13 +146,13 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         """
         del explained  # a refusal always has its reason
         self._refresh(view)
-        refusal = self._taken_in(view, job)
+        refusal = self._try_admitting(view, job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), view.slot)
         self._table.remove(job.name)
         return Quote.of(Queue(job.name), view.slot)
 
-    def _taken_in(self, view: View, job: Job) -> Refusal | None:
+    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it can't be promised, remove it and return the reason."""
         workers = self._empty.workers(job, self._wanted(job))
         if not workers:
@@ -216,13 +216,13 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         now = np.full(len(jobs["left"]), -1, dtype=np.int64)
         deal_spare(free, order, *common, jobs["gpus"], jobs["left"], last, ends, plan, now)
         allocated = now.copy()
-        yield from self._stand(order, now)
+        yield from self._place_levels(order, now)
         # A job that couldn't be placed with its allocated workers is behind its plan: replan in the
         # next slot.
         all_placed = np.array_equal(allocated, now)
         self._changes_at = slot + (next_change(promised, ends, plan, now) if all_placed else 1)
 
-    def _stand(self, order: Integers, now: Integers) -> Iterator[Decision]:
+    def _place_levels(self, order: Integers, now: Integers) -> Iterator[Decision]:
         """Place jobs with their worker counts; halve the count of a job that doesn't fit."""
         table, jobs = self._table, self._rows
         running = order[now[order] >= 0]

@@ -37,7 +37,7 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         self._columns["runs"] = np.zeros(0, dtype=np.bool_)
         self._last_place = 0
 
-    def _note(self, job: Job, row: int) -> None:
+    def _fill_columns(self, job: Job, row: int) -> None:
         columns = self._columns
         columns["width"][row] = columns["workers"][row] * gpus_of_worker(job, self._cluster)
         columns["queue"][row] = columns["ran"][row] = columns["waited"][row] = 0
@@ -60,7 +60,7 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
             columns["place"][promoted] = self._next_places(len(promoted))
         return rows[np.lexsort((columns["place"][rows], columns["queue"][rows]))]
 
-    def _ran(self, rows: Integers) -> None:
+    def _record_running(self, rows: Integers) -> None:
         columns = self._columns
         runs = self._table.standing[rows]
         columns["runs"][rows] = runs

@@ -50,13 +50,13 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
                 self._columns[name] = np.concatenate((column, extension))
         self._columns["workers"][row] = workers
         self._columns["ps"][row] = job.ps_needed(workers)
-        self._note(job, row)
+        self._fill_columns(job, row)
         return row
 
-    def _note(self, job: Job, row: int) -> None:
+    def _fill_columns(self, job: Job, row: int) -> None:
         """Fill the extra columns of a job that entered the table."""
 
-    def _run_in(self, order: Integers) -> Iterator[Decision]:
+    def _place_in_order(self, order: Integers) -> Iterator[Decision]:
         """Place jobs in the given order of rows and yield the changes."""
         change = np.zeros(len(order), dtype=np.int64)
         run_in_order(
@@ -90,7 +90,7 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
         """Return the rows of the open jobs, given in order of arrival, in the order to run."""
         raise NotImplementedError
 
-    def _ran(self, rows: Integers) -> None:
+    def _record_running(self, rows: Integers) -> None:
         """Record which jobs run in the coming slot (``table.standing``) and which wait."""
 
     def _begin(self, view: View) -> Iterator[Decision]:
@@ -101,8 +101,8 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
         if self._changed or not np.array_equal(ranked, self._ran_in):
             self._changed = False
             self._ran_in = ranked
-            yield from self._run_in(ranked)
-        self._ran(rows)
+            yield from self._place_in_order(ranked)
+        self._record_running(rows)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job with its placement and its earlier columns."""

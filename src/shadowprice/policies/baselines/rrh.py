@@ -72,7 +72,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         for job in jobs:
-            refusal = self._appraised(view, job)
+            refusal = self._try_admitting(view, job)
             if refusal is None:
                 yield Queue(job.name)
             else:
@@ -84,7 +84,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         The job is in the table only during the appraisal.
         """
         del explained  # a refusal always has its reason
-        refusal = self._appraised(view, job)
+        refusal = self._try_admitting(view, job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), view.slot)
         assert self._appraisal is not None
@@ -92,7 +92,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         self._table.remove(job.name)
         return Quote.of(Queue(job.name), view.slot)
 
-    def _appraised(self, view: View, job: Job) -> Refusal | None:
+    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it is refused, remove it and return the reason."""
         workers = self._empty.workers(job, self._wanted(job))
         if not workers:
@@ -135,7 +135,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
             numbers={"threshold": self._parameters.threshold},
         )
 
-    def _note(self, job: Job, row: int) -> None:
+    def _fill_columns(self, job: Job, row: int) -> None:
         columns = self._columns
         workers = int(columns["workers"][row])
         self._worths.enter(row, job.utility)
@@ -154,7 +154,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         self._refresh(view)
         alpha, discount = self._parameters.alpha, self._parameters.discount
         made = appraise(view.slot, rows, self._candidates, alpha, discount)
-        yield from self._run_in(rows[np.argsort(-made.reward, kind="stable")])
+        yield from self._place_in_order(rows[np.argsort(-made.reward, kind="stable")])
 
     def _refresh(self, view: View) -> None:
         """Record the progress of the open jobs."""

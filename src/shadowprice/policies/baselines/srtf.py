@@ -26,11 +26,11 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
             self._columns[name] = np.zeros(0, dtype=np.int64)
         self._columns["width"] = np.zeros(0, dtype=np.int64)
 
-    def _note(self, job: Job, row: int) -> None:
+    def _fill_columns(self, job: Job, row: int) -> None:
         workers = int(self._columns["workers"][row])
         self._columns["gain"][row] = job.gain(workers)
         self._columns["internal"][row] = job.gain(workers, colocated=True)
-        self._columns["together"][row] = self._only_together(job, workers)
+        self._columns["together"][row] = self._must_colocate(job, workers)
         self._columns["width"][row] = workers * gpus_of_worker(job, self._cluster)
 
     def _order(self, view: View, rows: Integers) -> Integers:
@@ -55,7 +55,7 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
         del view, names
         self._changed = True
 
-    def _only_together(self, job: Job, workers: int) -> bool:
+    def _must_colocate(self, job: Job, workers: int) -> bool:
         """Return whether exactly one server can carry processes of the job, so it is co-located."""
         if workers == 1 and not job.ps_needed(workers):
             return True

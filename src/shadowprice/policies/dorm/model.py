@@ -110,14 +110,14 @@ class _Program:
 
     def __post_init__(self) -> None:
         for index in range(len(self.instance.items)):
-            self.terms.append(self._item(index))
-        self._capacity()
-        self._fairness()
-        self._adjustments()
+            self.terms.append(self._add_item(index))
+        self._add_capacity_rows()
+        self._add_fairness_row()
+        self._add_adjustment_row()
 
     def solve(self, node_limit: int, gap: float) -> tuple[Floats | None, bool]:
         """Return the best values, None if there are none, and whether they are optimal."""
-        result = self.program.solve(gap=gap, node_limit=node_limit, start=self._standing())
+        result = self.program.solve(gap=gap, node_limit=node_limit, start=self._current_values())
         return (np.rint(result.values) if result.feasible else None), result.optimal
 
     def read(self, values: Floats) -> tuple[list[tuple[Integers, Integers] | None], float]:
@@ -147,27 +147,27 @@ class _Program:
             targets.append(None if same else (workers, ps))
         return targets, utilisation
 
-    def _column(self, cost: float, upper: float) -> int:
+    def _add_column(self, cost: float, upper: float) -> int:
         return self.program.column(cost=cost, upper=upper)
 
-    def _row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
+    def _add_row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
         columns, values = [column for column, _ in terms], [value for _, value in terms]
         self.program.row(columns, values, lower=lower, upper=upper)
 
-    def _item(self, at: int) -> _Terms:
+    def _add_item(self, at: int) -> _Terms:
         item = self.instance.items[at]
-        keep = None if item.standing is None else self._column(item.standing_gain, 1)
-        choices = [self._column(float(gain), 1) for gain in item.gain]
+        keep = None if item.standing is None else self._add_column(item.standing_gain, 1)
+        choices = [self._add_column(float(gain), 1) for gain in item.gain]
         picked = [(column, 1.0) for column in choices]
         if keep is None:
-            self._row(picked, 0, 1)
+            self._add_row(picked, 0, 1)
         else:
-            self._row([(keep, 1.0), *picked], 1, 1)
-        workers = self._spread(choices, item.counts, self.instance.places_workers[at])
-        ps = self._spread(choices, item.ps_counts, self.instance.places_ps[at])
+            self._add_row([(keep, 1.0), *picked], 1, 1)
+        workers = self._add_spread(choices, item.counts, self.instance.places_workers[at])
+        ps = self._add_spread(choices, item.ps_counts, self.instance.places_ps[at])
         return _Terms(keep, choices, workers, ps)
 
-    def _spread(
+    def _add_spread(
         self, choices: list[int], counts: Integers, places: Integers
     ) -> list[list[tuple[int, float]]]:
         """Return, by group, the terms whose sum over groups is what the choices need."""
@@ -180,13 +180,15 @@ class _Program:
         max_count = int(counts.max(initial=0))
         if not max_count:
             return spread
-        columns = [(self._column(0.0, float(min(places[host], max_count))), 1.0) for host in hosts]
+        columns = [
+            (self._add_column(0.0, float(min(places[host], max_count))), 1.0) for host in hosts
+        ]
         for group, term in zip(hosts.tolist(), columns, strict=True):
             spread[group] = [term]
-        self._row([*columns, *((column, -n) for column, n in needs)], 0, 0)
+        self._add_row([*columns, *((column, -n) for column, n in needs)], 0, 0)
         return spread
 
-    def _capacity(self) -> None:
+    def _add_capacity_rows(self) -> None:
         free = self.instance.free
         for group, resource in zip(*np.nonzero(self.instance.limited), strict=True):
             terms: list[tuple[int, float]] = []
@@ -207,9 +209,9 @@ class _Program:
                 # Scaled to the free capacity, so that the solver's tolerances are relative.
                 scale = max(room, *(value for _, value in terms))
                 scaled = [(column, value / scale) for column, value in terms]
-                self._row(scaled, -INFINITY, room / scale)
+                self._add_row(scaled, -INFINITY, room / scale)
 
-    def _fairness(self) -> None:
+    def _add_fairness_row(self) -> None:
         terms: list[tuple[int, float]] = []
         waiting = 0.0
         for item, columns in zip(self.instance.items, self.terms, strict=True):
@@ -223,15 +225,15 @@ class _Program:
                 (column, float(loss) - base)
                 for column, loss in zip(columns.choices, item.loss, strict=True)
             ]
-        self._row(terms, -INFINITY, self.instance.fairness - waiting + _SLACK)
+        self._add_row(terms, -INFINITY, self.instance.fairness - waiting + _SLACK)
 
-    def _adjustments(self) -> None:
+    def _add_adjustment_row(self) -> None:
         kept = [(terms.keep, 1.0) for terms in self.terms if terms.keep is not None]
         min_kept = len(kept) - self.instance.adjustments
         if min_kept > 0:
-            self._row(kept, min_kept, INFINITY)
+            self._add_row(kept, min_kept, INFINITY)
 
-    def _standing(self) -> list[float]:
+    def _current_values(self) -> list[float]:
         values = [0.0] * self.program.columns
         for terms in self.terms:
             if terms.keep is not None:

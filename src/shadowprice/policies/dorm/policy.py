@@ -141,7 +141,7 @@ class Dorm(QueueingPolicy[DormParameters]):
             return
         self._count["recomputations"] += 1
         window = list(itertools.islice(self._queue.values(), self._parameters.window))
-        outcome = self._everyone()
+        outcome = self._allocate_all()
         if outcome is None:
             running = sorted(self._running.values(), key=lambda entry: entry.order)
             recomputation = Recomputation(
@@ -151,14 +151,14 @@ class Dorm(QueueingPolicy[DormParameters]):
             for name, number in recomputation.statistics.items():
                 self._count[name] += number
         if not outcome and not self._running:
-            outcome = self._first()
+            outcome = self._start_first()
         yield from self._apply(outcome)
         # If the whole window started, jobs behind it may fit in the next slot.
         self._changed = bool(self._queue) and not any(
             queued.job.name in self._queue for queued in window
         )
 
-    def _everyone(self) -> PlacementChanges | None:
+    def _allocate_all(self) -> PlacementChanges | None:
         """Return an outcome that gives every job all it can use; None if that doesn't fit."""
         if any(entry.choice < len(entry.counts) - 1 for entry in self._running.values()):
             return None
@@ -171,7 +171,7 @@ class Dorm(QueueingPolicy[DormParameters]):
             outcome[entry] = (len(entry.counts) - 1, layout)
         return outcome
 
-    def _first(self) -> PlacementChanges:
+    def _start_first(self) -> PlacementChanges:
         """Start the first job that fits, so that the cluster never idles for fairness."""
         for entry in self._queue.values():
             layout = mutable_placement(self._room, entry, self._room.free.copy())

@@ -40,7 +40,7 @@ class Incumbent:
             if packed is None:
                 unpacked.add(slot)
             else:
-                _enter(entries, problem.start + slot, items, packed)
+                _add_entries(entries, problem.start + slot, items, packed)
         if not unpacked:
             self._keep(entries)
         else:
@@ -72,7 +72,7 @@ class Incumbent:
                 fitted = _fit_in(problem, free, request, index, workers[index] if follow else None)
                 if fitted is not None:
                     for slot, items, packed in fitted:
-                        _enter(entries, problem.start + slot, items, packed)
+                        _add_entries(entries, problem.start + slot, items, packed)
                         for item, counts in zip(items, packed, strict=True):
                             free[slot] -= counts[:, None] * item.demand
                     break
@@ -97,7 +97,7 @@ class Incumbent:
         return OfflineSolution(self._schedules, self.utility, bound, optimal, nodes)
 
 
-def _enter(
+def _add_entries(
     entries: dict[int, list[tuple[int, int, int, int]]],
     slot: int,
     items: list[EqualItems],

@@ -263,7 +263,7 @@ class PdorsPricedJob:
         """Return the offer of largest payoff; None if no schedule completes the work."""
         job, now, end = self._job, self._view.slot, self._view.end
         work = self._remaining + more
-        if self.fastest() * (end - now) < work:
+        if self.max_gain() * (end - now) < work:
             return None
         cost, gains, usable = self._market
         if not len(usable):
@@ -280,7 +280,7 @@ class PdorsPricedJob:
             choice=np.where(result.choice >= 0, usable[result.choice], -1),
         )
 
-    def outpriced(self) -> TooExpensiveProof | None:
+    def prove_too_expensive(self) -> TooExpensiveProof | None:
         """Return a bound if the work costs more than its utility even in the relaxed problem.
 
         The relaxation places workers and parameter servers separately, each on the cheapest
@@ -288,7 +288,7 @@ class PdorsPricedJob:
         takes a tenth of the time of a placement in every slot, and nearly always decides.
         """
         job, now, end = self._job, self._view.slot, self._view.end
-        if self.fastest() * (end - now) < self._remaining:
+        if self.max_gain() * (end - now) < self._remaining:
             return TooExpensiveProof(-np.inf)
         board = self._planner.board
         pool = board.window(end - now)
@@ -324,14 +324,14 @@ class PdorsPricedJob:
         table = np.array(entries, dtype=np.int64).reshape(len(entries), 4)
         return Schedule(*(np.ascontiguousarray(table[:, column]) for column in range(4)))
 
-    def fastest(self) -> int:
+    def max_gain(self) -> int:
         """Return the most progress units that one slot can add, in an empty cluster."""
         return self._planner.max_gain_per_slot(self._job)
 
-    def hopeless(self) -> None:
+    def explain_infeasible(self) -> None:
         """Return None: the scarcest resource explains why no schedule completes the work."""
 
-    def scarcest(self) -> ResourceBottleneck:
+    def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource with the least free capacity for workers, PS, or both together."""
         job, view = self._job, self._view
         slots = view.end - view.slot
@@ -354,7 +354,7 @@ class PdorsPricedJob:
             view.cluster.resources[column], "servers", kind, float(room[column])
         )
 
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource that contributes most to a schedule's cost, and its cost."""
         board, job, ledger = self._planner.board, self._job, self._view.ledger
         total = board.spent(ledger, schedule, schedule.workers, job.worker)

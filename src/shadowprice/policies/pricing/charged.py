@@ -34,9 +34,9 @@ class RestartAwareJob(DerivedJob):
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found."""
         plain = self._quote.best(factor, more=more)
-        return None if plain is None else self.lengthened(plain, factor, more=more)
+        return None if plain is None else self.lengthen(plain, factor, more=more)
 
-    def lengthened(
+    def lengthen(
         self, plain: PricedOffer, factor: float = 1.0, *, more: int = 0
     ) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found.
@@ -45,16 +45,16 @@ class RestartAwareJob(DerivedJob):
         necessarily the maximum; that of ``plain`` bounds it. The other parameters are those that
         ``plain``, the best offer without restarts, was made with.
         """
-        best = next(self._longer(plain, factor, more), None)
+        best = next(self._lengthen(plain, factor, more), None)
         if best is None or best.payoff < plain.payoff - _RESTART_LOSS * abs(plain.payoff):
-            offers = [*self._staying(plain, factor, more), *([] if best is None else [best])]
+            offers = [*self._fixed_offers(plain, factor, more), *([] if best is None else [best])]
             best = max(offers, key=lambda offer: offer.payoff, default=None)
         if best is None or plain.bound is None:
             return best
         # A fixed placement may beat the bound of a planner that rounds work up to chunks.
         return replace(best, bound=max(plain.bound, best.payoff))
 
-    def _longer(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
+    def _lengthen(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
         """Yield the first plan that is long enough, of plans for more and more work."""
         remaining, offer, planned_extra = self._remaining + more, plain, more
         for _ in range(_MAX_PLANS):
@@ -81,14 +81,14 @@ class RestartAwareJob(DerivedJob):
         plan = self._quote.schedule(offer)
         return planned_progress(self._job, plan, None, charged=True, ran=self._begun)
 
-    def _staying(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
+    def _fixed_offers(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
         """Yield offers that keep one placement of the plan until the work is done."""
         arrival, remaining = self._job.arrival, self._remaining + more
         first: dict[Placement, int] = {}
         for slot, placement in self._quote.schedule(plain).placements():
             first.setdefault(placement, slot)
         for placement, slot in islice(first.items(), _MAX_FIXED_PLACEMENTS):
-            plan = self._stay(slot, placement, remaining)
+            plan = self._fixed_plan(slot, placement, remaining)
             if plan is not None:
                 utility = factor * utility_value(self._job.utility, plan.completion - arrival)
                 cost = float(self._quote.slot_costs(plan).sum())
@@ -96,7 +96,7 @@ class RestartAwareJob(DerivedJob):
                     plan.completion, utility, cost, utility - cost, plain.choice, plan=plan
                 )
 
-    def _stay(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
+    def _fixed_plan(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
         """Return a plan with one placement from a slot on, None if it doesn't fit."""
         job, colocated = self._job, placement.colocated
         workers = placement.total_workers
@@ -115,11 +115,11 @@ class RestartAwareJob(DerivedJob):
                 return None
         return constant_schedule(placement, slot, end)
 
-    def hopeless(self) -> Refusal | None:
+    def explain_infeasible(self) -> Refusal | None:
         """Return why no plan completes the work; restarts, if a plan without them does."""
         plain = self._quote.best()
         if plain is None:
-            return self._quote.hopeless()
+            return self._quote.explain_infeasible()
         loss = float(self._job.restart)
         return Refusal(
             RefusalReason.NO_ROOM,

@@ -128,12 +128,12 @@ class ClearingPrice:
             arrivals = jobs[:, _ARRIVAL]
             windows = (arrivals - arrivals.min()) // self._window
             self._ln_price = max(
-                self._settle(jobs[windows == index]) for index in np.unique(windows)
+                self._ln_window_price(jobs[windows == index]) for index in np.unique(windows)
             )
             self._due = seen + max(1, seen // _RENEWAL_DIVISOR)
         return self._ln_price
 
-    def _settle(self, jobs: Floats) -> float:
+    def _ln_window_price(self, jobs: Floats) -> float:
         """Return the logarithm of the price at which jobs clear in a window."""
         uses = jobs[:, _USES : _USES + len(self._capacity)]
         return _ln_clearing(jobs[:, _DENSITY], uses, self._window * self._capacity)
@@ -168,7 +168,7 @@ def ln_price_of_promises(
     the order of their promises. The latest fiftieth doesn't count yet, because a change of prices
     concerns all slots. Of the ``slots`` so far, the latest ``window`` count.
     """
-    jobs = [job for job in jobs[: _renewed(len(jobs))] if math.isfinite(job[1].ln_best)]
+    jobs = [job for job in jobs[: _count_renewed(len(jobs))] if math.isfinite(job[1].ln_best)]
     if not jobs:
         return -math.inf
     densities = np.array([one.ln_best - one.ln_use for _, one in jobs])
@@ -185,7 +185,7 @@ def ln_price_of_promises(
     return float(densities.min()) + math.log(_DISCOUNT) + _DEMAND_EXPONENT * math.log(part)
 
 
-def _renewed(count: int) -> int:
+def _count_renewed(count: int) -> int:
     """Return how many of the first jobs set the price: a new fiftieth at a time."""
     counted = 0
     while (following := counted + max(1, counted // _RENEWAL_DIVISOR)) <= count:

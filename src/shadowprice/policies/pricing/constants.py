@@ -165,7 +165,7 @@ class ConstantsLearner:
     _slot: int = field(init=False, default=0)
     _began: int = field(init=False, default=0)
     """Slot from which demand was observed; a change of the timespan leaves it."""
-    _worked_out: tuple[object, PriceConstants] | None = field(
+    _cached: tuple[object, PriceConstants] | None = field(
         init=False, default=None, repr=False, compare=False
     )
     """Cached result of `constants` with its inputs; not part of the policy state."""
@@ -173,11 +173,11 @@ class ConstantsLearner:
     """Cached clearing price of the promised jobs; not part of the policy state."""
 
     def __getstate__(self) -> dict[str, object]:
-        cached = {"_worked_out", "_ln_promised"}
+        cached = {"_cached", "_ln_promised"}
         return {name: value for name, value in vars(self).items() if name not in cached}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _worked_out=None, _ln_promised=None)
+        vars(self).update(state, _cached=None, _ln_promised=None)
 
     def __post_init__(self) -> None:
         self._began = self.since
@@ -211,19 +211,19 @@ class ConstantsLearner:
         clone = self.copy()
         clone.pool = pool
         clone.floor = self.floor._replace(alone=alone)
-        clone._worked_out = clone._ln_promised = None
+        clone._cached = clone._ln_promised = None
         if self.known:
             resized = not np.array_equal(pool.scale, self.pool.scale)
             clone._market.resize(pool.room, pool.scale if resized else None)
         else:
-            clone._teach_only([job.on(pool) for job in self._taught])
+            clone._relearn([job.on(pool) for job in self._taught])
         return clone
 
     def within(self, until: int | None, since: int) -> ConstantsLearner:
         """Return a learner with the same jobs for a timespan [since, until)."""
         clone = self.copy()
         clone.until, clone.since = until, since
-        clone._worked_out = clone._ln_promised = None
+        clone._cached = clone._ln_promised = None
         return clone
 
     def at(self, slot: int) -> ConstantsLearner:
@@ -234,7 +234,7 @@ class ConstantsLearner:
         clone._slot, clone._ln_promised = slot, None
         taught = [job for job in self._taught if job.arrival > slot - self.horizon]
         if len(taught) < len(self._taught):
-            clone._teach_only(taught)
+            clone._relearn(taught)
         return clone
 
     def without(self, name: str) -> ConstantsLearner:
@@ -244,10 +244,10 @@ class ConstantsLearner:
             return self
         clone = self.copy()
         latest = len(names) - 1 - names[::-1].index(name)
-        clone._teach_only([*self._taught[:latest], *self._taught[latest + 1 :]])
+        clone._relearn([*self._taught[:latest], *self._taught[latest + 1 :]])
         return clone
 
-    def _teach_only(self, jobs: Sequence[TaughtJob]) -> None:
+    def _relearn(self, jobs: Sequence[TaughtJob]) -> None:
         """Learn the constants over these jobs alone."""
         self._clear()
         self._taught, self._ln_promised = tuple(jobs), None
@@ -263,21 +263,23 @@ class ConstantsLearner:
         """Add jobs; return whether the constants changed."""
         before = self.constants()
         for job in jobs:
-            self._take_in(job, self._measure(job))
+            self._learn_job(job, self._contribution(job))
         return before.differ(self.constants())
 
     def update_job(self, job: Job, position: int, measures: Measures) -> bool:
         """Add a job of a set that is processed repeatedly; return as `learn`."""
         before = self.constants()
-        self._take_in(job, self._measured(job, position, measures))
+        self._learn_job(job, self._cached_contribution(job, position, measures))
         return before.differ(self.constants())
 
-    def _measured(self, job: Job, position: int, measures: Measures) -> PriceContribution | None:
+    def _cached_contribution(
+        self, job: Job, position: int, measures: Measures
+    ) -> PriceContribution | None:
         """Return the contribution of a job of a set, computed once."""
         scale = self.pool.scale.tobytes()
         cached = measures.setdefault((*self._kind, scale), {})
         if position not in cached:
-            cached[position] = self._measure(job)
+            cached[position] = self._contribution(job)
         return cached[position]
 
     @property
@@ -302,11 +304,13 @@ class ConstantsLearner:
             for position, job in enumerate(jobs):
                 if position != changed:
                     learner = earlier if position < changed else later
-                    learner._take_in(job, self._measured(job, position, memory.measures))
+                    learner._learn_job(
+                        job, self._cached_contribution(job, position, memory.measures)
+                    )
             memory.around[key] = earlier, later
         earlier, later = memory.around[key]
         merged = earlier.copy()
-        merged._take_in(jobs[changed], merged._measure(jobs[changed]))
+        merged._learn_job(jobs[changed], merged._contribution(jobs[changed]))
         merged._join(later)
         vars(self).update(vars(merged))
 
@@ -328,26 +332,28 @@ class ConstantsLearner:
         Unless all jobs are known, the clearing price is that of earlier jobs: a job doesn't raise
         the price that it meets. ``again`` is as in `update_job`.
         """
-        measure = self._measure(job) if again is None else self._measured(job, *again)
+        measure = (
+            self._contribution(job) if again is None else self._cached_contribution(job, *again)
+        )
         before, clone = self.constants(), self.copy()
         if self.known:
-            clone._take_in(job, measure)
+            clone._learn_job(job, measure)
         else:
-            taught = self._taught_by(job, measure)
+            taught = self._taught_job(job, measure)
             if taught is not None:
                 clone._add(taught)
         after = clone.constants()
         return after if before.differ(after) else before
 
-    def _take_in(self, job: Job, measure: PriceContribution | None) -> None:
-        taught = self._taught_by(job, measure)
+    def _learn_job(self, job: Job, measure: PriceContribution | None) -> None:
+        taught = self._taught_job(job, measure)
         if taught is None:
             return
         if not self.known:
             self._taught, self._ln_promised = (*self._taught, taught), None
         self._add(taught)
 
-    def _taught_by(self, job: Job, measure: PriceContribution | None) -> TaughtJob | None:
+    def _taught_job(self, job: Job, measure: PriceContribution | None) -> TaughtJob | None:
         """Return what a job teaches, None if it is nothing."""
         if not job.payable:
             return None
@@ -388,7 +394,7 @@ class ConstantsLearner:
             self._ln_promised = ln_price_of_promises(jobs, self.pool.room, slots, self._span)
         return self._ln_promised
 
-    def _measure(self, job: Job) -> PriceContribution | None:
+    def _contribution(self, job: Job) -> PriceContribution | None:
         """Return a job's contribution, None if it has no demand, no points or no time to run.
 
         Its utility counts up to what its tenant could pay.
@@ -463,9 +469,9 @@ class ConstantsLearner:
             (self._ln_alone, self._arrivals),
             market,
         )
-        if self._worked_out is None or self._worked_out[0] != state:
-            self._worked_out = state, self._constants()
-        return self._worked_out[1]
+        if self._cached is None or self._cached[0] != state:
+            self._cached = state, self._constants()
+        return self._cached[1]
 
     def _constants(self) -> PriceConstants:
         if not math.isfinite(self._ln_least_rate):

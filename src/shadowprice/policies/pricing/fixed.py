@@ -120,10 +120,10 @@ class FixedPlacement(DerivedJob):
         servers = np.flatnonzero(fits)
         return Placement.of([(int(servers[0]), workers, ps)]) if len(servers) else None
 
-    def hopeless(self) -> Refusal | None:
+    def explain_infeasible(self) -> Refusal | None:
         """Return why no plan with one placement completes the work."""
         if self._quote.best() is None:
-            return self._quote.hopeless()
+            return self._quote.explain_infeasible()
         return Refusal(
             RefusalReason.NO_ROOM,
             "the job does not save its progress, so it needs one placement from its start to its "

@@ -64,7 +64,7 @@ class PricedJob(Protocol):
         """
         ...
 
-    def outpriced(self) -> TooExpensiveProof | None:
+    def prove_too_expensive(self) -> TooExpensiveProof | None:
         """Return a quick proof that no offer has a positive payoff.
 
         For callers that don't need the best offer of a refused job. None if there is no proof that
@@ -76,19 +76,19 @@ class PricedJob(Protocol):
         """Return the schedule of an offer."""
         ...
 
-    def fastest(self) -> int:
+    def max_gain(self) -> int:
         """Return the maximum progress units of one slot in an empty cluster."""
         ...
 
-    def hopeless(self) -> Refusal | None:
+    def explain_infeasible(self) -> Refusal | None:
         """Return why no plan completes the work; None if the other methods explain it."""
         ...
 
-    def scarcest(self) -> ResourceBottleneck:
+    def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource that limits the job most in the slots in which it could run."""
         ...
 
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
         ...
 
@@ -112,25 +112,25 @@ class DerivedJob:
         self._remaining = remaining
         self._begun = begun
 
-    def outpriced(self) -> TooExpensiveProof | None:
+    def prove_too_expensive(self) -> TooExpensiveProof | None:
         """Return a bound that holds for every plan, and so for those that meet the conditions."""
-        return self._quote.outpriced()
+        return self._quote.prove_too_expensive()
 
     def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer."""
         return self._quote.schedule(offer) if offer.plan is None else offer.plan
 
-    def fastest(self) -> int:
+    def max_gain(self) -> int:
         """Return the maximum progress units of one slot in an empty cluster."""
-        return self._quote.fastest()
+        return self._quote.max_gain()
 
-    def scarcest(self) -> ResourceBottleneck:
+    def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource that limits the job most in the slots in which it could run."""
-        return self._quote.scarcest()
+        return self._quote.find_bottleneck()
 
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
-        return self._quote.dearest(schedule)
+        return self._quote.most_expensive(schedule)
 
     def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
         """Return the cost of a schedule in each of its active slots."""

@@ -65,10 +65,10 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
         if not view.pinned(job.name) or view.end == view.until:
             return None
         end = view.end  # a slow job that saved nothing runs on: its plan follows the horizon
-    plan = _appended(kept, placement, start, end)
+    plan = _append(kept, placement, start, end)
     # The job's own reservations are replaced by the new plan.
     excess = _excess(view, job, placement, start, end, own=ahead)
-    displaced, loss = _displaced(view, job, placement, start, end, excess)
+    displaced, loss = _choose_displaced(view, job, placement, start, end, excess)
     return None if (excess > 0).any() else Extension(plan, displaced, loss)
 
 
@@ -90,7 +90,7 @@ def _slots_for(job: Job, placement: Placement, missing: int, *, moved: bool) -> 
     return 1 + max(0, -(-(missing - first) // gain))
 
 
-def _appended(kept: Schedule, placement: Placement, start: int, end: int) -> Schedule:
+def _append(kept: Schedule, placement: Placement, start: int, end: int) -> Schedule:
     added = constant_schedule(placement, start, end)
     if not len(kept):
         return added
@@ -114,7 +114,7 @@ def _excess(
     return np.asarray(used + demand - ledger.capacity[servers], dtype=np.int64)
 
 
-def _displaced(
+def _choose_displaced(
     view: View, job: Job, placement: Placement, start: int, end: int, excess: Integers
 ) -> tuple[tuple[str, ...], float]:
     """Choose the jobs to displace, and subtract their reservations from the excess.

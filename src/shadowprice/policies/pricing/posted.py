@@ -82,7 +82,7 @@ class PostedPrices:
             prices[start - first : end - first] = self.prices[start - self.first : end - self.first]
         return np.asarray(prices.reshape(slots, -1) @ use.reshape(len(use), -1).T, dtype=np.float64)
 
-    def dearest(self, job: Job, schedule: Schedule) -> tuple[int, float]:
+    def most_expensive(self, job: Job, schedule: Schedule) -> tuple[int, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
         workers, ps, _ = schedule.totals()
         paid: dict[int, float] = {}

@@ -26,7 +26,7 @@ def build_refusal(
     ``offer`` is the best plan, with a payoff of at most 0; None if there is none.
     """
     if offer is None:
-        return quote.hopeless() or _no_schedule(quote, view, remaining)
+        return quote.explain_infeasible() or _no_schedule(quote, view, remaining)
     _, nearest = min_acceptance_factor(quote, job, offer)
     if nearest is None:
         return _no_value(quote, view, job, offer, remaining)
@@ -46,7 +46,7 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
     """Return the refusal of a job that could only complete after its utility is gone."""
     durations = np.arange(view.slot - job.arrival, view.end - job.arrival)
     useful = int(np.count_nonzero(job.utility.values(durations) > 0))
-    shortest = -(-work // max(quote.fastest(), 1))
+    shortest = -(-work // max(quote.max_gain(), 1))
     numbers = {"slots_needed": shortest, "slots_with_value": useful}
     if shortest > useful:
         return Refusal(
@@ -58,7 +58,7 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
             completion=offer.completion,
             numbers=numbers,
         )
-    scarce = quote.scarcest()
+    bottleneck = quote.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
         f"no room to complete by slot {view.slot + useful - 1}, after which nothing is left of its "
@@ -66,14 +66,14 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
         value=0.0,
         cost=offer.cost,
         completion=offer.completion,
-        bottleneck=f"{scarce.resource} of {scarce.where}",
+        bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
         numbers=numbers,
     )
 
 
 def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
     slots = view.end - view.slot
-    shortest = -(-work // max(quote.fastest(), 1))
+    shortest = -(-work // max(quote.max_gain(), 1))
     if shortest > slots:
         limit = "timespan" if view.until == view.end else "planning horizon"
         return Refusal(
@@ -82,20 +82,20 @@ def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
             bottleneck=f"{limit} ending at slot {view.end}",
             numbers={"slots_needed": shortest, "slots_left": max(slots, 0)},
         )
-    scarce = quote.scarcest()
+    bottleneck = quote.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"no room: {scarce.resource} leaves place for {scarce.room:.3g} {scarce.kind} a slot on "
+        f"no room: {bottleneck.resource} leaves place for {bottleneck.room:.3g} {bottleneck.kind} a slot on "
         f"average until slot {view.end}",
-        bottleneck=f"{scarce.resource} of {scarce.where}",
-        numbers={"mean_room": scarce.room},
+        bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
+        numbers={"mean_room": bottleneck.room},
     )
 
 
 def _dearest(quote: PricedJob, offer: PricedOffer) -> str:
     """Return the most expensive resource of a plan, its part of the cost, and its slots."""
     schedule = quote.schedule(offer)
-    label, amount = quote.dearest(schedule)
+    label, amount = quote.most_expensive(schedule)
     span = f"slots {schedule.start} to {schedule.completion}"
     return f"{label}, {amount / max(offer.cost, 1e-300):.0%} of the cost over {span}"
 

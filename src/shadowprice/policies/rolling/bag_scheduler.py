@@ -104,7 +104,7 @@ class BagScheduler:
         """Return a promise, or a refusal."""
         price = state.demand.copy_cost(slot, job)
         offer = self._offer(state, slot, job, price, CapacityScope.ALL)
-        if self._pays(state, slot, job, offer):
+        if self._reserve_if_worthwhile(state, slot, job, offer):
             assert offer is not None
             return self._promise(state, job, offer), None
         alone = self._offer(state, slot, job, price, CapacityScope.NONE)
@@ -114,14 +114,16 @@ class BagScheduler:
             return None, refuse_below_price(alone.offer)
         if self._revision:
             moved = self._offer(state, slot, job, price, CapacityScope.FIXED)
-            if self._pays(state, slot, job, moved):
+            if self._reserve_if_worthwhile(state, slot, job, moved):
                 assert moved is not None
                 return self._promise(state, job, moved), None
         if offer is not None and offer.utility <= offer.cost:
             return None, refuse_below_price(offer.offer)
         return None, refuse_no_capacity(alone.offer, None, None)
 
-    def _pays(self, state: State, slot: int, job: Job, offer: BagOffer | None) -> bool:
+    def _reserve_if_worthwhile(
+        self, state: State, slot: int, job: Job, offer: BagOffer | None
+    ) -> bool:
         """Allocate an offer if it is worth its price; return whether that succeeded."""
         if offer is None or offer.utility <= offer.cost:
             return False

@@ -86,13 +86,13 @@ class PinnedPlanner:
             if previous is not None and not lean and previous.level == jobs.level[row]:
                 continue  # the plan in force already has this level
             if previous is not None:
-                _count(usage, jobs.arrays, row, previous, -1)
+                _add_usage(usage, jobs.arrays, row, previous, -1)
             for plan in _plans_on_servers(jobs, slot, row, lean=lean):
                 if self._fits(state, slot, row, plan, usage):
                     pinned[row] = plan
                     break
             if row in pinned:
-                _count(usage, jobs.arrays, row, pinned[row], 1)
+                _add_usage(usage, jobs.arrays, row, pinned[row], 1)
         return pinned
 
     def _fits(self, state: State, slot: int, row: int, plan: PinnedPlan, usage: Integers) -> bool:
@@ -150,7 +150,7 @@ class PinnedPlanner:
     def _usage_by_tenant(self, pinned: PinnedPlans, arrays: JobArrays) -> Integers:
         usage = np.zeros_like(self._quotas.share)
         for row, plan in pinned.items() if len(usage) else ():
-            _count(usage, arrays, row, plan, 1)
+            _add_usage(usage, arrays, row, plan, 1)
         return usage
 
 
@@ -194,7 +194,7 @@ def forbidden_levels(pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Flags:
     progress[running, current[1]] = arrays.gains[current]
     resumed, gain = arrays.certain_gains[rows, level], arrays.gains[rows, level]
     remaining = arrays.remaining[rows, None] - progress
-    forbidden[rows] = ~_ends(slot, remaining, resumed[:, None], gain[:, None], end[:, None])
+    forbidden[rows] = ~_end_in_time(slot, remaining, resumed[:, None], gain[:, None], end[:, None])
     return forbidden
 
 
@@ -205,7 +205,7 @@ def cannot_move(pinned: PinnedPlans, arrays: JobArrays, slot: int, row: int, lev
         return False
     remaining = arrays.remaining[row] - arrays.certain_gains[row, level]
     resumed, gain = arrays.certain_gains[row, plan.level], arrays.gains[row, plan.level]
-    return not bool(_ends(slot, remaining, resumed, gain, plan.end))
+    return not bool(_end_in_time(slot, remaining, resumed, gain, plan.end))
 
 
 def slots_needed(remaining: int, first: int, gain: int) -> int:
@@ -267,14 +267,14 @@ def _amounts(arrays: JobArrays, row: int, plan: PinnedPlan) -> Integers:
     return np.asarray(amounts, np.int64)
 
 
-def _count(usage: Integers, arrays: JobArrays, row: int, plan: PinnedPlan, sign: int) -> None:
+def _add_usage(usage: Integers, arrays: JobArrays, row: int, plan: PinnedPlan, sign: int) -> None:
     """Add a plan to its tenant's usage, or subtract it."""
     if len(usage):
         total = plan.workers.sum() * arrays.worker[row] + plan.ps.sum() * arrays.ps[row]
         usage[arrays.tenant[row]] += sign * total
 
 
-def _ends(
+def _end_in_time(
     slot: int, remaining: Integers, resumed: Integers, gain: Integers, end: Integers | int
 ) -> Flags:
     """Return which plans, resumed with a restart after the next slot, still end in time.

@@ -98,18 +98,18 @@ class JointPlan:
         steps, log, width = self.steps, self.log, min(self.max_states, _MAX_RUNS)
         if steps.until.shape != (rows, width):
             self.steps = PlannedLevels(
-                _padded(steps.runs, (rows,), -1),
-                _wider(steps.until, steps.runs, (rows, width)),
-                _wider(steps.level, steps.runs, (rows, width)),
+                _pad(steps.runs, (rows,), -1),
+                _widen(steps.until, steps.runs, (rows, width)),
+                _widen(steps.level, steps.runs, (rows, width)),
             )
         if len(log.row) < entries or len(log.level) < rows:
             entries = max(entries, min(2 * entries, 2 * len(log.row)))
             self.log = PackingLog(
                 log.used,
-                _padded(log.row, (entries,), 0),
-                _padded(log.workers, (entries,), 0),
-                _padded(log.ps, (entries,), 0),
-                _padded(log.level, (rows,), -1),
+                _pad(log.row, (entries,), 0),
+                _pad(log.workers, (entries,), 0),
+                _pad(log.ps, (entries,), 0),
+                _pad(log.level, (rows,), -1),
             )
 
     def grow(self, max_states: int) -> None:
@@ -185,7 +185,7 @@ class State:
         self.misfits = None
 
 
-def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
+def _pad(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
     """Return a larger array that starts with the content of the old one."""
     larger_shape = tuple(map(max, array.shape, shape))
     larger = np.full(larger_shape, value, np.int64) if value else np.zeros(larger_shape, np.int64)
@@ -193,7 +193,7 @@ def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
     return larger
 
 
-def _wider(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
+def _widen(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
     """Return a larger array of zeros with the runs of each row."""
     larger = np.zeros(shape, np.int64)
     rows, count = np.flatnonzero(runs > 0), int(runs.max(initial=0))

@@ -33,7 +33,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
 
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
         super().__init__(context, parameters)
-        self._tickets = _traded(self._tenancy, parameters)
+        self._tickets = _trade(self._tenancy, parameters)
         self._strides = [SplitStrideScheduler(row) for row in self._tickets.tolist()]
 
     def _recall(self, before: Self) -> None:
@@ -53,13 +53,13 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
         dumped = self._parameters.model_dump()
         return {**dumped, "shares": self._tenancy.shares(), "tickets": tickets}
 
-    def _queued(self, gang: FixedGang) -> Queue:
+    def _build_queue(self, gang: FixedGang) -> Queue:
         return Queue(
             gang.job.name, f"runs with {gang.workers} workers when its tenant's turn comes"
         )
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        workers, ps = self._places_up(view)
+        workers, ps = self._units_up(view)
         placed: dict[str, Placement] = {}
 
         def fits(claim: GangRequest) -> bool:
@@ -87,7 +87,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
         yield from self._rearrange(view, placed)
 
 
-def _traded(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integers:
+def _trade(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integers:
     """Return tickets after trading, shape (types, tenants)."""
     for tenant, by_type in parameters.speeds.items():
         known = tenancy.tenants if tenant not in tenancy.tenants else tenancy.worker_types

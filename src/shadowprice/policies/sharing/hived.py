@@ -77,7 +77,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         }
         return {**self._parameters.model_dump(), "shares": tenancy.shares(), "cells": cells}
 
-    def _queued(self, gang: FixedGang) -> Queue:
+    def _build_queue(self, gang: FixedGang) -> Queue:
         return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
 
     def _leave(self, name: str) -> None:
@@ -105,7 +105,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         if not self._changed:
             return
         self._changed = False
-        workers, ps = self._places_up(view)
+        workers, ps = self._units_up(view)
         for name, guaranteed in self._guaranteed.items():
             occupy(self._gangs[name], guaranteed.placement, workers, ps)
         self._guarantee(view, workers, ps)

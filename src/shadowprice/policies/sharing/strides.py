@@ -51,7 +51,7 @@ class SplitStrideScheduler:
         queues: dict[int, list[GangRequest]] = {}
         for claim in claims:
             queues.setdefault(claim.tenant, []).append(claim)
-        self._welcome(set(queues))
+        self._activate(set(queues))
         used = {
             claim.name: self._used.get(claim.name, 0)
             for queue in queues.values()
@@ -75,7 +75,7 @@ class SplitStrideScheduler:
         self._used = used
         return chosen
 
-    def _welcome(self, present: set[int]) -> None:
+    def _activate(self, present: set[int]) -> None:
         # Idle time isn't saved up: a returning tenant starts level with the lowest active pass.
         active_passes = [self._pass[tenant] for tenant in present & self._active]
         for tenant in present - self._active:

@@ -174,7 +174,7 @@ class VirtualClusters:
         taken: list[Cell] = []
         while sizes:
             size = sizes.pop(0)
-            cell = self._take_one(tenant, size)
+            cell = self._take_cell(tenant, size)
             if cell is not None:
                 taken.append(cell)
             elif size > 1:
@@ -204,7 +204,7 @@ class VirtualClusters:
         unbound = sum(size * count for size, count in self._unbound[tenant].items())
         return unbound + sum(bound.inside.free_units for bound in self._bound[tenant])
 
-    def _take_one(self, tenant: int, size: int) -> Cell | None:
+    def _take_cell(self, tenant: int, size: int) -> Cell | None:
         # The smallest cell that is large enough; of equal ones, a bound cell first.
         bound_sizes = [
             (bound.inside.smallest(size), index) for index, bound in enumerate(self._bound[tenant])

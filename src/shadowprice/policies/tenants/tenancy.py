@@ -76,15 +76,15 @@ class TenantShares:
         else:
             tenant = self.cluster.tenant_index[job.tenant]
         worker_columns, ps_columns = self._columns
-        worker = self._one_place("worker", job.worker, worker_columns)
+        worker = self._unit_type("worker", job.worker, worker_columns)
         if isinstance(worker, Refusal):
             return worker
         if job.ps is None:
             return UnitClaim(tenant, worker, None)
-        ps = self._one_place("parameter server", job.ps, ps_columns)
+        ps = self._unit_type("parameter server", job.ps, ps_columns)
         return ps if isinstance(ps, Refusal) else UnitClaim(tenant, worker, ps)
 
-    def _one_place(self, kind: str, demand: Integers, columns: Sequence[int]) -> int | Refusal:
+    def _unit_type(self, kind: str, demand: Integers, columns: Sequence[int]) -> int | Refusal:
         cluster = self.cluster
         demanded = [
             column
@@ -146,7 +146,7 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
                     _share(tenant.name, tenant.share, name, faults) for tenant in cluster.tenants
                 ]
                 if owned[row].sum() != total:
-                    faults.append(_mismatch(name, int(owned[row].sum()), total))
+                    faults.append(_share_mismatch(name, int(owned[row].sum()), total))
             else:
                 owned[row] = total // len(tenants)
                 owned[row, : total % len(tenants)] += 1
@@ -188,7 +188,7 @@ def _share(tenant: str, share: Mapping[str, int], name: str, faults: list[Fault]
     return amount // MILLI
 
 
-def _mismatch(name: str, owned: int, total: int) -> Fault:
+def _share_mismatch(name: str, owned: int, total: int) -> Fault:
     difference = f"{total - owned} too few" if owned < total else f"{owned - total} too many"
     return Fault(
         "cluster: tenants",
