@@ -85,8 +85,8 @@ def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
     bottleneck = quote.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"no room: {bottleneck.resource} leaves place for {bottleneck.room:.3g} {bottleneck.kind} a slot on "
-        f"average until slot {view.end}",
+        f"no room: {bottleneck.resource} leaves place for {bottleneck.room:.3g} "
+        f"{bottleneck.kind} a slot on average until slot {view.end}",
         bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
         numbers={"mean_room": bottleneck.room},
     )
