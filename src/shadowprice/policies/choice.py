@@ -107,7 +107,7 @@ class PolicyChoice:
         return None if extension is None else extension.record()
 
     def over(self, settings: Mapping[str, Any]) -> PolicyChoice:
-        """Return this choice with its parameters merged over ``settings``; the label stays."""
+        """Return this choice with its parameters merged over ``settings``, and the same label."""
         merged = dict(deepcopy(settings))
         deep_merge(merged, self.settings)
         return replace(self, settings=merged, titled=self.label)

@@ -207,7 +207,7 @@ class RoundPolicy:
 
         The theorem assumes Lemma 1's lambda, batches that double forever, and Lemma 3's theta.
         ``premises_held`` is false if lambda is smaller, rounds have reached the maximum length or
-        begin on demand, or theta isn't the one that Lemma 3 asks of the known jobs.
+        begin on demand, or theta isn't Lemma 3's for the known jobs.
         """
         worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds, self._completed_by)
@@ -443,7 +443,7 @@ class RoundPolicy:
             yield from self._postpone(view, turn, market, _unscheduled(gangs, awards))
 
     def _begin_on_demand(self, view: View, slot: int) -> Iterator[Decision]:
-        """Begin the rounds that jobs need, and let jobs join rounds in progress."""
+        """Begin the rounds that jobs need, and schedule jobs in rounds in progress."""
         changed, self._changed = self._changed, False
         if not self._waiting:
             return
@@ -595,7 +595,7 @@ class RoundPolicy:
         return Commit(name, plan, gang.payoff / MICRO, value, cost, charged=charged)
 
     def _charges(self, view: View, slot: int) -> Iterator[Charge]:
-        """Charge gangs at the start of each slot, so one that lost its server stops paying."""
+        """Charge gangs at the start of each slot, so a gang that lost its server stops paying."""
         tenancy = self.tenancy
         for name, running in self._running.items():
             award = running.award

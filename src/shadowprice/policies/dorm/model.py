@@ -50,7 +50,7 @@ class DormInstance:
     """Input of the program."""
 
     items: Sequence[JobItem]
-    free: Integers  # of each group, if the items are removed and the other jobs stay
+    free: Integers  # of each group, without the items but with all other jobs
     limited: Flags  # whether the group has a limit on the resource
     places_workers: Integers
     """Workers of an item that fit on a group's empty servers, shape (items, groups); likewise for

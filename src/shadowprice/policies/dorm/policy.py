@@ -153,7 +153,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         if not outcome and not self._running:
             outcome = self._start_first()
         yield from self._apply(outcome)
-        # If the whole window started, jobs behind it may fit in the next slot.
+        # If all jobs of the window started, jobs behind it may fit in the next slot.
         self._changed = bool(self._queue) and not any(
             queued.job.name in self._queue for queued in window
         )

@@ -154,7 +154,7 @@ class OasisPolicy(PricedAdmission):
     def _divide(self) -> None:
         """Give half of the `any` servers to parameter servers.
 
-        Running processes stay on these servers, which get no new workers.
+        Processes that run on these servers continue, but the servers get no new workers.
         """
         self._halved, self._undivided = True, False
         self._follow(self._cluster)

@@ -68,7 +68,7 @@ That many for its start, and for each slot's worth of progress that it has made.
 
 
 class Optimum:
-    """Problem (1), solved over the whole job set.
+    """Problem (1), solved over all jobs in advance.
 
     Raises `InputError` if the job set is too large, or contains a job that problem (1) can't
     express.
@@ -111,8 +111,8 @@ class Optimum:
     def resume(self, view: View) -> None:
         """Take over revisions of open jobs.
 
-        Existing plans stay. Future jobs are replanned by the event that reports the change, before
-        any of them arrives.
+        Existing plans don't change. Future jobs are replanned by the event that reports the change,
+        before any of them arrives.
         """
         for name, state in view.open_jobs.items():
             if name in self._jobs:

@@ -44,7 +44,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _NO_ROLE_MASKS = np.zeros((2, 0), dtype=np.bool_)
-"""Empty masks, which make `slot_states` let every machine host both roles."""
+"""Empty masks, with which `slot_states` lets every machine host both roles."""
 
 _CLEAR_EXCESS: Final = 1e-6  # of cost over utility, relative: rounding errors can't explain it
 
@@ -111,7 +111,7 @@ class PdorsPlanner:
         return PdorsPricedJob(self, view, job, remaining)
 
     def _board_for_workers(self, ledger: LedgerView) -> PriceBoard:
-        """Return a board of the servers that host workers, at the prices of the whole pool."""
+        """Return a board of the servers that host workers, at the prices of all servers."""
         if self._hosts[0].all():
             return self.board
         if self._worker_board is None or self._worker_board.constants is not self.board.constants:

@@ -183,7 +183,7 @@ class PricedAdmission(ABC):
             self._post(view.ledger, [learner.constants() for learner in self._learners])
 
     def _learners_at(self, view: View) -> tuple[ConstantsLearner, ...]:
-        """Return the learners of the view's slot; the present ones stay unchanged."""
+        """Return the learners of the view's slot; the present ones don't change."""
         if self._parameters.prices != "online":
             return self._learners
         return tuple(learner.at(view.slot) for learner in self._learners)
@@ -233,7 +233,7 @@ class PricedAdmission(ABC):
         return None
 
     def resume(self, view: View) -> None:
-        """Resync with the servers and the timespan; learnt constants and plans stay."""
+        """Resync with the servers and the timespan; keep learnt constants and plans."""
         moved = view.until != self._learners[0].until
         if moved:
             self._learners = tuple(

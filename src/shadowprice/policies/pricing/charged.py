@@ -41,7 +41,7 @@ class RestartAwareJob(DerivedJob):
     ) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found.
 
-        Restarts depend on the whole plan, while the search plans slot by slot. So the payoff isn't
+        Restarts depend on all of the plan, while the search plans slot by slot. So the payoff isn't
         necessarily the maximum; that of ``plain`` bounds it. The other parameters are those that
         ``plain``, the best offer without restarts, was made with.
         """

@@ -1,8 +1,8 @@
 """The price at which a pool would just clear: the L that the demand itself suggests.
 
-The papers' L, (25), (26) and (3.14), guards a worst case. It lies below the utility density of
-every job, even one that ends at T with no utility left. Prices then stay near 0 until a server is
-nearly full.
+The papers' L, (25), (26) and (3.14), guards a worst case. It is below the utility density of every
+job, even one that ends at T with no utility left. Prices are then near 0 until a server is nearly
+full.
 
 The clearing price is the dual of the pool as one big machine over one planning window. Jobs of the
 window are accepted by utility density until the scarcest resource is used up. The density of the

@@ -205,8 +205,8 @@ class ConstantsLearner:
         """Return a learner with the same jobs for other servers.
 
         Learnt values are in shares of the pool's largest capacities. If these differ, the values
-        are computed again from the jobs' amounts. Utilities of jobs alone stay, and so do constants
-        of a job set that was known in advance.
+        are computed again from the jobs' amounts. Utilities of jobs alone don't change, nor do
+        constants of a job set that was known in advance.
         """
         clone = self.copy()
         clone.pool = pool
@@ -288,7 +288,7 @@ class ConstantsLearner:
         return self.carries, self.floor.kind, self.horizon, self.until, self.known
 
     def learn_all(self, jobs: Sequence[Job]) -> None:
-        """Add the whole job set.
+        """Add all jobs of a set.
 
         If job sets that differ in one job follow each other (`remembered`), the other jobs are
         processed once.
@@ -327,7 +327,7 @@ class ConstantsLearner:
         self._market.join(other._market)
 
     def constants_with(self, job: Job, again: tuple[int, Measures] | None = None) -> PriceConstants:
-        """Return the constants with one more job, the same object if they stay; learns nothing.
+        """Return the constants with one more job, the same object if none changes; learns nothing.
 
         Unless all jobs are known, the clearing price is that of earlier jobs: a job doesn't raise
         the price that it meets. ``again`` is as in `update_job`.

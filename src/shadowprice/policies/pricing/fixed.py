@@ -111,7 +111,7 @@ class FixedPlacement(DerivedJob):
     def _on_one(
         self, free: NDArray[np.int64], room: NDArray[np.int64], workers: int, ps: int
     ) -> Placement | None:
-        """Return a placement on the first server that fits the whole job."""
+        """Return a placement on the first server that fits all processes."""
         job = self._job
         fits = room >= workers
         if ps and job.ps is not None:

@@ -1,9 +1,9 @@
-"""Prices that somebody posts: one for every limit of every pool in every slot, kept in a file.
+"""Posted prices in a file: a price for every limit of every pool in every slot.
 
 A certificate (`shadowprice bound --prices FILE`) writes them and ``oasis --set prices=fixed:FILE``
-decides at them. The file is JSON: for each pool which servers it is for and its limits
-(`policies.pricing.limits`), and one row ``[slot, pool, limit, price]`` for every price that is not
-0, in utility per slot for all that the limit allows.
+decides at them. The file is JSON: the limits of each pool (`policies.pricing.limits`), and one row
+``[slot, pool, limit, price]`` for every price that is not 0, in utility per slot for all that the
+limit allows.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class ReactivePolicy(ABC, Generic[P]):
         """Answer arriving jobs."""
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
-        """Decide about a revised job whose owner asks for more, if the policy promises.
+        """Decide about a revised job that needs more than before, if the policy promises.
 
         Raises RevisionRefusedError to refuse.
         """

@@ -97,7 +97,7 @@ _ENDED: Final = "the timespan ended"
 _MAX_MOVE_LOSS: Final = 0.999
 """Maximum share of a slot that a start or a move costs when steps are ranked.
 
-A job whose start takes the whole slot makes progress in the next one. That is better than an idle
+A job whose start takes all of a slot makes progress in the next slot. That is better than an idle
 server, so the step must keep a positive value.
 """
 
@@ -338,7 +338,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- revisions
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
-        """Decide about the remaining work of a promised job, whose owner asks for more.
+        """Decide about the remaining work of a promised job that needs more than before.
 
         The job keeps its promise if all promises can still be kept. Otherwise it needs a new one,
         like a job that arrives.
@@ -548,7 +548,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 continue
             ends = np.array([jobs.promise[row], last_slot[row]]) - job.arrival
             promised, last = job.utility.values(np.maximum(ends, 0).astype(np.float64))
-            # A promise just beyond the last useful slot stays.
+            # A promise just beyond the last useful slot is kept.
             if promised < 0.5 * last or not last:
                 invalid.append(row)
         return invalid

@@ -34,7 +34,7 @@ class PinnedPlan:
 
 
 PinnedPlans = dict[int, PinnedPlan]
-"""Pinned plans by row of the open jobs: replaced as a whole, never changed in place."""
+"""Pinned plans by row of the open jobs: replaced, never changed in place."""
 
 
 class JointPlan:

@@ -43,7 +43,7 @@ class SplitStrideScheduler:
     def fill(
         self, claims: Iterable[GangRequest], fits: Callable[[GangRequest], bool]
     ) -> list[GangRequest]:
-        """Choose the jobs of one slot, in placement order, and charge their tenants.
+        """Choose the jobs of one slot, in placement order, and raise their tenants' passes.
 
         ``claims`` are all jobs that could run; ``fits`` places a job in the slot's free units, or
         returns False.

@@ -53,7 +53,7 @@ class BuddyAllocator:
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._roots = frozenset(cells)
         self._free: dict[int, list[Cell]] = {}
-        # The heaps delete lazily: a cell that was merged away stays in its heap, but not in here.
+        # The heaps delete lazily: a merged cell is still in its heap, but not in this set.
         self._known: set[Cell] = set()
         for cell in sorted(self._roots):
             self._add(cell)
