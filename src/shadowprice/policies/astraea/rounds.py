@@ -270,6 +270,7 @@ class RoundPolicy:
                 for name in names:
                     self._return_to_batch(view, name)
             case PlansFellShort(_, names):
+                # Pinned jobs can't move, so they are extended before others take the units.
                 for name in sorted(names, key=lambda name: not view.pinned(name)):
                     yield from self._extend(view, view.open_jobs[name])
             case JobsFinished(_, names):

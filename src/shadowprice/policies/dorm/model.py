@@ -217,6 +217,7 @@ class _Program:
         for item, columns in zip(self.instance.items, self.terms, strict=True):
             base = 0.0
             if columns.keep is None:
+                # A queued job has this loss unless it starts, so its choices count the difference.
                 waiting += item.standing_loss
                 base = item.standing_loss
             else:

@@ -118,6 +118,7 @@ class PricedAdmission(ABC):
                         view, view.open_jobs[name], reason, lost=server is not None
                     )
             case TimespanChanged():
+                # Admitted jobs whose remaining work didn't fit before the former end.
                 waiting = [
                     name
                     for name, state in view.open_jobs.items()
@@ -127,6 +128,7 @@ class PricedAdmission(ABC):
                     yield self._replan_admitted(view, view.open_jobs[name], TIMESPAN)
             case PlansFellShort(_, names):
                 plans = {name: view.open_jobs[name].plan for name in names}
+                # Pinned jobs can't move, so they are extended before others take the capacity.
                 for name in sorted(names, key=lambda name: not view.pinned(name)):
                     state = view.open_jobs.get(name)
                     # The extension of another plan may have changed this one, or dropped its job.

@@ -94,6 +94,7 @@ class OpenJobs(JobRows):
     def add(self, job: Job) -> int:
         """Add a job; return its row."""
         row = super().add(job)
+        # Levels are worker counts on several servers, then those on one server if that is faster.
         spread, colocated = increasing_positions(job.gains), self._colocation.choices(job)
         colocated = colocated[increasing_positions(job.internal_gains[colocated])]
         chosen = np.concatenate((spread, colocated))

@@ -128,6 +128,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             claim = gang.claim
             owner_and_type = (claim.tenant, claim.worker_type)
             share = int(tenancy.worker_shares[claim.worker_type, claim.tenant])
+            # A gang that exceeds its tenant's share only runs on idle units.
             if name in self._guaranteed or owner_and_type in blocked or gang.workers > share:
                 continue
             cells = self._take(view, *owner_and_type, gang.workers)

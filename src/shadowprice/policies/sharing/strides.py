@@ -61,6 +61,7 @@ class SplitStrideScheduler:
             queue.sort(key=lambda claim: (used[claim.name], claim.name), reverse=True)
         chosen = []
         while queues:
+            # Tenants without tickets, which have no stride, come last.
             tenant = min(
                 queues, key=lambda owner: (not self._stride[owner], self._pass[owner], owner)
             )

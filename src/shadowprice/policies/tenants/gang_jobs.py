@@ -168,21 +168,20 @@ def infeasibility(
     slots, _ = fewest_slots(gang, workers, ps)
     best = int(np.argmin(slots))
     minimum, count = int(slots[best]), int(gang.counts[best])
-    where = "its tenant's own servers" if own else "the empty cluster"
+    where, have, none = "the empty cluster", "has", "no server of the empty cluster"
+    if own:
+        where, have = "its tenant's own servers", "have"
+        none = f"none of {where}"
     if minimum >= UNLIMITED:
         smallest = int(gang.counts[0])
         if smallest > workers.sum():
-            message = (
-                f"needs {smallest} workers at once, {where} have room for {int(workers.sum())}"
-            )
-            message = message.replace("cluster have", "cluster has")
+            total = int(workers.sum())
+            message = f"needs {smallest} workers at once, {where} {have} room for {total}"
             return Refusal(RefusalReason.NEVER_FITS, message, bottleneck="places of workers")
         message = (
             f"needs a server whose parameter servers carry its workers elsewhere, with {smallest} "
-            f"workers; {where.replace('the empty cluster', 'no server of the empty cluster')} can"
+            f"workers; {none} can"
         )
-        if own:
-            message = message.replace(f"{where} can", f"none of {where} can")
         return Refusal(
             RefusalReason.NEVER_FITS,
             message,
