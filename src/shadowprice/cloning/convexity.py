@@ -92,11 +92,7 @@ class Convexity:
         return whole
 
     def _beyond(
-        self,
-        problem: CloningProblem,
-        relaxed: bool,
-        prices: tuple[float, float],
-        group: int,
+        self, problem: CloningProblem, relaxed: bool, prices: tuple[float, float], group: int
     ) -> Floats:
         """Return the Lagrangian of a doubtful group at copies beyond its convex range."""
         most, last = float(self.most[group]), float(problem.most_copies)

@@ -69,11 +69,7 @@ class CloningProblem:
     """Epsilon in (0, 1)."""
 
     def __init__(
-        self,
-        groups: Sequence[TaskGroup],
-        machines: int,
-        deadline: float,
-        miss_probability: float,
+        self, groups: Sequence[TaskGroup], machines: int, deadline: float, miss_probability: float
     ) -> None:
         object.__setattr__(self, "groups", tuple(groups))
         object.__setattr__(self, "machines", int(machines))

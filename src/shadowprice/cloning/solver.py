@@ -373,10 +373,4 @@ def _report(
     )
 
 
-__all__ = [
-    "CloningSolution",
-    "SolveMethod",
-    "expected_cost",
-    "miss_probability",
-    "solve",
-]
+__all__ = ["CloningSolution", "SolveMethod", "expected_cost", "miss_probability", "solve"]

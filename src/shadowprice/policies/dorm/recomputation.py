@@ -134,9 +134,7 @@ class Recomputation:
             self._loss(entry, entry.choice) for entry in by_loss[self.setting.adjustable :]
         )
         solution = solve(
-            self._instance(entries, fixed),
-            node_limit=self.setting.node_limit,
-            gap=self.setting.gap,
+            self._instance(entries, fixed), node_limit=self.setting.node_limit, gap=self.setting.gap
         )
         self.statistics["programs"] = 1
         self.statistics["stopped_at_node_limit"] = int(not solution.optimal)

@@ -52,12 +52,7 @@ def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
         return kinds
     capacity = cluster.capacity[rows]
     traits = np.column_stack(
-        (
-            cluster.hosts_workers[rows],
-            cluster.hosts_ps[rows],
-            capacity > 0,
-            capacity >= UNLIMITED,
-        )
+        (cluster.hosts_workers[rows], cluster.hosts_ps[rows], capacity > 0, capacity >= UNLIMITED)
     )
     return np.unique(traits, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 

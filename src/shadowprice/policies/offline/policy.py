@@ -42,8 +42,7 @@ from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.placements import restarts
 
 NOT_IN_OPTIMUM: Final = Refusal(
-    RefusalReason.NO_ROOM,
-    "not in the set of jobs that together are worth most",
+    RefusalReason.NO_ROOM, "not in the set of jobs that together are worth most"
 )
 CANNOT_COMPLETE: Final = Refusal(
     RefusalReason.TOO_LATE, "cannot complete before the end, whatever the others do"

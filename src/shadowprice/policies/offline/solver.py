@@ -47,11 +47,7 @@ VIOLATED: Final = 1e-4
 
 
 def solve(
-    problem: Problem,
-    *,
-    time_limit: float = INFINITY,
-    clock: Clock = Clock.WALL,
-    gap: float = 1e-6,
+    problem: Problem, *, time_limit: float = INFINITY, clock: Clock = Clock.WALL, gap: float = 1e-6
 ) -> OfflineSolution:
     """Solve problem (1).
 

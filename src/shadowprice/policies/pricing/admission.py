@@ -40,11 +40,7 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.charged import RestartAwareJob
-from shadowprice.policies.pricing.constants import (
-    ConstantsLearner,
-    PriceConstants,
-    given_constants,
-)
+from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants, given_constants
 from shadowprice.policies.pricing.fixed import FixedPlacement
 from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.measures import Measures

@@ -126,8 +126,7 @@ def _choose_displaced(
         return (), 0.0
     servers = list(placement.servers)
     candidates = sorted(
-        _candidates(view, job.name, servers, start, end),
-        key=lambda candidate: candidate[:2],
+        _candidates(view, job.name, servers, start, end), key=lambda candidate: candidate[:2]
     )
     chosen: list[str] = []
     loss = 0.0

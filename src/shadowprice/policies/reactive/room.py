@@ -20,8 +20,7 @@ from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.round_robin import place
 
 NO_PLACEMENT: Final = Refusal(
-    RefusalReason.NEVER_FITS,
-    "round-robin placement finds no room for it even in the empty cluster",
+    RefusalReason.NEVER_FITS, "round-robin placement finds no room for it even in the empty cluster"
 )
 
 

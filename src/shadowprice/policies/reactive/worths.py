@@ -7,15 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.utility import (
-    Constant,
-    Deadline,
-    Linear,
-    Power,
-    Reciprocal,
-    Sigmoid,
-    Utility,
-)
+from shadowprice.core.utility import Constant, Deadline, Linear, Power, Reciprocal, Sigmoid, Utility
 from shadowprice.kernels.reactive.worth import (
     CONSTANT,
     DEADLINE,

@@ -10,15 +10,7 @@ from typing import ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.events import (
-    Decision,
-    Drop,
-    JobsArrived,
-    PolicyEvent,
-    Promise,
-    Queue,
-    Reject,
-)
+from shadowprice.core.events import Decision, Drop, JobsArrived, PolicyEvent, Promise, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
@@ -55,12 +47,7 @@ from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.pinned_plans import cannot_move, pinned_placements
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
-from shadowprice.policies.rolling.quotas import (
-    build_quotas,
-    check_shares,
-    owed_limit,
-    tenant_rows,
-)
+from shadowprice.policies.rolling.quotas import build_quotas, check_shares, owed_limit, tenant_rows
 from shadowprice.policies.rolling.state import State
 
 Floats = NDArray[np.float64]
@@ -127,11 +114,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         self._quotas = quotas = build_quotas(cluster, enabled=parameters.quota)
         self._planner = Planner(cluster, quotas)
         self._bag_scheduler = BagScheduler(
-            cluster,
-            until,
-            self._planner,
-            revision=parameters.revision,
-            standby=parameters.standby,
+            cluster, until, self._planner, revision=parameters.revision, standby=parameters.standby
         )
         servers = ServerPools(cluster)
         self._state = State(
