@@ -6,17 +6,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.cloning.feasible import miss_terms
 from shadowprice.cloning.integer import IntegerCopies
 from shadowprice.cloning.problem import CloningProblem
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.curves import curves
 from shadowprice.kernels.cloning.kinds import KNOT_STEP
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class ConvexityCondition(Enum):
@@ -36,7 +33,7 @@ class Convexity:
     condition: ConvexityCondition  # condition that holds
     most: Integers
     """Largest number of copies of a task of each merged group for which the condition holds."""
-    convex: NDArray[np.bool_]  # merged groups whose g is convex in r (Lemma 1's conclusion)
+    convex: Flags  # merged groups whose g is convex in r (Lemma 1's conclusion)
     doubtful: Integers  # merged groups for which the condition fails beyond ``most``
 
     def certify(

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from shadowprice.cloning.problem import CloningProblem, TaskGroup
 from shadowprice.cloning.savings import CopySavings
 from shadowprice.cloning.solver import expected_cost, miss_probability, solve
+from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.empirical import Empirical
 from shadowprice.distributions.parametric import Distribution
@@ -140,7 +141,7 @@ class CopyPlanner:
         if deadline is None or sum(copies) > processes:
             return CopyPlan(copies, deadline)
         problem = self._problem(distributions, processes, deadline)
-        counts: NDArray[np.int64] = np.array(copies, dtype=np.int64)
+        counts: Integers = np.array(copies, dtype=np.int64)
         missed, cost = miss_probability(problem, counts), expected_cost(problem, counts)
         return CopyPlan(copies, deadline, missed, cost)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from shadowprice.cloning.problem import TaskGroup
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.distributions.parametric import (
     Distribution,
     HyperExponential,
@@ -16,9 +16,6 @@ from shadowprice.distributions.parametric import (
     Pareto,
     Weibull,
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _ALMOST_ONE = 1.0 - 2.0**-53
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
 from shadowprice.core.amounts import format_seconds
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.continuous import fewest_copies
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 ROUNDING_MARGIN = 1.0 + 1e-12
 """Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""

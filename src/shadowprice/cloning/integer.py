@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.cloning.feasible import ROUNDING_MARGIN, miss_terms
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels.cloning.bound import integer_bound
 from shadowprice.kernels.cloning.columns import Columns
@@ -23,9 +23,6 @@ from shadowprice.kernels.cloning.integer import (
     multisets,
     undominated,
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 FIRST_GROUPS = 8  # groups whose copies the first, narrowest search may change
 SMALL_STATE_COUNT = 200
@@ -94,7 +91,7 @@ class _Core:
         budget: float,
         machines: int,
         most: Integers,
-        convex: NDArray[np.bool_],
+        convex: Flags,
         prices: tuple[float, float],
         base: Integers,
         limit: int,
@@ -279,7 +276,7 @@ def integer_optimum(
     budget: float,
     machines: int,
     most: Integers,
-    convex: NDArray[np.bool_],
+    convex: Flags,
     prices: tuple[float, float],
     ratios: Floats,
     limit: int = 100_000,

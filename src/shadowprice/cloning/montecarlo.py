@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from shadowprice.cloning.draws import DurationSampler
 from shadowprice.cloning.problem import CloningProblem
 from shadowprice.cloning.solver import expected_cost, miss_probability
 from shadowprice.core import bounds
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.draws import least_of_copies
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _NUMBERS_PER_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits in the cache
 

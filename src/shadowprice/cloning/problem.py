@@ -9,15 +9,12 @@ from enum import Enum
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.parametric import Distribution
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.kinds import TABLE, WEIBULL
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MAX_DECAY = 700.0
 """Decay above which a miss is impossible in double precision: e^-700."""

@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.cloning.convexity import ConvexityCondition, check_convexity
 from shadowprice.cloning.feasible import ROUNDING_MARGIN, check_feasible, miss_terms
 from shadowprice.cloning.integer import IntegerCopies, integer_optimum
 from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import optimum, sweep
 from shadowprice.kernels.cloning.curves import curves
 from shadowprice.kernels.cloning.dual import subgradient
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class SolveMethod(Enum):

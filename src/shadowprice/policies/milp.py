@@ -9,14 +9,12 @@ from typing import Final
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.time_limit import Clock, Deadline
 
 INFINITY: Final = float(highspy.kHighsInf)
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement, Schedule
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 _MAX_COUNT = 2**31 - 1  # small enough that the counts of all servers can be summed
 

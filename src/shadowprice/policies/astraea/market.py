@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.market.gangs import (
     best_gang,
@@ -22,8 +23,6 @@ from shadowprice.kernels.market.gangs import (
 )
 from shadowprice.kernels.market.income import divide
 from shadowprice.policies.tenants.gang_jobs import MAX_UTILITY_MICROS, GangJob
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +118,7 @@ class GangAward:
     """Income of each tenant, the owner included, for the workers in each slot, shape (slots of the
     gang, tenants): Eq. (2), Eq. (11). None within the tenant's own share, which is free."""
     ps_income: Integers | None = None
-    lenders: npt.NDArray[np.bool_] | None = None
+    lenders: Flags | None = None
     """Tenants whose unused share the gang uses in each slot, even at price 0."""
 
 

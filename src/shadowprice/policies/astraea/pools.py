@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.parameters import Theta
 from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.tenants.gang_jobs import gang_job
 from shadowprice.policies.tenants.tenancy import TenantShares, UnitClaim
-
-Integers = npt.NDArray[np.int64]
 
 NEARLY_FREE = 1.0 + 1e-9  # minimum of theta: prices are then below a millionth
 

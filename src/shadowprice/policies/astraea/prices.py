@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import InputError
 from shadowprice.policies.astraea.guarantees import sigma_of
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob
 
 
-def price_table(theta: float, capacity: int) -> npt.NDArray[np.int64]:
+def price_table(theta: float, capacity: int) -> Integers:
     """Return the price of one unit for a slot, by the number of units taken: Eq. (8).
 
     ``theta ** (taken / capacity) - 1``, in millionths of a unit of utility. The exponent is missing

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import (
     Charge,
@@ -676,7 +676,7 @@ class RoundPolicy:
 
     # ---------------------------------------------------------------- prices
 
-    def slot_prices(self, view: View) -> NDArray[np.float64]:
+    def slot_prices(self, view: View) -> Floats:
         """Return the price of all units of each server in ``view.slot``, (servers, resources)."""
         cluster = self.tenancy.cluster
         prices = np.zeros(cluster.capacity.shape)

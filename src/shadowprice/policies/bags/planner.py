@@ -14,15 +14,12 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.distributions.named import build_distribution
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.kernels.cloning.continuous import fewest_copies
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 RESERVE_SHARE = 0.1
 """Share of the miss probability that is kept for reserving fewer units than copies."""

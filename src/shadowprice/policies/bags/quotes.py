@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.bag import Bag
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status, View
@@ -19,9 +19,6 @@ from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refus
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _MAX_COUNTED_COPIES = 4096  # limit of the copies counted in a slot, unless 16 per task are more
 
@@ -95,7 +92,7 @@ class PricedBag:
         column = int(np.argmax(total))
         return f"{self.view.cluster.resources[column]} of worker servers", float(total[column])
 
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+    def slot_costs(self, schedule: Schedule) -> Floats:
         """Return the cost of a schedule in each of its active slots."""
         ledger, job = self.view.ledger, self.job
         return self.board.cost_by_slot(ledger, schedule, schedule.workers, job.worker)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED, parse_duration
+from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision, Drop, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
@@ -22,7 +23,6 @@ from shadowprice.policies.baselines.waiting import JobQueue, QueuedJob
 from shadowprice.policies.reactive.base import QueueingPolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
 
-Integers = NDArray[np.int64]
 Rows = NDArray[np.void]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.reactive.risk_reward import (
     Candidates,
@@ -15,8 +15,6 @@ from shadowprice.kernels.reactive.risk_reward import (
     leave,
     reckon,
 )
-
-Integers = NDArray[np.int64]
 
 
 class OpenJobAppraisal:

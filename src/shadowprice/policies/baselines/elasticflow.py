@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
@@ -24,8 +25,6 @@ from shadowprice.policies.baselines.parameters import ElasticFlowParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT
 from shadowprice.policies.reactive.table import increasing_positions
-
-Integers = NDArray[np.int64]
 
 NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"
 _MAX_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers

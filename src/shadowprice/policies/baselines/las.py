@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import MILLI, parse_duration
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import LasParameters
 from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
-
-Integers = NDArray[np.int64]
 
 
 class LasPolicy(PreemptiveQueuePolicy[LasParameters]):

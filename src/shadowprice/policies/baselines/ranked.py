@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
@@ -15,8 +16,6 @@ from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FixedWorkersParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
-
-Integers = NDArray[np.int64]
 
 P = TypeVar("P", bound=FixedWorkersParameters)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.events import Decision, JobsArrived, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
@@ -166,7 +166,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         )
         self._columns["share"][rows] = self._shares(rows)
 
-    def _shares(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _shares(self, rows: Integers) -> Floats:
         """Return the dominant shares of running rows, of the servers that are up."""
         table, total = self._table, self._table.total()
         used = self._columns["workers"][rows, None] * table.worker[rows]

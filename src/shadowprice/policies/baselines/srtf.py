@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import SrtfParameters
 from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
-
-Integers = NDArray[np.int64]
 
 
 class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):

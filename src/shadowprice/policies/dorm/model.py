@@ -18,13 +18,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.policies.milp import INFINITY, LinearProgram
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 _SLACK: Final = 1e-9
 

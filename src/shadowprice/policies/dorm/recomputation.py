@@ -7,17 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.dorm.model import DormInstance, DormSolution, JobItem, solve
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
 from shadowprice.policies.placements import dense_placement, fit_counts
 from shadowprice.policies.reactive.room import FreeCapacity
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 _ROUNDING = 1e-9
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
@@ -16,10 +16,6 @@ from shadowprice.kernels.reactive.dominant_share import Widths, fill
 from shadowprice.kernels.reactive.places import Places
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.reactive.table import increasing_positions
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(slots=True, eq=False)

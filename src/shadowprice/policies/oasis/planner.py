@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Schedule
@@ -16,9 +16,6 @@ from shadowprice.kernels.slots.groups import Groups
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import PricedOffer
 from shadowprice.policies.pricing.posted import PostedPrices
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _NEAR_SLOTS = 8  # searched first, beyond twice the shortest duration: most jobs need no others
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
@@ -204,7 +204,7 @@ class OasisPolicy(PricedAdmission):
         }
 
 
-def server_pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def server_pools(cluster: Cluster, *, halved: bool) -> tuple[Flags, Flags]:
     """Return disjoint masks of the servers for workers and of those for parameter servers.
 
     Unless ``halved``, no server of role `any` goes to parameter servers. Otherwise, of each kind,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
@@ -111,7 +111,7 @@ class OasisPricedJob:
                 best = (f"{resource} of {kind} servers", float(total[column]))
         return best
 
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+    def slot_costs(self, schedule: Schedule) -> Floats:
         """Return a schedule's cost in each of its active slots."""
         job, active = self.job, schedule.active_slots
         if self.planner.posted is not None:

@@ -16,18 +16,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.time_limit import Deadline
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import IncrementalProgram, LinearProgram
 from shadowprice.policies.offline.problem import Problem
 from shadowprice.policies.offline.rows import Terms
 from shadowprice.policies.placements import fit_counts
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 PRECISION: Final = 1000
 """Weights of an inequality are multiples of 1/PRECISION, so that it is exactly valid."""

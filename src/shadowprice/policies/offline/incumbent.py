@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.offline.packing import EqualItems, SlotServers, items_of, pack
 from shadowprice.policies.offline.problem import JobRequest, OfflineSolution, Problem
-
-Integers = NDArray[np.int64]
 
 
 class Incumbent:

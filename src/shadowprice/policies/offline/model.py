@@ -7,16 +7,13 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.offline.cuts import Cut, CutPool, pools
 from shadowprice.policies.offline.problem import JobRequest, Problem
 from shadowprice.policies.offline.rows import Terms, Totals, add_limit, add_servers, add_totals
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MAX_COEFFICIENT_BITS: Final = 10
 """Bits to which the coefficients of progress rows are scaled down.

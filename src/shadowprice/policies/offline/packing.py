@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.job import Job
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.placements import fit_counts
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +31,10 @@ class SlotServers:
     """The servers of one slot, with their free capacity."""
 
     free: Integers
-    hosts_workers: NDArray[np.bool_]
-    hosts_ps: NDArray[np.bool_]
+    hosts_workers: Flags
+    hosts_ps: Flags
 
-    def hosts(self, items: EqualItems) -> NDArray[np.bool_]:
+    def hosts(self, items: EqualItems) -> Flags:
         """Return which servers may carry the items."""
         return self.hosts_workers if items.is_worker else self.hosts_ps
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.offline.packing import SlotServers
 from shadowprice.policies.pricing.alone import StandaloneValue
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,8 @@ class Problem:
     requests: tuple[JobRequest, ...]
     free: Integers  # in each slot, shape (slots, servers, resources)
     start: int
-    hosts_workers: NDArray[np.bool_]
-    hosts_ps: NDArray[np.bool_]
+    hosts_workers: Flags
+    hosts_ps: Flags
 
     def __post_init__(self) -> None:
         # A server without free capacity in any slot is lost: even zero demands can't use it.

@@ -25,16 +25,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.time_limit import Clock, Deadline
 from shadowprice.policies.milp import INFINITY, IncrementalProgram
 from shadowprice.policies.offline.incumbent import Incumbent
 from shadowprice.policies.offline.model import Model, SlotKnowledge
 from shadowprice.policies.offline.problem import OfflineSolution, Problem
 from shadowprice.policies.offline.rows import reduced
-
-Floats = NDArray[np.float64]
 
 INTEGRALITY_TOLERANCE: Final = 1e-6
 """Distance from an integer below which a share of a completion counts as integral."""

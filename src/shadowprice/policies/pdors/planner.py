@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
@@ -39,9 +40,6 @@ from shadowprice.policies.pricing.offers import (
     ResourceBottleneck,
     TooExpensiveProof,
 )
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _NO_ROLE_MASKS = np.zeros((2, 0), dtype=np.bool_)
 """Empty masks, with which `slot_states` lets every machine host both roles."""
@@ -383,7 +381,7 @@ def _hash_name(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
 
 
-def _room(free: Amounts, hosts: NDArray[np.bool_], demand: Amounts) -> Floats:
+def _room(free: Amounts, hosts: Flags, demand: Amounts) -> Floats:
     """Return how often a demand fits in a slot by each resource alone, averaged over slots."""
     room = np.full(len(demand), np.inf)
     demanded = demand > 0

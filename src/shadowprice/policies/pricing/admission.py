@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import (
@@ -273,7 +273,7 @@ class PricedAdmission(ABC):
             factor=self._ratio_over_alpha(),
         )
 
-    def slot_prices(self, view: View) -> NDArray[np.float64]:
+    def slot_prices(self, view: View) -> Floats:
         """Return the price of all of each server's resources in the next slot."""
         prices = np.zeros(self._cluster.capacity.shape)
         for learner, board in zip(self._learners_at(view), self._planner.boards, strict=True):

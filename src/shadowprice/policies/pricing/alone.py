@@ -8,8 +8,8 @@ job alone bounds the optimum from below. `lower=guaranteed` builds on that
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.placements import fit_counts
@@ -26,8 +26,8 @@ class StandaloneValue:
     def __init__(
         self,
         cluster: Cluster,
-        workers: NDArray[np.bool_],
-        servers: NDArray[np.bool_],
+        workers: Flags,
+        servers: Flags,
         *,
         colocated: bool = True,
     ) -> None:

@@ -6,8 +6,8 @@ import math
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
@@ -15,9 +15,6 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.prices.exponential import exponential_prices
 from shadowprice.kernels.slots.groups import Groups, SlotGroups
 from shadowprice.policies.pricing.constants import PriceConstants, PricePool
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _MAX_CACHED_DEMANDS = 4096
 

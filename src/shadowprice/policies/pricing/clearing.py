@@ -19,11 +19,9 @@ from copy import copy
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.policies.pricing.measures import PriceContribution
-
-Floats = NDArray[np.float64]
 
 _IDLE_WINDOW_DIVISOR: Final = 8  # an eighth of a window without demand is assumed at first
 _RENEWAL_DIVISOR: Final = 50  # a price is computed again when a fiftieth of the jobs is new

@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.clearing import ClearingPrice, ln_price_of_promises
 from shadowprice.policies.pricing.measures import Measures, PriceContribution, active_cache
-
-Floats = NDArray[np.float64]
 
 Carries = Literal["workers", "ps", "both"]
 Lower = Literal["theory", "guaranteed", "clearing"]
@@ -45,13 +43,13 @@ class LowerConstant(NamedTuple):
 class PricePool:
     """Servers that are priced together."""
 
-    members: NDArray[np.bool_]  # shape (servers,)
+    members: Flags  # shape (servers,)
     scale: Floats
     """Largest capacity in the pool by resource; 0 if the pool lacks it or doesn't limit it."""
     total_shares: Floats
     """Sum of the priced capacities by resource, in shares of the scale. A resource is free on
     servers that don't limit it."""
-    unlimited: NDArray[np.bool_]  # resources that some server doesn't limit
+    unlimited: Flags  # resources that some server doesn't limit
 
     @property
     def room(self) -> Floats:
@@ -59,7 +57,7 @@ class PricePool:
         return np.where(self.unlimited, np.inf, self.total_shares)
 
     @classmethod
-    def of(cls, cluster: Cluster, members: NDArray[np.bool_]) -> PricePool:
+    def of(cls, cluster: Cluster, members: Flags) -> PricePool:
         """Build the pool of some servers of a cluster."""
         scale = cluster.pool_scale(members)
         unlimited = cluster.capacity[members] >= UNLIMITED

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.policy import View
 from shadowprice.core.refusal import Refusal, RefusalReason
@@ -108,9 +108,7 @@ class FixedPlacement(DerivedJob):
             return None  # tried before, as a co-located placement
         return placement
 
-    def _on_one(
-        self, free: NDArray[np.int64], room: NDArray[np.int64], workers: int, ps: int
-    ) -> Placement | None:
+    def _on_one(self, free: Integers, room: Integers, workers: int, ps: int) -> Placement | None:
         """Return a placement on the first server that fits all processes."""
         job = self._job
         fits = room >= workers
@@ -131,9 +129,7 @@ class FixedPlacement(DerivedJob):
         )
 
 
-def _fill(
-    room: NDArray[np.int64], order: NDArray[np.int64], count: int
-) -> NDArray[np.int64] | None:
+def _fill(room: Integers, order: Integers, count: int) -> Integers | None:
     """Distribute a count over servers in order; return None if their capacity is too small."""
     offered = np.minimum(room[order], count)
     before = np.cumsum(offered) - offered

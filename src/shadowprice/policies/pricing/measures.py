@@ -7,12 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Amounts
-
-Floats = NDArray[np.float64]
 
 
 class PriceContribution(NamedTuple):

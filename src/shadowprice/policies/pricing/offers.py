@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
@@ -16,8 +14,6 @@ from shadowprice.core.policy import View
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.pricing.board import PriceBoard
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +88,7 @@ class PricedJob(Protocol):
         """Return the resource with the largest part of a schedule's cost, and that part."""
         ...
 
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+    def slot_costs(self, schedule: Schedule) -> Floats:
         """Return the cost of a schedule in each of its active slots."""
         ...
 
@@ -132,7 +128,7 @@ class DerivedJob:
         """Return the resource with the largest part of a schedule's cost, and that part."""
         return self._quote.most_expensive(schedule)
 
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+    def slot_costs(self, schedule: Schedule) -> Floats:
         """Return the cost of a schedule in each of its active slots."""
         return self._quote.slot_costs(schedule)
 

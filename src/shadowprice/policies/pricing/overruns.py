@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.potential import planned_progress
 from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.placements import constant_schedule
-
-Integers = NDArray[np.int64]
 
 SHORT: Final = "its plan falls short of the work that remains"
 OVERRUN: Final = "a running job takes longer than stated and keeps its place"

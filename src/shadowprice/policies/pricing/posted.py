@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.pricing.limits import CapacityLimit, limits_of, shares
-
-Floats = NDArray[np.float64]
 
 FORMAT = "shadowprice-prices"
 VERSION = 1

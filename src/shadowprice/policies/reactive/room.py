@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Queue, Reject
 from shadowprice.core.job import Job
@@ -95,7 +95,7 @@ class FreeCapacity:
         self.hosts_workers[server] = self._cluster.hosts_workers[server]
         self.hosts_ps[server] = self._cluster.hosts_ps[server]
 
-    def ps_demand(self, job: Job) -> NDArray[np.int64]:
+    def ps_demand(self, job: Job) -> Integers:
         """Return the demand of a job's parameter server, zeros for all-reduce jobs."""
         return self._none if job.ps is None else job.ps
 

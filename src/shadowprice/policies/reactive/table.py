@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
@@ -17,8 +17,6 @@ from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, Places
 from shadowprice.policies.placements import dense_placement
-
-Integers = NDArray[np.int64]
 
 _MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
 
@@ -132,7 +130,7 @@ class JobTable(JobRows):
         # Equal for jobs with equal demands and useful worker counts.
         self.alike = np.zeros(0, dtype=np.int64)
         self._alike: dict[tuple[bytes, bytes, int], int] = {}
-        self._total: NDArray[np.float64] | None = None
+        self._total: Floats | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with sparse placements: most jobs are on few servers."""
@@ -204,7 +202,7 @@ class JobTable(JobRows):
         super().restore(server)
         self._total = None
 
-    def total(self) -> NDArray[np.float64]:
+    def total(self) -> Floats:
         """Return the total capacity of servers that are up by resource; 0 if it is unlimited."""
         if self._total is None:
             rows = self._cluster.capacity[self.hosts_workers | self.hosts_ps]

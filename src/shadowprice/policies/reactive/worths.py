@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.utility import Constant, Deadline, Linear, Power, Reciprocal, Sigmoid, Utility
 from shadowprice.kernels.reactive.worth import (
     CONSTANT,
@@ -18,9 +18,6 @@ from shadowprice.kernels.reactive.worth import (
     TOLD,
     Worths,
 )
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 LAST_KNOT: Final = 1 << 40  # maximum tabulated duration in slots; longer durations have its utility
 

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Drop, Pause, Place, Promise, Queue, Reject
 from shadowprice.core.job import Job
@@ -33,9 +33,6 @@ from shadowprice.policies.rolling.offers import (
 )
 from shadowprice.policies.rolling.planner import CapacityScope, Planner
 from shadowprice.policies.rolling.state import State
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _MAX_COPIES: Final = 256  # limit of the copies counted in a slot, unless 16 per task are more
 

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.rolling.quotas import Quotas
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

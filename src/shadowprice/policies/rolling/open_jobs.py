@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core import bounds
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
@@ -20,10 +20,6 @@ from shadowprice.kernels.replanning.placement import Placements, compare_placeme
 from shadowprice.policies.reactive.table import JobRows, increasing_positions
 from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.rolling.quotas import Quotas
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 NO_LAST_SLOT: Final = int(np.iinfo(np.int64).max) // 16
 """Last useful slot of a job whose utility never expires."""

@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS, OpenJobs
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import PinnedPlan, PinnedPlans, State
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class PinnedPlanner:

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes_fresh
@@ -35,10 +35,6 @@ from shadowprice.policies.rolling.offers import Offer
 from shadowprice.policies.rolling.pinned_plans import PinnedPlanner, forbidden_levels
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import JointPlan, PinnedPlans, State
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 _MAX_GROUPS: Final = 512
 """Maximum groups of equal servers in an interval, or as many as kinds; others are dropped."""

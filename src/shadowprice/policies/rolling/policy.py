@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import ClassVar, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.events import Decision, Drop, JobsArrived, PolicyEvent, Promise, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
@@ -49,9 +49,6 @@ from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 from shadowprice.policies.rolling.quotas import build_quotas, check_shares, owed_limit, tenant_rows
 from shadowprice.policies.rolling.state import State
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _HELD_DIVISOR: Final = 20
 """The layout of a slot is held for at most this part of the time that a waiting job needs.
@@ -126,7 +123,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             owed=np.zeros(len(quotas.share)),
         )
 
-    def slot_prices(self, view: View) -> NDArray[np.float64]:
+    def slot_prices(self, view: View) -> Floats:
         """Return the price of all of each server's resources in the next slot."""
         return self._state.servers.server_prices(self._state.demand.posted(view.slot))
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job, name_key
 from shadowprice.core.refusal import Refusal
@@ -19,10 +20,6 @@ from shadowprice.policies.rolling.offers import Offer, refuse_little_evidence
 from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.quotas import Quotas, tenant_rows
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 _MAX_ARRIVALS: Final = 2000  # prices are learnt from the latest ones
 _INITIAL_ARRIVALS: Final = 64
@@ -112,7 +109,7 @@ class ServerPools:
         none = np.zeros_like(on_worker)
         return np.hstack((on_worker, none)), np.hstack((none, on_ps))
 
-    def _inverse(self, members: NDArray[np.bool_]) -> Floats:
+    def _inverse(self, members: Flags) -> Floats:
         rows = self._cluster.capacity[members]
         total = rows.astype(np.float64).sum(axis=0)
         limited = (total > 0) & ~(rows >= UNLIMITED).any(axis=0)

@@ -7,17 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.kernels.replanning.plans import PackingLog, PlannedLevels
 from shadowprice.kernels.replanning.timeline import Timeline, new_timeline
 from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.open_jobs import OpenJobs
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 _MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 

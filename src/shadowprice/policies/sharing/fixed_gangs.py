@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.sharing.parameters import Size
 from shadowprice.policies.tenants.gang_jobs import fewest_slots, gang_job
 from shadowprice.policies.tenants.tenancy import UnitClaim
-
-Integers = npt.NDArray[np.int64]
 
 GANG: Final = "gang"  # label of a job that states its number of workers
 

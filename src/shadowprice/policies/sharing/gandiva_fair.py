@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import PolicyContext, View
@@ -22,8 +22,6 @@ from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import GandivaFairParameters
 from shadowprice.policies.sharing.strides import GangRequest, SplitStrideScheduler, trade_tickets
 from shadowprice.policies.tenants.tenancy import TenantShares
-
-Integers = npt.NDArray[np.int64]
 
 _TICKETS: Final = 1000  # tickets per unit, so that traded shares keep three digits
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
@@ -19,8 +19,6 @@ from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, fixed_gang
 from shadowprice.policies.sharing.parameters import SharingParameters
 from shadowprice.policies.tenants.tenancy import read_tenant_shares, require_tenants
-
-Integers = npt.NDArray[np.int64]
 
 P = TypeVar("P", bound=SharingParameters)
 

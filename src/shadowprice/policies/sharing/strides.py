@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from shadowprice.core.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,7 @@ class SplitStrideScheduler:
         self._active = present
 
 
-def trade_tickets(
-    shares: npt.NDArray[np.float64], speeds: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def trade_tickets(shares: Floats, speeds: Floats) -> Floats:
     """Exchange fast units for slow ones between tenants whose speed-ups differ.
 
     Types are traded in pairs, fastest first. The tenant that gains least from the faster type sells
@@ -104,9 +103,7 @@ def trade_tickets(
     return traded
 
 
-def _trade_pair(
-    traded: npt.NDArray[np.float64], gains: npt.NDArray[np.float64], fast: int, slow: int
-) -> None:
+def _trade_pair(traded: Floats, gains: Floats, fast: int, slow: int) -> None:
     while True:
         sellers = np.flatnonzero(traded[:, fast] > 0)
         buyers = np.flatnonzero(traded[:, slow] > 0)

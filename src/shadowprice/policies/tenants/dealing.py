@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.policies.tenants.cells import VirtualClusters, assign_cells
 from shadowprice.policies.tenants.tenancy import TenantShares
-
-Integers = npt.NDArray[np.int64]
 
 
 def assign_worker_units(places: Integers, shares: Integers) -> Integers:

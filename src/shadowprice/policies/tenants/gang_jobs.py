@@ -6,17 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Utility, utility_value
 from shadowprice.policies.tenants.tenancy import UnitClaim
-
-Integers = npt.NDArray[np.int64]
-
 
 MICRO = 1_000_000  # units of account in one unit of utility
 MAX_UTILITY_MICROS = 2**62  # exclusive limit of any sum of prices or utilities, in units of account
@@ -35,7 +32,7 @@ class GangJob:
     spread_slots: Integers  # needed with that many workers, by placement (Eq. (1))
     colocated_slots: Integers  # never more
     reach: Integers  # workers on other servers that this many PS can serve, see `workers_servable`
-    utility: Callable[[Integers], npt.NDArray[np.float64]]  # of durations in slots; non-increasing
+    utility: Callable[[Integers], Floats]  # of durations in slots; non-increasing
 
     def values(self, slots: int) -> Integers:
         """Return the utility, in millionths, of ending before each slot up to ``slots``.
@@ -81,7 +78,7 @@ class _Shifted:
         self._utility = utility
         self._shift = shift
 
-    def __call__(self, slots: Integers) -> npt.NDArray[np.float64]:
+    def __call__(self, slots: Integers) -> Floats:
         return np.asarray(self._utility.values(slots + self._shift), np.float64)
 
 

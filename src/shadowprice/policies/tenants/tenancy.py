@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
-
-Integers = npt.NDArray[np.int64]
 
 DEFAULT_OWNER = "everybody"  # name of the only owner if a cluster has no tenants
 
