@@ -233,16 +233,9 @@ class _Core:
         by_machines: bool,
     ) -> tuple[Sums, _Layer]:
         limits = Limits(
-            gap,
-            self.k,
-            self.l,
-            self.room_late,
-            self.room_machines,
-            bounds[0],
-            bounds[1],
-            int(bounds[2]),
-            int(bounds[3]),
-        )
+            gap, self.k, self.l, self.room_late, self.room_machines, bounds[0], bounds[1],
+            int(bounds[2]), int(bounds[3]),
+        )  # fmt: skip
         choices = Sums(options.penalty, options.late, options.machines)
         size = min(len(states.penalty) * len(options.penalty), 4096)
         while True:

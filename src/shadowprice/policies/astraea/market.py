@@ -160,32 +160,18 @@ class RoundMarket:
         worker_prices, ps_prices = workers.current_prices(), ps.current_prices()
         late = self.slots + 1
         _, start, end, count, servers, colocated = best_gang(
-            values + bonus,
-            running_sums(worker_prices),
-            running_sums(ps_prices),
-            workers.limit(job.tenant, borrow=borrow),
-            ps.limit(job.tenant, borrow=borrow),
-            job.counts,
-            np.minimum(job.spread_slots, late),
-            np.minimum(job.colocated_slots, late),
-            job.reach[: ps.ends.shape[1]],
-            workers.ends,
-            ps.ends,
-        )
+            values + bonus, running_sums(worker_prices), running_sums(ps_prices),
+            workers.limit(job.tenant, borrow=borrow), ps.limit(job.tenant, borrow=borrow),
+            job.counts, np.minimum(job.spread_slots, late), np.minimum(job.colocated_slots, late),
+            job.reach[: ps.ends.shape[1]], workers.ends, ps.ends,
+        )  # fmt: skip
         if start < 0:
             return None
         busy = self._sign * (workers.capacity * self.slots - workers.free.sum(axis=0))
         workers_on, ps_on = place_gang(
-            start,
-            end,
-            count,
-            servers,
-            colocated,
-            job.reach[: ps.ends.shape[1]],
-            busy,
-            workers.ends,
-            ps.ends,
-        )
+            start, end, count, servers, colocated, job.reach[: ps.ends.shape[1]], busy,
+            workers.ends, ps.ends,
+        )  # fmt: skip
         return Gang(
             start,
             end,

@@ -55,24 +55,10 @@ class PricedBag:
         demand, share = self.job.worker, self.board.shares(self.job.worker)
         choices = np.arange(len(offer.choice))
         entries = expand_choices(
-            pool,
-            demand,
-            share,
-            self.board.servers,
-            pool,
-            demand,
-            share,
-            self.board.servers,
-            offer.choice,
-            np.zeros_like(offer.choice),
-            np.where(offer.choice > 0, choices, -1),
-        )
-        return Schedule.from_arrays(
-            entries[:, 0] + self.view.slot,
-            entries[:, 1].copy(),
-            entries[:, 2].copy(),
-            entries[:, 3].copy(),
-        )
+            pool, demand, share, self.board.servers, pool, demand, share, self.board.servers,
+            offer.choice, np.zeros_like(offer.choice), np.where(offer.choice > 0, choices, -1),
+        )  # fmt: skip
+        return Schedule.from_arrays(entries[:, 0] + self.view.slot, *entries[:, 1:].T)
 
     def max_gain(self) -> int:
         """Return the maximum number of tasks that can finish in one slot: all of them."""

@@ -43,8 +43,6 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     which it is abandoned, or else its remaining work at its worker count. A job that loses a server
     returns to the queue and keeps its progress.
 
-    Notes
-    -----
     Like Slurm's backfill scheduler, it recomputes all reservations in a slot if jobs or their order
     changed and some queued job fits. A reservation is therefore only as reliable as the estimates
     and priorities.
@@ -184,14 +182,9 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             # In an empty cluster a job is known to fit if round robin starts at server 0.
             self._room.cursors[:] = 0
         placed = backfill(
-            slot,
-            self._room.free.copy(),
-            self._releases(),
-            queued,
-            self._room.cursors,
-            1 if self._parameters.mode == "easy" else count,
-            np.empty(count, dtype=np.int64),
-        )
+            slot, self._room.free.copy(), self._releases(), queued, self._room.cursors,
+            1 if self._parameters.mode == "easy" else count, np.empty(count, dtype=np.int64),
+        )  # fmt: skip
         started = []
         for index in np.unique(placed[:, 0]).tolist():
             entry = self._waiting.entry(int(orders[index]))

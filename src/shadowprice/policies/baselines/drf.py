@@ -22,8 +22,6 @@ class DrfPolicy(TableReactivePolicy[DrfParameters]):
     parameter servers take. After a job arrived or left, or a server was lost or restored, shares
     are refilled worker by worker at the start of the next slot.
 
-    Notes
-    -----
     Shares are filled once a slot, however many events it had: ``O(jobs + grants (log jobs +
     servers))``, with at most as many grants as the cluster has capacity units. Jobs keep their
     placement if their worker count allows it, so unchanged jobs cause no commands.

@@ -81,8 +81,6 @@ class ClusterTotals:
 class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     """Admit jobs whose deadlines can all be met together, and run them with that share.
 
-    Notes
-    -----
     Plans are recomputed when jobs arrive or leave, when servers are lost or restored, and when a
     plan changes a worker count; each time takes ``O(jobs x slots x levels)``. In between, jobs keep
     their workers. Workers beyond its plan put a job ahead of it.
@@ -231,14 +229,9 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             level = np.maximum(now, 0)
             change = np.zeros(len(running), dtype=np.int64)
             run_in_order(
-                self._capacity.copy(),
-                running,
-                table.places,
-                jobs["workers"][each, level],
-                jobs["ps"][each, level],
-                self._cursors,
-                change,
-            )
+                self._capacity.copy(), running, table.places, jobs["workers"][each, level],
+                jobs["ps"][each, level], self._cursors, change,
+            )  # fmt: skip
             moved = (change > 0) & table.new_workers[running].any(axis=1)
             left_out = running[~moved & ((change > 0) | ~table.standing[running])]
             if not len(left_out) or attempt == _MAX_NARROWINGS:

@@ -22,8 +22,6 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
     queue. A job that loses a server returns to its position in the queue and keeps its progress.
     After servers shrank, jobs that the empty cluster can't run wait outside the queue.
 
-    Notes
-    -----
     An event costs one placement attempt, plus one for each job that starts, whatever the length of
     the queue: an arrival behind a blocked head is only queued.
     """

@@ -59,14 +59,9 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
         """Place jobs in the given order of rows and yield the changes."""
         change = np.zeros(len(order), dtype=np.int64)
         run_in_order(
-            self._capacity.copy(),
-            order,
-            self._table.places,
-            self._columns["workers"],
-            self._columns["ps"],
-            self._cursors,
-            change,
-        )
+            self._capacity.copy(), order, self._table.places, self._columns["workers"],
+            self._columns["ps"], self._cursors, change,
+        )  # fmt: skip
         yield from self._table.rearrange(order, change)
 
 
@@ -76,8 +71,6 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
     A job that doesn't fit beside those before it pauses and keeps its progress. Smaller jobs
     behind it run instead. A subclass defines the order.
 
-    Notes
-    -----
     In a slot in which neither the jobs nor their order changed, only the order is computed.
     """
 

@@ -31,8 +31,6 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
     gain less delay cost, per unit of resources and time. They run in that order while they fit,
     always with the same number of workers, and otherwise pause.
 
-    Notes
-    -----
     An arrival takes time linear in the number of jobs (`OpenJobAppraisal`). A slot in which
     something changed takes ``O(jobs log jobs)``.
     """

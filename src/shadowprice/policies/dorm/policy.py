@@ -29,8 +29,6 @@ class Dorm(QueueingPolicy[DormParameters]):
     minimum of workers until they complete. Changing nothing always satisfies both bounds, because
     the fairness bound is at least the current loss.
 
-    Notes
-    -----
     The program is skipped if every job can have all the workers that it can use. That is the
     largest utilisation, and fair.
     """

@@ -141,15 +141,10 @@ class ServerGroups:
         empty = np.zeros((jobs, groups), dtype=np.int64)
         places = Places(
             np.array([entry.job.worker for entry in entries]),
-            np.array([entry.ps for entry in entries]),
-            self._group_hosts[0],
-            self._group_hosts[1],
-            empty,
-            empty,
-            np.zeros_like(empty),
-            np.zeros_like(empty),
+            np.array([entry.ps for entry in entries]), self._group_hosts[0], self._group_hosts[1],
+            empty, empty, np.zeros_like(empty), np.zeros_like(empty),
             np.zeros(jobs, dtype=np.bool_),
-        )
+        )  # fmt: skip
         widths = Widths(
             np.cumsum(sizes) - sizes,
             sizes,
@@ -158,14 +153,9 @@ class ServerGroups:
             np.arange(jobs),
         )
         shares = fill(
-            self.gather(self._capacity),
-            self._total,
-            np.arange(jobs),
-            places,
-            widths,
-            np.zeros(2, dtype=np.int64),
-            np.zeros(jobs, dtype=np.int64),
-        )
+            self.gather(self._capacity), self._total, np.arange(jobs), places, widths,
+            np.zeros(2, dtype=np.int64), np.zeros(jobs, dtype=np.int64),
+        )  # fmt: skip
         return [float(share) for share in shares]
 
     def _fractions(self, entry: OpenJob) -> tuple[Floats, Floats]:

@@ -116,21 +116,10 @@ class ScheduleSearch:
             job, len(offer.choice)
         )
         entries = expand_choices(
-            worker_pool,
-            demand,
-            share,
-            self.workers.servers,
-            ps_pool,
-            ps_demand,
-            ps_share,
-            self.servers.servers,
-            job.worker_counts,
-            job.ps_counts,
-            offer.choice,
-        )
-        return Schedule.from_arrays(
-            entries[:, 0] + now, entries[:, 1].copy(), entries[:, 2].copy(), entries[:, 3].copy()
-        )
+            worker_pool, demand, share, self.workers.servers, ps_pool, ps_demand, ps_share,
+            self.servers.servers, job.worker_counts, job.ps_counts, offer.choice,
+        )  # fmt: skip
+        return Schedule.from_arrays(entries[:, 0] + now, *entries[:, 1:].T)
 
     def _demands(
         self, job: Job, slots: int

@@ -131,16 +131,10 @@ class PdorsPlanner:
         hosts = self._hosts & (view.ledger.capacity > 0).any(axis=1)
         roles = not hosts.all()
         price_worker, price_server, room, state_of, first = slot_states(
-            groups.row_of,
-            groups.groups,
-            groups.price,
-            groups.free,
-            groups.group_of,
-            demanded,
-            self.board.pool.shares(job.worker),
-            self.board.pool.shares(ps),
+            groups.row_of, groups.groups, groups.price, groups.free, groups.group_of, demanded,
+            self.board.pool.shares(job.worker), self.board.pool.shares(ps),
             hosts if roles else _NO_ROLE_MASKS,
-        )
+        )  # fmt: skip
         # The role columns limit where each kind fits: a worker takes 1 of the first, a PS 1 of the
         # second.
         worker, server = (
@@ -219,15 +213,9 @@ class PdorsPlanner:
         machines = len(slot.free)
         workers, ps = np.zeros((2, machines), dtype=np.int64)
         place_external(
-            slot,
-            pairs_of(job),
-            np.full(counts, np.inf),
-            self._method_of(spread),
-            choices.streams[state],
-            choice,
-            workers,
-            ps,
-        )
+            slot, pairs_of(job), np.full(counts, np.inf), self._method_of(spread),
+            choices.streams[state], choice, workers, ps,
+        )  # fmt: skip
         used = np.flatnonzero((workers > 0) | (ps > 0))
         return [(int(server), int(workers[server]), int(ps[server])) for server in used]
 

@@ -54,16 +54,9 @@ class FreeCapacity:
         Returns the placement. If the job doesn't fit, nothing changes, and the result is None.
         """
         filled = place(
-            self.free,
-            job.worker,
-            self.ps_demand(job),
-            workers,
-            job.ps_needed(workers),
-            self.hosts_workers,
-            self.hosts_ps,
-            self.cursors,
-            self._out,
-        )
+            self.free, job.worker, self.ps_demand(job), workers, job.ps_needed(workers),
+            self.hosts_workers, self.hosts_ps, self.cursors, self._out,
+        )  # fmt: skip
         if not filled:
             return None
         servers, counts, ps = self._out[:, :filled].tolist()

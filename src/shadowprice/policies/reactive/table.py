@@ -153,16 +153,9 @@ class JobTable(JobRows):
     def places(self) -> Places:
         """Demands, and current and next placements, for kernels."""
         return Places(
-            self.worker,
-            self.ps,
-            self.hosts_workers,
-            self.hosts_ps,
-            self.on_workers,
-            self.on_ps,
-            self.new_workers,
-            self.new_ps,
-            self.standing,
-        )
+            self.worker, self.ps, self.hosts_workers, self.hosts_ps, self.on_workers, self.on_ps,
+            self.new_workers, self.new_ps, self.standing,
+        )  # fmt: skip
 
     @property
     def widths(self) -> Widths:
