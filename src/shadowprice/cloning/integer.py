@@ -29,6 +29,7 @@ SMALL_STATE_COUNT = 200
 """States below which a search is cheap, so that the gap may widen in large steps."""
 MAX_MOVES = 64  # numbers of copies of a task that are tried first; more follow if within the gap
 MAX_OPTIONS = 200_000
+MAX_STATES = 100_000  # held at once
 MAX_COMBINATIONS = 16_384
 """Maximum of listed combinations of a group's tasks; above it, each task is a step."""
 
@@ -94,7 +95,6 @@ class _Core:
         convex: Flags,
         prices: tuple[float, float],
         base: Integers,
-        limit: int,
     ) -> None:
         self.arrays = arrays
         self.convex = convex
@@ -102,7 +102,6 @@ class _Core:
         self.most = most
         self.k, self.l = prices
         self.base = base
-        self.limit = limit
         late = float(arrays.tasks @ miss_terms(arrays.decay, base, relaxed))
         self.room_late = budget * ROUNDING_MARGIN - late
         self.room_machines = int(machines - arrays.tasks @ base)
@@ -244,7 +243,7 @@ class _Core:
             total = extend(states, choices, limits, new, parent, picked)
             if total <= size:
                 break
-            if size >= 16 * self.limit:
+            if size >= 16 * MAX_STATES:
                 self.whole = False
                 total = size
                 break
@@ -254,9 +253,9 @@ class _Core:
         keep = np.empty(total, dtype=np.int64)
         remaining = undominated(order, penalty, late, machines, self.k, self.l, by_machines, keep)
         keep = keep[:remaining]
-        if remaining > self.limit:
+        if remaining > MAX_STATES:
             self.whole = False
-            keep = keep[np.argpartition(penalty[keep], self.limit)[: self.limit]]
+            keep = keep[np.argpartition(penalty[keep], MAX_STATES)[:MAX_STATES]]
         self.widest = max(self.widest, len(keep))
         layer = _Layer(group, options, parent[keep], picked[keep])
         return Sums(penalty[keep], late[keep], machines[keep]), layer
@@ -272,7 +271,6 @@ def integer_optimum(
     convex: Flags,
     prices: tuple[float, float],
     ratios: Floats,
-    limit: int = 100_000,
 ) -> IntegerCopies:
     """Find the integer numbers of copies with the smallest expected machine time.
 
@@ -280,8 +278,7 @@ def integer_optimum(
     instead of (6); ``budget`` is C = -ln(1 - epsilon), ``machines`` is M. ``most`` limits the
     copies of a task by group, and ``convex`` marks groups whose g is convex in r (Lemma 1).
     ``prices`` are the multipliers (k, l) of the continuous optimum, and ``ratios`` its copies, at
-    which the search starts. ``limit`` bounds the states held at once; above it the result is
-    feasible with a certified gap.
+    which the search starts. Beyond `MAX_STATES` states the result is feasible with a certified gap.
     """
     base = np.empty(len(arrays.tasks), dtype=np.int64)
     total = int(arrays.tasks.sum())
@@ -292,7 +289,7 @@ def integer_optimum(
     k, l, bound = integer_bound(  # noqa: E741
         arrays, most, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
     )  # fmt: skip
-    core = _Core(arrays, relaxed, budget, machines, most, convex, (k, l), base, limit)
+    core = _Core(arrays, relaxed, budget, machines, most, convex, (k, l), base)
     floor = 1e-13 * abs(bound)
     gap = max(core.first_gap(), 1e-6 * abs(bound) / total, floor)
     proved_above = 0.0

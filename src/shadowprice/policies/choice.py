@@ -46,7 +46,6 @@ class PolicyChoice:
         cls,
         text: str,
         settings: Mapping[str, Any] | None = None,
-        titled: str = "",
         location: str = "--policy",
     ) -> PolicyChoice:
         """Build a choice from a registered name or ``./file.py:NAME``.
@@ -55,9 +54,9 @@ class PolicyChoice:
         the policy.
         """
         if not is_file_reference(text):
-            return cls(policy_info(text).name, settings or {}, titled)
+            return cls(policy_info(text).name, settings or {})
         file = FileExtension.read(text, location)
-        return cls(extension_info(file).name, settings or {}, titled, file)
+        return cls(extension_info(file).name, settings or {}, file=file)
 
     @classmethod
     def parse(cls, text: str) -> PolicyChoice:

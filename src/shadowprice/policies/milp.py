@@ -38,7 +38,6 @@ class LinearProgram:
 
     def __init__(self) -> None:
         self._cost = array("d")
-        self._lower = array("d")
         self._upper = array("d")
         self._integer: list[bool] = []
         self._row_lower = array("d")
@@ -62,17 +61,9 @@ class LinearProgram:
         """Whether any variable is integral."""
         return any(self._integer)
 
-    def column(
-        self,
-        *,
-        cost: float = 0.0,
-        lower: float = 0.0,
-        upper: float = INFINITY,
-        integer: bool = True,
-    ) -> int:
-        """Add a variable and return its column number."""
+    def column(self, *, cost: float = 0.0, upper: float = INFINITY, integer: bool = True) -> int:
+        """Add a variable of at least 0 and return its column number."""
         self._cost.append(cost)
-        self._lower.append(lower)
         self._upper.append(upper)
         self._integer.append(integer)
         return len(self._cost) - 1
@@ -135,7 +126,7 @@ class LinearProgram:
         model.num_row_ = self.rows
         model.sense_ = highspy.ObjSense.kMaximize
         model.col_cost_ = np.array(self._cost)
-        model.col_lower_ = np.array(self._lower)
+        model.col_lower_ = np.zeros(self.columns)
         model.col_upper_ = np.array(self._upper)
         model.row_lower_ = np.array(self._row_lower)
         model.row_upper_ = np.array(self._row_upper)
@@ -164,23 +155,16 @@ class IncrementalProgram:
     """A program that is changed and solved again, each time from the last basis or solution.
 
     Later changes to the given program have no effect. A run ends with the best solution so far at
-    the deadline, or after ``node_limit`` branch-and-bound nodes.
+    the deadline.
     """
 
     def __init__(
-        self,
-        program: LinearProgram,
-        deadline: Deadline,
-        *,
-        relaxed: bool = False,
-        node_limit: int | None = None,
+        self, program: LinearProgram, deadline: Deadline, *, relaxed: bool = False
     ) -> None:
         self._solver = _solver(gap=1e-6)
         self._mixed = program.has_integers and not relaxed
         if deadline.end < INFINITY:
             _interrupt(self._solver, deadline)
-        if node_limit is not None:
-            self._solver.setOptionValue("mip_max_nodes", node_limit)
         self._solver.passModel(program.model(relaxed=relaxed))
 
     def set_costs(self, columns: Sequence[int], costs: Sequence[float]) -> None:
