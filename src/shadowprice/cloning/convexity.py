@@ -30,7 +30,7 @@ class ConvexityCondition(Enum):
 class Convexity:
     """Result of the check."""
 
-    condition: ConvexityCondition  # condition that holds
+    condition: ConvexityCondition
     most: Integers
     """Largest number of copies of a task of each merged group for which the condition holds."""
     convex: Flags  # merged groups whose g is convex in r (Lemma 1's conclusion)

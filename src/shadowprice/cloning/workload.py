@@ -19,9 +19,9 @@ from shadowprice.distributions.parametric import Distribution
 class WaveJobs:
     """Jobs in order of arrival."""
 
-    arrival: Floats  # arrival of each job in seconds
+    arrival: Floats  # of each job in seconds
     priority: Floats  # priority of each job: higher goes first, equal ones in order of arrival
-    first: Integers  # first task of each job
+    first: Integers  # task of each job
     distributions: tuple[Distribution, ...]  # distributions that rules know
     distribution: Integers  # index of each task's distribution
     scale: Floats  # factor on each task's durations, for a task with more input

@@ -28,7 +28,7 @@ class GangOption:
     workers: int  # in each slot
     ps: int
     colocated: bool  # whether all processes are on one server
-    worth: float  # utility
+    worth: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ class QueuedJob:
     """A queued job."""
 
     job: Job
-    workers: int  # fixed number
-    order: int  # number in order of arrival
-    share: float  # dominant share of the cluster
+    workers: int
+    order: int  # position among all arrivals
+    share: float  # dominant, of the cluster
     length: int  # expected run time in slots
 
 

@@ -20,7 +20,7 @@ from shadowprice.policies.pricing.board import PriceBoard
 class PricedOffer:
     """The best plan that the cluster can offer a job."""
 
-    completion: int  # completion slot
+    completion: int  # slot
     utility: float
     cost: float
     payoff: float  # utility of completing then, less the cost: OASiS's mu of (20), PD-ORS's lambda
