@@ -130,7 +130,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     def _run(self, entry: QueuedJob, placement: Placement, ends: int) -> None:
         """Record a job's placement from now on."""
         job = entry.job
-        self._room.stand(job, placement)
+        self._room.allocate(job, placement)
         amounts = np.outer(placement.workers, job.worker)
         amounts += np.outer(placement.ps, self._room.ps_demand(job))
         servers = np.array(placement.servers, dtype=np.int64)

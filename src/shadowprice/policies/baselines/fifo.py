@@ -61,7 +61,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._order[job.name] = self._arrivals
         self._arrivals += 1
         if placement is not None:
-            self._room.stand(job, placement)
+            self._room.allocate(job, placement)
             return
         workers = self._empty.workers(job, self._wanted(job))
         if workers:
@@ -83,9 +83,9 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         del view
         displaced = []
         for name in names:
-            if name not in self._room.standing:
+            if name not in self._room.placed:
                 continue  # the job had lost its placement before the policy resumed
-            job, placement = self._room.standing[name]
+            job, placement = self._room.placed[name]
             self._room.release(name)
             wanted = placement.total_workers
             if job.worker_count_index(wanted) is None:  # a revision disallowed this worker count

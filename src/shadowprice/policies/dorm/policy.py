@@ -100,7 +100,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         if state.placement is None:
             self._queue[state.job.name] = entry
             return
-        self._room.stand(state.job, state.placement)
+        self._room.allocate(state.job, state.placement)
         workers = state.placement.total_workers
         # The largest useful count that its current workers cover.
         entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
@@ -202,6 +202,6 @@ class Dorm(QueueingPolicy[DormParameters]):
                     if any((change < 0).any() for change in changes):
                         paused.append(Pause(name))
             self._room.release(name)
-            self._room.stand(entry.job, placement)
+            self._room.allocate(entry.job, placement)
             entry.choice = choice
         yield from (*less, *paused, *more)

@@ -166,7 +166,7 @@ class Recomputation:
         offered = np.ones(len(entry.counts), dtype=np.bool_)
         standing = None
         if choice >= 0:
-            standing = pools.standing(self.room.standing[entry.job.name][1])
+            standing = pools.counts_by_group(self.room.placed[entry.job.name][1])
             # With a single group, the same count is the same placement.
             offered[choice] = not pools.has_single_group
         return JobItem(
@@ -276,7 +276,7 @@ def mutable_placement(room: FreeCapacity, entry: OpenJob, free: Integers) -> Mut
     """Return a job's current placement as a `MutablePlacement` that updates ``free``."""
     given = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
     if entry.choice >= 0:
-        placement = room.standing[entry.job.name][1]
+        placement = room.placed[entry.job.name][1]
         servers = list(placement.servers)
         given[0][servers], given[1][servers] = placement.workers, placement.ps
     return MutablePlacement(

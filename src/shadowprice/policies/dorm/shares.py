@@ -119,7 +119,7 @@ class ServerGroups:
         ]
         return np.array(rows, dtype=np.int64).reshape(self.limited.shape)
 
-    def standing(self, placement: Placement) -> tuple[Integers, Integers]:
+    def counts_by_group(self, placement: Placement) -> tuple[Integers, Integers]:
         """Return a placement's workers and parameter servers on each group."""
         workers = np.zeros(len(self.members), dtype=np.int64)
         ps = np.zeros(len(self.members), dtype=np.int64)

@@ -225,4 +225,4 @@ class TableReactivePolicy(QueueingPolicy[P]):
         wanted = self._wanted(state.job)
         row = self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
         if state.placement is not None:
-            self._table.stand(row, state.placement)
+            self._table.set_placement(row, state.placement)

@@ -37,7 +37,7 @@ class FreeCapacity:
         self.hosts_ps = cluster.hosts_ps.copy()
         # Servers at which the round robin of workers and of PS continues.
         self.cursors = np.zeros(2, dtype=np.int64)
-        self.standing: dict[str, tuple[Job, Placement]] = {}  # jobs with a placement
+        self.placed: dict[str, tuple[Job, Placement]] = {}  # jobs with a placement
         self._out = np.zeros((3, cluster.servers), dtype=np.int64)
         self._none = np.zeros(len(cluster.resources), dtype=np.int64)
         self._none.setflags(write=False)
@@ -46,7 +46,7 @@ class FreeCapacity:
     @property
     def pristine(self) -> bool:
         """Whether every server is up and no job is placed."""
-        return not self.standing and not self._down
+        return not self.placed and not self._down
 
     def place(self, job: Job, workers: int) -> Placement | None:
         """Place a job round robin, with the parameter servers that its workers need.
@@ -61,17 +61,17 @@ class FreeCapacity:
             return None
         servers, counts, ps = self._out[:, :filled].tolist()
         placement = Placement(tuple(servers), tuple(counts), tuple(ps))
-        self.standing[job.name] = (job, placement)
+        self.placed[job.name] = (job, placement)
         return placement
 
-    def stand(self, job: Job, placement: Placement) -> None:
+    def allocate(self, job: Job, placement: Placement) -> None:
         """Allocate a given placement."""
-        self.standing[job.name] = (job, placement)
+        self.placed[job.name] = (job, placement)
         self._add(job, placement, -1)
 
     def release(self, name: str) -> bool:
         """Release a job's placement; return whether it had one."""
-        entry = self.standing.pop(name, None)
+        entry = self.placed.pop(name, None)
         if entry is None:
             return False
         self._add(*entry, 1)

@@ -177,7 +177,7 @@ class JobTable(JobRows):
         self.on_workers[row] = self.on_ps[row] = 0
         self.standing[row] = False
 
-    def stand(self, row: int, placement: Placement) -> None:
+    def set_placement(self, row: int, placement: Placement) -> None:
         """Record the placement of a job."""
         servers = list(placement.servers)
         self.clear(row)
