@@ -27,7 +27,6 @@ class SolverResult:
     objective: float  # of `values`; -inf without a solution
     bound: float
     """Upper bound on the objective of every solution; -inf if the program is infeasible."""
-    row_duals: Floats  # change of the objective per unit of a row's bound; linear programs only
 
 
 class LinearProgram:
@@ -237,7 +236,7 @@ def _read_result(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
     states = highspy.HighsModelStatus
     nothing = np.zeros(0)
     if status == states.kInfeasible:
-        return SolverResult(True, False, nothing, -np.inf, -np.inf, nothing)
+        return SolverResult(True, False, nothing, -np.inf, -np.inf)
     if status not in {
         states.kOptimal,
         states.kTimeLimit,
@@ -248,21 +247,11 @@ def _read_result(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
     }:
         raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
     info = solver.getInfo()
-    solution = solver.getSolution()
     optimal = status in {states.kOptimal, states.kModelEmpty}
     feasible = bool(info.primal_solution_status == 2)
+    values = np.array(solver.getSolution().col_value) if feasible else nothing
     objective = float(info.objective_function_value) if feasible else -np.inf
-    if mixed:
-        bound = float(info.mip_dual_bound)
-        if not np.isfinite(bound):
-            bound = objective if optimal else np.inf
-    else:
+    bound = float(info.mip_dual_bound) if mixed else np.inf
+    if not np.isfinite(bound):
         bound = objective if optimal else np.inf
-    return SolverResult(
-        optimal,
-        feasible,
-        np.array(solution.col_value) if feasible else nothing,
-        objective,
-        max(bound, objective),
-        np.array(solution.row_dual),
-    )
+    return SolverResult(optimal, feasible, values, objective, max(bound, objective))
