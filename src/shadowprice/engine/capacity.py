@@ -14,29 +14,17 @@ from shadowprice.core.events import CapacityChanged, ServerState
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Result of a `CapacityChanged` event.
+    """Result of a `CapacityChanged` event."""
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The new cluster; the same object as before if nothing in it changed.
-    rows : ndarray of int64, shape (servers before,)
-        New row of each server, -1 if it was removed. Servers keep their order, new ones come last.
-    narrowed : tuple of str
-        Servers with less capacity or another role, which some jobs may have to leave.
-    drained, restored : tuple of str
-        Servers that the event drains, and servers that it makes available.
-    """
-
-    cluster: Cluster
-    rows: NDArray[np.int64]
-    narrowed: tuple[str, ...]
+    cluster: Cluster  # the same object as before if nothing in it changed
+    rows: NDArray[np.int64]  # new row of each old server, -1 if it was removed
+    narrowed: tuple[str, ...]  # servers with less capacity or another role
     drained: tuple[str, ...]
-    restored: tuple[str, ...]
+    restored: tuple[str, ...]  # servers that the event makes available
 
 
 def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
-    """Return the effect of a validated event on servers and tenant shares."""
+    """Return the effect of a validated event; servers keep their order, and new ones come last."""
     states = event.servers
     kept = [name for name in cluster.names if states.get(name, cluster) is not None]
     added = [name for name, s in states.items() if s is not None and name not in cluster.index]

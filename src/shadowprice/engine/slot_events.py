@@ -27,7 +27,7 @@ from shadowprice.engine.state import EngineState
 
 
 def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> list[Command]:
-    """Turn what is planned or placed for a slot into commands."""
+    """Create the commands for the plans and placements of a slot."""
     slot = event.slot
     commands = session.query(event) if state.capabilities.wakes_every_slot else []
     undo = state.undo
