@@ -82,12 +82,6 @@ class OptionsReader:
         )
 
     def end(self) -> None:
-        """Raise all recorded errors.
-
-        Raises
-        ------
-        InputError
-            If any setting is invalid.
-        """
+        """Raise InputError with all recorded errors, if there are any."""
         if self.faults:
             raise InputError(self.faults)

@@ -53,55 +53,30 @@ class StartRefused:
 class Ended:
     """Report that a generation has ended and none of its processes run.
 
-    Parameters
-    ----------
-    command : int
-        The newest stop command; 0 if there was none.
-    at : float
-        Seconds since 1970.
-    code : int or None
-        Exit status of the deciding process, 128 + n for death by signal n; None if unknown.
-    reason : str
-        Description of the end, for people.
-    tail : tuple of str
-        Last lines of the deciding process's log, printable.
-    forced : bool
-        Whether processes were killed after the grace period.
+    ``code`` and ``tail`` (last lines of its log) are those of the process that decided the end.
     """
 
-    command: int
+    command: int  # the newest stop command; 0 if there was none
     job: str
     generation: int
-    at: float
+    at: float  # seconds since 1970
     ending: Ending
-    code: int | None
-    reason: str
+    code: int | None  # exit status, 128 + n for death by signal n; None if unknown
+    reason: str  # for people
     tail: tuple[str, ...] = ()
-    forced: bool = False
+    forced: bool = False  # whether processes were killed after the grace period
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Progress that a generation reports.
-
-    Parameters
-    ----------
-    progress : int
-        Total since the start of the job's first generation, in millionths of a mini-batch.
-    metrics : mapping of str to float
-        Losses, accuracies, rates and other metrics of the job.
-    at : float
-        Time of the report, seconds since 1970.
-    checkpoints : bool
-        Whether the process says that it resumes from checkpoints.
-    """
+    """Progress that a generation reports."""
 
     job: str
     generation: int
-    progress: int
+    progress: int  # total since the job's first generation began, in millionths of a mini-batch
     metrics: Mapping[str, float]
-    at: float
-    checkpoints: bool = False
+    at: float  # seconds since 1970
+    checkpoints: bool = False  # whether the process says that it resumes from checkpoints
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,9 @@ GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
 
 
 class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
-    """A roster whose commands and records are in a `GenerationStore`.
+    """A registry whose commands and records are in a `GenerationStore`, in the directory ``path``.
 
-    Parameters
-    ----------
-    path : Path
-        The executor's directory.
-    make : callable
-        Creates an entry from a job, a generation and its directory.
+    ``make`` creates an entry from a job, a generation and its directory.
     """
 
     store: GenerationStore
@@ -47,13 +42,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         self._make = make
 
     def open(self) -> None:
-        """Open the store.
-
-        Raises
-        ------
-        OSError
-            If the directory can't be created.
-        """
+        """Open the store; raise OSError if its directory can't be created."""
         self.store = GenerationStore(self._path)
         self.files = UnpackedJobs(self._path / "unpacked")
 
@@ -79,26 +68,10 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
     ) -> tuple[Receipt, GenerationT | None, str]:
         """Accept a start command; the caller holds the job's lock.
 
-        Parameters
-        ----------
-        prepare : callable
-            Returns an entry's plan, and a reason if the generation is refused.
-        files : JobFiles
-            Are unpacked before ``prepare``.
-
-        Returns
-        -------
-        receipt : Receipt
-            The result.
-        entry : Entry or None
-            The new entry; None if the command wasn't accepted.
-        refusal : str
-            Why the generation won't run; empty if it will.
-
-        Raises
-        ------
-        ExecutorError
-            If the disk write failed.
+        After the files are unpacked, ``prepare`` returns the plan of an entry, and a reason if the
+        generation is refused. Returns the receipt, the new entry (None if the command wasn't
+        accepted), and why the generation won't run (empty if it will). Raises `ExecutorError` if
+        the disk write failed.
         """
         key = spec.job, spec.generation
         with self._with_path():
@@ -148,12 +121,8 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
     ) -> tuple[Receipt, GenerationT | None]:
         """Accept a stop command; return the receipt and the generation to stop, if any.
 
-        The caller holds the job's lock. ``grace`` is in seconds; None for the program's own.
-
-        Raises
-        ------
-        ExecutorError
-            If the disk write failed.
+        The caller holds the job's lock. ``grace`` is in seconds; None for the program's own. Raises
+        `ExecutorError` if the disk write failed.
         """
         entry = self.entries.get((job, generation))
         if grace is None:
@@ -193,12 +162,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
     async def discard(self, job: str) -> bool:
         """Remove a finished job's records; return whether it is finished.
 
-        The caller holds the job's lock.
-
-        Raises
-        ------
-        ExecutorError
-            If the files can't be removed.
+        The caller holds the job's lock. Raises `ExecutorError` if the files can't be removed.
         """
         with self._with_path():
             finished = await asyncio.to_thread(self.store.discard, job)
@@ -222,13 +186,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         return bool(logs.names(self.store.generation(job, number).logs))
 
     def log(self, job: str, number: int, process: str, start: int | None, most: int) -> LogChunk:
-        """Return a chunk of a log on this machine; see `Executor.logs`.
-
-        Raises
-        ------
-        KeyError
-            If there is no such log.
-        """
+        """Return a chunk of a log on this machine; see `Executor.logs`."""
         generation = self.store.generation(job, number)
         complete = generation.state()["phase"] in TERMINAL_PHASES
         return read_chunk(generation.logs, number, process, start, most, complete=complete)

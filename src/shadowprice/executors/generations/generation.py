@@ -48,16 +48,10 @@ class GenerationDirectory:
 
     @classmethod
     def create(cls, path: Path, plan: dict[str, Any], state: dict[str, Any]) -> GenerationDirectory:
-        """Create the directory durably.
+        """Create the directory, which must not exist, durably.
 
-        Parameters
-        ----------
-        path : Path
-            The directory; it must not exist.
-        plan : mapping
-            What to run; empty if the generation is refused.
-        state : mapping
-            The first state, with at least ``phase``.
+        ``plan`` is what to run; empty if the generation is refused. ``state`` has at least
+        ``phase``.
         """
         path.mkdir(mode=0o700)
         (path / "logs").mkdir(mode=0o700)
@@ -128,10 +122,7 @@ class GenerationDirectory:
     def claim(self, who: dict[str, Any]) -> FileLock | None:
         """Claim it for its only launch; return the lock, or None if it must not be launched.
 
-        Parameters
-        ----------
-        who : mapping
-            Identification of the supervisor, added to the state.
+        ``who`` identifies the supervisor, and is added to the state.
         """
         lock = self.take_lock()
         if lock is None:

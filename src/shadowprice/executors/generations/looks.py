@@ -12,10 +12,7 @@ from shadowprice.executors.contract import Progressed, Report
 class ProgressPolls:
     """Running progress polls. Cancelling one would lose progress that it already read.
 
-    Parameters
-    ----------
-    emit : callable
-        Emits the result of a poll whose caller was cancelled.
+    ``emit`` emits the result of a poll whose caller was cancelled.
     """
 
     def __init__(self, emit: Callable[[Iterable[Report]], None]) -> None:

@@ -19,10 +19,8 @@ class PlacementError(Exception):
 def validate_spec(spec: GenerationSpec) -> None:
     """Check that a generation can be passed to processes.
 
-    Raises
-    ------
-    PlacementError
-        If there is no worker or no command, or a text contains a null character.
+    Raises `PlacementError` if there is no worker or no command, or a text contains a null
+    character.
     """
     if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):
         raise PlacementError("it has no worker")

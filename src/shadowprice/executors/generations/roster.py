@@ -65,13 +65,7 @@ class GenerationRegistry(Generic[GenerationT]):
         self._reports.put_nowait(None)
 
     async def watch(self, first: Callable[[], Iterable[Report]] = tuple) -> AsyncIterator[Report]:
-        """Yield the current state of all generations, then new reports.
-
-        Parameters
-        ----------
-        first : callable
-            Returns reports to yield before those of generations.
-        """
+        """Yield reports of ``first``, the current state of all generations, then new reports."""
         # Starts and ends are emitted again below; progress was read once, so it must be kept.
         previous, reports = self._reports, asyncio.Queue[Report | None]()
         self._reports = reports

@@ -104,12 +104,8 @@ class GenerationStore:
     def accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str = "") -> Receipt:
         """Store a start command if `weigh` accepts it.
 
-        Parameters
-        ----------
-        plan : mapping
-            What the supervisor is to run.
-        refusal : str
-            Why the generation can't run; if not empty, it is stored as refused.
+        ``plan`` is what the supervisor is to run. If ``refusal``, the reason why the generation
+        can't run, isn't empty, it is stored as refused.
         """
         receipt = self.weigh(spec)
         if receipt is Receipt.ACCEPTED:

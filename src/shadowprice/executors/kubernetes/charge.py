@@ -25,14 +25,7 @@ class Charge:
 
     There are two leases because they expire independently. A service without an election only has
     the executor's lease. A newly elected replica may have to wait until its predecessor's executor
-    lease expires.
-
-    Parameters
-    ----------
-    service : str
-        Label of the service.
-    election : Election or None
-        Election among the service's replicas; None for a single service.
+    lease expires. ``service`` is the service's label.
     """
 
     def __init__(self, service: str, election: Election | None) -> None:
@@ -53,15 +46,7 @@ class Charge:
         return self._lease is None or self._lease.lost.is_set()
 
     async def take(self, connection: ApiClient, namespace: str) -> None:
-        """Acquire the lease.
-
-        Raises
-        ------
-        ExecutorError
-            If another service holds it.
-        ApiError
-            If the API server refuses.
-        """
+        """Acquire the lease; raise `ExecutorError` if another service holds it."""
         lease = self._new(connection, namespace)
         if not await lease.take(TURN, self._is_deposed):
             raise ExecutorError(
@@ -73,12 +58,8 @@ class Charge:
     async def reacquire(self, connection: ApiClient, namespace: str) -> None:
         """Reacquire a lease that expired while the API server was unreachable.
 
-        If another executor holds it now, commands are refused until it is released.
-
-        Raises
-        ------
-        ApiError
-            If another executor holds the lease or leads, or the API server doesn't answer.
+        Raises `ApiError` if another executor holds the lease or leads; commands are then refused
+        until it is released.
         """
         if not self._elected():
             raise LeadershipLostError

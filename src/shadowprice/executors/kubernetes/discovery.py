@@ -17,11 +17,6 @@ async def has_gates(connection: ApiClient) -> bool:
     """Return whether the API server supports scheduling gates of pods.
 
     With them, all pods of a generation can exist before any is scheduled.
-
-    Raises
-    ------
-    ApiError
-        If the API server doesn't answer.
     """
     try:
         index = await connection.get("/openapi/v3")

@@ -509,13 +509,7 @@ class Drive:
             log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
 
     async def _cleared(self, views: Iterable[PodView]) -> None:
-        """Delete the pods and the service object.
-
-        Raises
-        ------
-        ApiError
-            If a pod that may run can't be deleted.
-        """
+        """Delete the pods and the service object; raise if a pod that may run remains."""
         for view in views:
             part = self._entry.parts.get(view.process)
             lost = part is not None and self._executor.is_lost(part.server)

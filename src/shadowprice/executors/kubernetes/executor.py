@@ -79,16 +79,8 @@ class UnreachableError(ExecutorError):
 class KubernetesExecutor:
     """Runs every process of a generation in a pod, on its planned node.
 
-    Parameters
-    ----------
-    options : ExecutorOptions
-        Its directory for logs (all other state is in the API server), the address as in
-        `kubernetes.connection.Connection.open`, and settings as in `settings`.
-
-    Raises
-    ------
-    InputError
-        If a setting is invalid.
+    Its directory has logs only; all other state is in the API server. The address is as in
+    `ApiClient.open`. Raises InputError if a setting is invalid.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -163,13 +155,7 @@ class KubernetesExecutor:
         return self.cluster.last
 
     def node(self, server: str) -> NodeView:
-        """Return a node.
-
-        Raises
-        ------
-        PlacementError
-            If it doesn't exist.
-        """
+        """Return a node; raise `PlacementError` if it doesn't exist."""
         node = self.node_or_none(server)
         if node is None:
             raise PlacementError(f"the node {server} has left the cluster")
@@ -209,11 +195,8 @@ class KubernetesExecutor:
     async def open(self) -> None:
         """Connect, acquire the lease, and adopt generations that are still running.
 
-        Raises
-        ------
-        ExecutorError
-            If the API server doesn't answer, or another service uses the directory or the
-            lease.
+        Raises `ExecutorError` if the API server doesn't answer, or another service uses the
+        directory or the lease.
         """
         try:
             make_private(self.path)

@@ -37,16 +37,8 @@ _MISSING: Final = b"[some output is missing here: its node had removed it]\n"
 class Follower:
     """Fetches the log of one pod into local files.
 
-    Parameters
-    ----------
-    path : str
-        API path of the pod.
-    folder : Path
-        Directory of the local log.
-    limit : int
-        Maximum bytes kept.
-    secret : str
-        Text that is replaced by ``***``.
+    ``path`` is the API path of the pod. Of the log, ``limit`` bytes are kept, in ``folder``;
+    ``secret`` is replaced by ``***``.
     """
 
     def __init__(
@@ -83,13 +75,7 @@ class Follower:
         return tuple(self._writer.tail()) if self._writer is not None else ()
 
     async def look(self) -> None:
-        """Fetch new lines, unless a fetch succeeded or failed a moment ago.
-
-        Raises
-        ------
-        ApiError
-            If the API server refuses or doesn't answer.
-        """
+        """Fetch new lines, unless a fetch succeeded or failed a moment ago."""
         recent = time.monotonic() - self._looked <= MIN_FETCH_INTERVAL_SECONDS
         if self.complete or self._followed or recent or not self._pauses.over:
             return

@@ -41,18 +41,9 @@ def end_of(
 ) -> ProcessExit | None:
     """Return how a process ended, None if it hasn't.
 
-    Parameters
-    ----------
-    part : Part
-        The process and its pod.
-    node : NodeView or None
-        The current state of its node.
-    lost_after : float
-        Seconds after a node's loss until its processes count as lost.
-    gone_since : float or None
-        Monotonic time since which the node is missing or not ready.
-    withdrawn : bool
-        Whether its generation is being withdrawn.
+    ``gone_since`` is the monotonic time since which its node is missing or not ready;
+    ``lost_after`` seconds later the process counts as lost. ``withdrawn`` says whether its
+    generation is being withdrawn.
     """
     view = part.view
     now = time.monotonic()

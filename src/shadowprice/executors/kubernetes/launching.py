@@ -124,12 +124,7 @@ class Launch:
     async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
         """Create the secret; return None if an earlier launch of the generation created it.
 
-        Raises
-        ------
-        ApiError
-            If the API server doesn't answer.
-        _RefusedError
-            If it refuses, or another object has the secret's name.
+        Raises `_RefusedError` if the API server refuses, or another object has the secret's name.
         """
         objects = self._objects
         try:

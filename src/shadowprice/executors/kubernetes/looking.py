@@ -26,23 +26,9 @@ Events of pods may be later than the end of their generation.
 class Cluster:
     """Nodes, pods, and the servers derived from them.
 
-    Parameters
-    ----------
-    service : ServiceId
-        This service, whose pods are distinguished by their labels.
-    happened : callable
-        Receives every change of an own pod: key of the job, generation.
-    moved : callable
-        Receives the name of a node that appeared, disappeared, or changed its readiness.
-
-    Attributes
-    ----------
-    servers : dict of str to ServerInfo
-        Servers of nodes that are, or recently were, ready, as last reported.
-    last : dict of str to PodView
-        Last states of own pods that no longer exist.
-    own : dict of str to PodView
-        Own pods by namespace and name.
+    ``service`` is this service, whose pods are distinguished by their labels. ``happened`` receives
+    every change of an own pod: key of the job, generation. ``moved`` receives the name of a node
+    that appeared, disappeared, or changed its readiness.
     """
 
     def __init__(
@@ -60,8 +46,11 @@ class Cluster:
         self._used: dict[str, Counter[str]] = {}
         self._gone: dict[str, float] = {}
         self.servers: dict[str, ServerInfo] = {}
+        """Servers of nodes that are, or recently were, ready, as last reported."""
         self.last: dict[str, PodView] = {}
+        """Last states of own pods that no longer exist."""
         self.own: dict[str, PodView] = {}
+        """Own pods by namespace and name."""
         self._stray_since: dict[str, float] = {}
         self._used_by_strays: dict[str, Counter[str]] = {}
         self.nodes: Informer[NodeView] = Informer(
@@ -70,13 +59,7 @@ class Cluster:
         self.pods: Informer[PodView] = Informer(connection, "/api/v1/pods", pod_view, self._changed)
 
     async def start(self) -> None:
-        """Start both informers.
-
-        Raises
-        ------
-        ApiError
-            If the first list fails.
-        """
+        """Start both informers; raise `ApiError` if the first list fails."""
         await self.nodes.start()
         await self.pods.start()
 
@@ -136,13 +119,7 @@ class Cluster:
             self._stray_since[f"{view.namespace}/{view.name}"] = -math.inf
 
     def find_strays(self, live: Collection[tuple[str, int]]) -> None:
-        """Update the strays.
-
-        Parameters
-        ----------
-        live : collection of (str, int)
-            Job keys and numbers of the generations that haven't ended.
-        """
+        """Update the strays; ``live`` are keys and numbers of unfinished generations."""
         now, previous = time.monotonic(), self._stray_since
         self._stray_since = {
             key: previous.get(key, now)

@@ -25,31 +25,20 @@ OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 class NodeView:
     """The cached state of a node.
 
-    Parameters
-    ----------
-    has : mapping of str to int
-        Allocatable amounts by Kubernetes resource, in the units of `core.amounts`.
-    ready : bool
-        Whether the node's Ready condition is true.
-    taints : tuple of (str, str, str)
-        Key, value and effect of each taint that repels pods, except those of the node's state.
-    cordoned : bool
-        Whether new pods can't be scheduled on it.
-    off : bool
-        Whether an operator declared it shut down.
-    address : str
-        Address by which other nodes reach it.
+    ``has`` are allocatable amounts by Kubernetes resource, in the units of `core.amounts`.
+    ``taints`` are key, value and effect of each taint that repels pods, except those of the node's
+    state.
     """
 
     name: str
     uid: str
     has: Mapping[str, int]
     labels: Mapping[str, str] = field(default_factory=dict)
-    ready: bool = True
+    ready: bool = True  # the node's Ready condition
     taints: tuple[tuple[str, str, str], ...] = ()
-    cordoned: bool = False
-    off: bool = False
-    address: str = ""
+    cordoned: bool = False  # new pods can't be scheduled on it
+    off: bool = False  # an operator declared it shut down
+    address: str = ""  # by which other nodes reach it
 
 
 def node_view(item: Mapping[str, Any]) -> NodeView:
@@ -101,18 +90,11 @@ def server_of(
     gpu: str,
     tolerations: Sequence[Mapping[str, Any]],
 ) -> ServerInfo:
-    """Return a node as a server.
+    """Return a node as a server, less the usage of other pods.
 
-    Its memory is rounded (`round_down_memory`), and its GPUs to whole ones.
-
-    Parameters
-    ----------
-    used : mapping of str to int
-        Usage of other pods.
-    gpu : str
-        Kubernetes resource of GPUs.
-    tolerations : sequence of mapping
-        Tolerations of all jobs' pods; a node with any other taint takes no new work.
+    Its memory is rounded (`round_down_memory`), and its GPUs (the Kubernetes resource ``gpu``) to
+    whole ones. ``tolerations`` are those of all jobs' pods; a node with any other taint takes no
+    new work.
     """
     capacity = {}
     for name, amount in node.has.items():
@@ -130,21 +112,10 @@ def server_of(
 
 
 def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
-    """Return the resource requests of a process's container.
+    """Return the resource requests of a process's container; ``gpu`` is the resource of GPUs.
 
-    Resources that the node doesn't count, such as bandwidth, are left to the scheduler.
-
-    Parameters
-    ----------
-    amounts : mapping of str to int
-        Demand of the process.
-    gpu : str
-        Kubernetes resource of GPUs.
-
-    Raises
-    ------
-    PlacementError
-        If a fraction of an indivisible resource is requested.
+    Resources that the node doesn't count, such as bandwidth, are left to the scheduler. Raises
+    `PlacementError` if a fraction of an indivisible resource is requested.
     """
     requests: dict[str, str] = {}
     gpus = gpu_millis(amounts)
@@ -180,19 +151,9 @@ def check_room(
 ) -> None:
     """Check that a node has capacity for new processes, because pods would wait for it.
 
-    Parameters
-    ----------
-    used : mapping of str to int
-        Usage of other pods.
-    wanted, held : sequence of mapping
-        Demand of each new process there, and of each existing one.
-    gpu : str
-        Kubernetes resource of GPUs.
-
-    Raises
-    ------
-    PlacementError
-        If any resource is insufficient.
+    ``used`` is the usage of other pods. ``wanted`` and ``held`` are the demands of the new and the
+    existing processes there. ``gpu`` is the Kubernetes resource of GPUs. Raises `PlacementError` if
+    any resource is insufficient.
     """
     total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))
     for amount in map(gpu_millis, wanted):

@@ -66,12 +66,7 @@ class Objects:
     def is_own(self, item: Mapping[str, Any], execution: str = "") -> bool:
         """Return whether an object of the generation's name is the generation's.
 
-        Parameters
-        ----------
-        item : mapping
-            The object.
-        execution : str
-            Identifier of the launch that has to have created it; empty for any.
+        ``execution`` is the launch that has to have created it; empty for any.
         """
         entry, meta = self._entry, item["metadata"]
         labels = self._executor.identity.labels(entry.job, entry.number)

@@ -33,18 +33,8 @@ def plan_of(
 ) -> tuple[dict[str, Any], str]:
     """Return the plan of a generation, and a reason if it is refused.
 
-    Parameters
-    ----------
-    nodes : mapping of str to NodeView
-        The nodes by name.
-    servers : collection of str
-        Names of the nodes that currently are servers.
-    used : callable
-        Returns the usage of other pods on a node.
-    held : iterable of mapping
-        The ``deals`` of other generations.
-    namespace : str
-        Namespace of the generation's objects.
+    ``servers`` are the nodes that currently are servers. ``used`` returns the usage of other pods
+    on a node. ``held`` has the ``deals`` of other generations.
     """
     held = list(held)
     processes = processes_of(spec)

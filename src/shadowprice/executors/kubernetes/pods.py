@@ -47,28 +47,14 @@ exit "$status"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Location and common metadata of a generation's objects.
-
-    Parameters
-    ----------
-    service : ServiceId
-        The scheduler's service.
-    execution : str
-        Unique identifier of this launch.
-    master : (str, int)
-        Rendezvous endpoint of its processes.
-    owner : mapping or None
-        Owner reference to the resource that it runs for.
-    gated : bool
-        Whether scheduling gates hold the pods until all exist.
-    """
+    """Location and common metadata of a generation's objects."""
 
     service: names.ServiceId
     namespace: str
-    execution: str
-    master: tuple[str, int]
-    owner: Mapping[str, Any] | None = None
-    gated: bool = False
+    execution: str  # unique identifier of this launch
+    master: tuple[str, int]  # rendezvous address and port of its processes
+    owner: Mapping[str, Any] | None = None  # reference to the resource that it runs for
+    gated: bool = False  # scheduling gates hold the pods until all exist
 
 
 def text_of(text: str) -> str:
@@ -143,10 +129,7 @@ def reached(settings: Settings, url: str) -> str:
 def check_pod(spec: GenerationSpec, settings: Settings) -> None:
     """Check that a job's pod options are allowed.
 
-    Raises
-    ------
-    PlacementError
-        If no image is named, or an option isn't allowed by the operator.
+    Raises `PlacementError` if no image is named, or an option isn't allowed by the operator.
     """
     if not (spec.program.image or settings.image):
         raise PlacementError("it has no image; set run.image, or start the service with image=")
@@ -178,12 +161,8 @@ def pod_of(
 ) -> dict[str, Any]:
     """Return the pod of a process.
 
-    ``secret`` is the generation's secret as stored in the API server.
-
-    Raises
-    ------
-    PlacementError
-        If a fraction of an indivisible resource is requested.
+    ``secret`` is the generation's secret as stored in the API server. Raises `PlacementError` if a
+    fraction of an indivisible resource is requested.
     """
     options = _merged(settings.pod, spec.program.pod)
     name = names.pod_name(spec.job, spec.generation, process.name)

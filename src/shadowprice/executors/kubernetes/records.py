@@ -32,22 +32,12 @@ _FIELD: Final = "generations"
 
 @dataclass
 class JobGenerations:
-    """The record of a job.
-
-    Parameters
-    ----------
-    fence : int
-        The newest generation that a command named.
-    generations : dict of int to dict
-        Unforgotten generations: phase, placement, stop command, result.
-    meta : dict
-        Metadata of the ConfigMap; empty if it doesn't exist.
-    """
+    """The record of a job."""
 
     job: str
-    fence: int = 0
+    fence: int = 0  # the newest generation that a command named
     generations: dict[int, dict[str, Any]] = field(default_factory=dict)
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)  # of the ConfigMap; empty without it
 
     @classmethod
     def of(cls, item: dict[str, Any]) -> JobGenerations:
@@ -159,12 +149,8 @@ class Records:
         """Update a job's record; return the result of ``update``.
 
         An unchanged record isn't written. If ``open_`` is false, the job is marked as discarded.
-
-        Raises
-        ------
-        ApiError
-            If the API server refuses or doesn't answer. The record may have been written, so it
-            is read again before the next update.
+        Raises `ApiError` if the API server refuses or doesn't answer. The record may have been
+        written, so it is read again before the next update.
         """
         async with self._locks.setdefault(job, asyncio.Lock()):
             return await self._change(job, update, open_)

@@ -44,56 +44,30 @@ _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 class Settings:
     """Settings of the Kubernetes executor.
 
-    Parameters
-    ----------
-    allow : frozenset of str
-        Allowed pod options, of `PRIVILEGED_FEATURES`.
-    context : str
-        A context of the kubeconfig; empty for the current one.
-    gpu : str
-        Kubernetes resource of GPUs.
-    image : str
-        Default image of jobs; empty for none.
-    log_bytes : int
-        Maximum bytes kept of each process's log.
-    lost_after : float
-        Seconds after a node is not ready or missing until its processes count as lost. A
-        kubelet without a connection keeps its pods running.
-    namespace : str
-        Namespace of pods and records; empty for that of the context, or of the service's own
-        pod.
-    network : str
-        ``pods``: every pod has its own address, and a headless service names them; ``host``:
-        pods use their node's network.
-    patience : float
-        Timeout in seconds for all pods to start; then the generation is refused.
-    pod : mapping
-        Default options of all pods, as `core.specs.pod.PodSpec.plain` returns them.
-    service_url : str
-        URL by which pods reach the service, if it differs from the service's own.
-    shared : str
-        Absolute path at which all pods mount a volume, for default checkpoint and working
-        directories. If empty, checkpoints are lost with their pod.
-    tolerate_unready : float
-        Seconds that a node may be not ready and remain a server, because a kubelet that can't
-        renew its lease may be healthy. At most half of `lost_after`, so that processes on a
-        lost node aren't started again.
-    volume : str
-        The shared volume: ``host`` (a directory that is equal on all nodes, such as a network
-        file system) or the name of a persistent volume claim.
+    A kubelet without a connection keeps its pods running, so the processes of a node that is not
+    ready or missing count as lost only after ``lost_after`` seconds. A node may be not ready for
+    ``tolerate_unready`` seconds and remain a server, because a kubelet that can't renew its lease
+    may be healthy. That is at most half of ``lost_after``, so that processes on a lost node aren't
+    started again. If all pods don't start within ``patience`` seconds, the generation is refused.
+
+    ``network`` is ``pods`` if every pod has its own address, and a headless service names them; or
+    ``host``, the node's network. ``shared`` is the absolute path at which all pods mount
+    ``volume``, for default checkpoint and working directories. If empty, checkpoints are lost with
+    their pod. ``volume`` is ``host`` (a directory that is equal on all nodes, such as a network
+    file system) or the name of a persistent volume claim.
     """
 
-    allow: frozenset[str] = frozenset()
-    context: str = ""
-    gpu: str = "nvidia.com/gpu"
-    image: str = ""
+    allow: frozenset[str] = frozenset()  # of `PRIVILEGED_FEATURES`
+    context: str = ""  # of the kubeconfig; empty for the current one
+    gpu: str = "nvidia.com/gpu"  # Kubernetes resource of GPUs
+    image: str = ""  # default of jobs
     log_bytes: int = DEFAULT_LOG_BYTES
     lost_after: float = 300.0
-    namespace: str = ""
+    namespace: str = ""  # empty for that of the context, or of the service's own pod
     network: str = "pods"
     patience: float = 120.0
-    pod: Mapping[str, Any] = field(default_factory=dict)
-    service_url: str = ""
+    pod: Mapping[str, Any] = field(default_factory=dict)  # default for pods, from `PodSpec.plain`
+    service_url: str = ""  # if pods reach the service by another URL than its own
     shared: str = ""
     tolerate_unready: float = 30.0
     volume: str = "host"
@@ -138,13 +112,7 @@ class _Reading(OptionsReader):
 
 
 def read_settings(values: Mapping[str, str]) -> Settings:
-    """Parse the settings.
-
-    Raises
-    ------
-    InputError
-        If a name is unknown or a value is invalid, with all errors.
-    """
+    """Parse the settings; raise InputError with all errors."""
     reading = _Reading(values, _NAMES)
     name = "expected the name of an object: lower-case letters, digits and -"
     lost_after = reading.seconds("lost_after", 300)

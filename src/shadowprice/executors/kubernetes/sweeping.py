@@ -20,18 +20,13 @@ SELDOM: Final = 320.0
 
 
 class Sweeper:
-    """Garbage collector of a service's orphaned pods, with a backoff for each pod.
-
-    Attributes
-    ----------
-    refusals : dict of str to str
-        Why orphans couldn't be deleted, by namespace and name.
-    """
+    """Garbage collector of a service's orphaned pods, with a backoff for each pod."""
 
     def __init__(self, service: ServiceId) -> None:
         self._service = service
         self._strangers: dict[str, Backoff] = {}
         self.refusals: dict[str, str] = {}
+        """Why orphans couldn't be deleted, by namespace and name."""
 
     async def sweep(
         self,
@@ -42,19 +37,9 @@ class Sweeper:
     ) -> None:
         """Delete pods of generations that have ended.
 
-        Parameters
-        ----------
-        records : Records
-            The current record of its job is read before a pod is deleted.
-        pods : iterable of (str, PodView)
-            The service's cached pods, by namespace and name.
-        live : collection of (str, int)
-            Job keys and numbers of the generations that haven't ended.
-
-        Raises
-        ------
-        ApiError
-            If a record can't be read.
+        Before a pod is deleted, the current record of its job is read. ``pods`` are the service's
+        cached pods, by namespace and name. ``live`` are job keys and numbers of the generations
+        that haven't ended. Raises `ApiError` if a record can't be read.
         """
         orphans: dict[str, Backoff] = {}
         for key, view in tuple(pods):  # the cache changes during requests

@@ -35,37 +35,11 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """The cached state of a pod.
+    """The cached state of a pod. Times are in seconds since 1970.
 
-    Parameters
-    ----------
-    reason, message : str
-        Reason of its phase.
-    deleting : bool
-        Whether its deletion was requested.
-    terminating_since : float or None
-        First deletion request by the server's clock, seconds since 1970.
-    began : float or None
-        Start of its container, seconds since 1970.
-    running : bool
-        Whether any of its containers runs.
-    exit : Exit or None
-        How its container ended.
-    waiting : (str, str)
-        Why its container hasn't started: reason and message.
-    unplaced : str
-        Why the Kubernetes scheduler finds no node for it.
-    gated : bool
-        Whether it has scheduling gates.
-    service, job, generation, process
-        The process that it runs, if a Shadowprice service created it; ``job`` is a key.
-    takes : mapping of str to int
-        Requests by Kubernetes resource, in the units of `core.amounts`.
-    outer : (str, str, str)
-        Job, tenant and role according to its labels, annotations or owners. The job is a key if a
-        Shadowprice service created the pod.
-    created : float
-        Creation time, seconds since 1970.
+    ``service``, ``job`` (a key), ``generation`` and ``process`` are set if a Shadowprice service
+    created it. ``outer`` is job, tenant and role according to its labels, annotations or owners;
+    the job is a key if a Shadowprice service created the pod.
     """
 
     namespace: str
@@ -73,21 +47,21 @@ class PodView:
     uid: str
     node: str
     phase: str
-    reason: str = ""
+    reason: str = ""  # of its phase
     message: str = ""
-    deleting: bool = False
-    terminating_since: float | None = None
-    began: float | None = None
-    running: bool = False
+    deleting: bool = False  # its deletion was requested
+    terminating_since: float | None = None  # first deletion request by the server's clock
+    began: float | None = None  # start of its container
+    running: bool = False  # any of its containers runs
     exit: Exit | None = None
-    waiting: tuple[str, str] = ("", "")
-    unplaced: str = ""
-    gated: bool = False
+    waiting: tuple[str, str] = ("", "")  # why its container hasn't started: reason, message
+    unplaced: str = ""  # why the Kubernetes scheduler finds no node for it
+    gated: bool = False  # it has scheduling gates
     service: names.ServiceId | None = None
     job: str = ""
     generation: int = 0
     process: str = ""
-    takes: Mapping[str, int] = field(default_factory=dict)
+    takes: Mapping[str, int] = field(default_factory=dict)  # requests in units of `core.amounts`
     outer: tuple[str, str, str] = ("", "", "")
     created: float = 0.0
 

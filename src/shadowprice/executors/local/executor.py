@@ -65,12 +65,7 @@ CLAIM_TIMEOUT_SECONDS: Final = 5.0
 class LocalExecutor:
     """Runs every generation under its own supervisor, which outlives the service.
 
-    ``options`` gives its directory, and settings as in `settings`.
-
-    Raises
-    ------
-    InputError
-        If a setting is invalid, or the system isn't Linux.
+    Raises InputError if a setting (see `settings`) is invalid, or the system isn't Linux.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -119,10 +114,7 @@ class LocalExecutor:
     async def open(self) -> None:
         """Acquire the directory's lock, and adopt generations that are still running.
 
-        Raises
-        ------
-        ExecutorError
-            If another service uses the directory, or it isn't writable.
+        Raises `ExecutorError` if another service uses the directory, or it isn't writable.
         """
         try:
             await asyncio.to_thread(self._open)

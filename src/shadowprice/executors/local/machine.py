@@ -29,24 +29,11 @@ MAX_FAKE_DEVICES: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class ProcessAllocation:
-    """Cores, devices and memory allocated to one process.
-
-    Parameters
-    ----------
-    cores : tuple of int
-        Cores that it may run on; empty for all.
-    devices : mapping of str to int
-        Devices by name, in thousandths of each.
-    visible_devices : tuple of str or None
-        Value of ``CUDA_VISIBLE_DEVICES``; None if neither the server nor the machine has
-        devices.
-    memory : int
-        Memory limit in bytes, 0 if the job requests none.
-    """
+    """Cores, devices and memory allocated to one process."""
 
     process: Process
-    cores: tuple[int, ...]
-    devices: Mapping[str, int]
+    cores: tuple[int, ...]  # that it may run on; empty for all
+    devices: Mapping[str, int]  # by name, in thousandths of each
     visible_devices: tuple[str, ...] | None
     memory: int
 
@@ -160,14 +147,9 @@ class MachineAllocator:
     def configure(
         self, servers: Iterable[ServerInfo], held: Iterable[Mapping[str, Any]] = ()
     ) -> None:
-        """Set the servers; unchanged ones keep their cores and devices.
+        """Set all servers; unchanged ones keep their cores and devices.
 
-        Parameters
-        ----------
-        servers : iterable of ServerInfo
-            All servers.
-        held : iterable of mapping
-            `ProcessAllocation.record` of the processes of running generations.
+        ``held`` has the `ProcessAllocation.record` of the processes of running generations.
         """
         by_name = {server.name: server for server in servers}
         for name in self._slices.keys() - by_name.keys():
@@ -249,15 +231,8 @@ class MachineAllocator:
     ) -> tuple[ProcessAllocation, ...]:
         """Allocate cores and devices to every process of a generation.
 
-        Parameters
-        ----------
-        held : iterable of mapping
-            `ProcessAllocation.record` of the processes of other generations.
-
-        Raises
-        ------
-        PlacementError
-            If a server is unknown, or has too few free devices.
+        ``held`` has the `ProcessAllocation.record` of the processes of other generations. Raises
+        `PlacementError` if a server is unknown, or has too few free devices.
         """
         busy_cores: Counter[int] = Counter()
         used: Counter[str] = Counter()

@@ -17,21 +17,11 @@ _NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
 class LocalSettings:
     """Settings of the local executor.
 
-    Parameters
-    ----------
-    cgroup : str
-        Path of a control group delegated to this user, ``auto`` for the service's own, ``off``
-        for none.
-    devices : tuple of str or None
-        GPUs to allocate, by number or UUID; by default those that the driver lists and the
-        environment doesn't hide. None if the machine has none, so that they are simulated.
-    log_bytes : int
-        Maximum bytes kept of each process's log.
-    memory : str
-        Enforcement of a process's memory demand: ``cgroup``, ``rlimit`` (limits private
-        memory), ``auto`` for the first that is permitted, ``off``.
-    users : str
-        Directory for the files of jobs of other users; if empty, next to the data directory.
+    ``cgroup`` is the path of a control group delegated to this user, ``auto`` for the service's
+    own, ``off`` for none. ``devices`` are GPUs to allocate, by number or UUID; None if the machine
+    has none, so that they are simulated. ``memory`` enforces a process's memory demand: ``cgroup``,
+    ``rlimit`` (limits private memory), ``auto`` for the first that is permitted, ``off``. ``users``
+    is the directory for the files of jobs of other users; if empty, next to the data directory.
     """
 
     cgroup: str = "auto"
@@ -42,13 +32,7 @@ class LocalSettings:
 
 
 def read_settings(values: Mapping[str, str]) -> LocalSettings:
-    """Parse the settings.
-
-    Raises
-    ------
-    InputError
-        If a name is unknown or a value is invalid, with all errors.
-    """
+    """Parse the settings; raise InputError with all errors."""
     reading = OptionsReader(values, _NAMES)
     devices = tuple(filter(None, (name.strip() for name in values.get("devices", "").split(","))))
     if len(set(devices)) < len(devices):

@@ -77,16 +77,8 @@ class RayUnreachableError(ExecutorError):
 class RayExecutor:
     """Runs every process of a generation under a detached actor, on its planned node.
 
-    Parameters
-    ----------
-    options : ExecutorOptions
-        Its directory, settings as in `settings`, and Ray's address: ``auto``, ``HOST:PORT`` of
-        the head of a cluster that includes this machine, or ``ray://HOST:PORT``.
-
-    Raises
-    ------
-    InputError
-        If the address or a setting is invalid, or the system isn't Linux.
+    The address is ``auto``, ``HOST:PORT`` of the head of a cluster that includes this machine, or
+    ``ray://HOST:PORT``. Raises InputError if it or a setting is invalid, or the system isn't Linux.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -141,10 +133,8 @@ class RayExecutor:
     async def open(self) -> None:
         """Connect to Ray, and adopt generations that are still running.
 
-        Raises
-        ------
-        ExecutorError
-            If Ray doesn't answer or has another version, or another service uses the directory.
+        Raises `ExecutorError` if Ray doesn't answer or has another version, or another service uses
+        the directory.
         """
         try:
             await asyncio.to_thread(self._open)

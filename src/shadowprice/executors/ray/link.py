@@ -81,21 +81,10 @@ class BridgeClient:
             self._pending.clear()
 
     async def ask(self, what: str, limit: float | None = None, **more: Any) -> Any:
-        """Send a request and return the bridge's response.
+        """Send the request ``what`` and return the bridge's response.
 
-        Parameters
-        ----------
-        what : str
-            Name of the request.
-        limit : float, optional
-            Timeout in seconds.
-        **more
-            Arguments of the request.
-
-        Raises
-        ------
-        BridgeError
-            If the request fails, or the bridge has ended.
+        ``limit`` is a timeout in seconds, and ``more`` the arguments of the request. Raises
+        `BridgeError` if the request fails, or the bridge has ended.
         """
         if not self.up or self._process is None or self._process.stdin is None:
             raise BridgeError("not connected to Ray", "Closed")

@@ -36,16 +36,10 @@ class RayNode:
 
 
 def nodes_of(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, RayNode]:
-    """Return the nodes that can run jobs, by server name.
+    """Return the nodes that can run jobs, by server name; ``records`` are from ``ray.nodes()``.
 
-    Nodes without CPU and GPU are omitted. Of two nodes with one name, the known one is kept.
-
-    Parameters
-    ----------
-    records : iterable of mapping
-        Result of ``ray.nodes()``.
-    known : mapping of str to str
-        Ids of the previously known nodes by server.
+    Nodes without CPU and GPU are omitted. Of two nodes with one name, the previously known one is
+    kept; ``known`` has the ids of these by server.
     """
     nodes: dict[str, RayNode] = {}
     alive = [item for item in records if item.get("Alive")]
@@ -123,17 +117,8 @@ def check_available(
 ) -> None:
     """Check that a node has capacity for new processes, because Ray would wait for it.
 
-    Parameters
-    ----------
-    wanted : iterable of mapping
-        Demand of each new process on the node.
-    held : iterable of mapping
-        Demand of each existing process on the node.
-
-    Raises
-    ------
-    PlacementError
-        If any resource that Ray counts is insufficient.
+    ``wanted`` and ``held`` are the demands of the new and the existing processes on the node.
+    Raises `PlacementError` if any resource that Ray counts is insufficient.
     """
     name, capacity = node.server.name, node.server.capacity
     new, old = list(wanted), list(held)

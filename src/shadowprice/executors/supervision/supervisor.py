@@ -69,17 +69,11 @@ class _Child:
 
 
 class Supervisor:
-    """Runs one generation to its end.
+    """Runs one generation, claimed by this process, to its end.
 
-    Parameters
-    ----------
-    generation : Generation
-        Claimed by this process.
-    bell : str
-        Path of the executor's named pipe.
-    lifeline : int
-        Read end of a pipe, or -1. When its write end closes, everything is killed at once,
-        because its holder may no longer be able to stop the generation.
+    ``bell`` is the path of the executor's named pipe. ``lifeline`` is the read end of a pipe, or
+    -1. When its write end closes, everything is killed at once, because its holder may no longer be
+    able to stop the generation.
     """
 
     def __init__(self, generation: GenerationDirectory, bell: str, lifeline: int = -1) -> None:
@@ -470,15 +464,7 @@ def notify_executor(bell: str, path: Path) -> None:
 
 
 def main(path: Path, lifeline: int = -1) -> int:
-    """Claim a generation and run it; do nothing if it is claimed or to be stopped.
-
-    Parameters
-    ----------
-    path : Path
-        The generation's directory.
-    lifeline : int
-        See `Supervisor`.
-    """
+    """Claim a generation and run it; do nothing if it is claimed or to be stopped."""
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         # Handled, not ignored: spawned processes would inherit an ignored signal.
         signal.signal(number, lambda *_: None)
