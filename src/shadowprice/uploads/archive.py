@@ -93,10 +93,7 @@ def is_link_inside(path: str, target: str) -> bool:
 def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
     """Yield the entries of an archive in order.
 
-    Raises
-    ------
-    ArchiveError
-        If the archive is malformed, too long, or holds something that is refused.
+    Raises `ArchiveError` if the archive is malformed, too long, or holds something that is refused.
     """
     total = stream.seek(0, os.SEEK_END)
     position = 0
@@ -267,23 +264,14 @@ def _add(entry: ArchiveEntry, kinds: dict[str, EntryKind], explicit: set[str]) -
 def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None) -> None:
     """Fill a directory with an archive, all or nothing, durably.
 
-    A directory that an earlier call filled with it stays as it is, and needs no archive. If it was
-    released since, only missing files, links and directories are added. Anything else in the
-    directory is removed: it is left of a call that was interrupted, or of another job.
+    ``archive`` is named after its content. A directory that an earlier call filled with it stays as
+    it is, and needs no archive. If it was released since, only missing files, links and directories
+    are added. Anything else in the directory is removed: it is left of a call that was interrupted,
+    or of another job.
 
-    Parameters
-    ----------
-    archive : Path
-        A file that is named after its content.
-    owner : (int, int) or None
-        User and group that own the files; None for those of this process.
-
-    Raises
-    ------
-    OSError
-        If the archive can't be read, or the directory can't be written.
-    ArchiveError
-        If the archive is damaged.
+    ``owner`` is the user and group of the files; None for those of this process. Raises OSError if
+    the archive can't be read or the directory can't be written, and `ArchiveError` if the archive
+    is damaged.
     """
     if is_unpacked(archive, directory):
         return
@@ -322,27 +310,16 @@ def is_unpacked(archive: Path, directory: Path) -> bool:
 
 
 def remove_unpacked(directory: Path) -> None:
-    """Remove a directory that `unpack` filled, as far as possible; it counts as empty then.
-
-    Raises
-    ------
-    OSError
-        If it would still count as filled.
-    """
+    """Remove a directory that `unpack` filled, as far as possible; it counts as empty then."""
     _remove_markers(directory)
     _remove_partial(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def mark_released(directory: Path) -> None:
-    """Record, durably, that files of a directory that `unpack` filled may be missing from now on.
+    """Record durably that files of an unpacked directory may be missing from now on.
 
-    What interrupted attempts to fill it left is removed.
-
-    Raises
-    ------
-    OSError
-        If it would still count as filled.
+    Remains of interrupted attempts to fill it are removed.
     """
     with suppress(FileNotFoundError):  # it was never filled, or is released already
         _rename_marker(_marker(directory), _release_marker(directory))
@@ -398,7 +375,7 @@ def _write_marker(marker: Path, text: str) -> None:
 
 
 def _remove_partial(directory: Path) -> None:
-    """Remove what interrupted attempts left, but not what a thread fills."""
+    """Remove the remains of interrupted attempts, except directories that a thread fills."""
     for path in directory.parent.glob(f"{glob.escape(directory.name)}{_PARTIAL}*"):
         if path not in _attempts:
             shutil.rmtree(path, ignore_errors=True)

@@ -13,17 +13,11 @@ from shadowprice.uploads.owned_directories import open_below, open_directory
 
 
 def remove_unchanged(archive: Path, directory: Path) -> None:
-    """Delete what `unpack` wrote and nobody changed since; `unpack` would add it again.
+    """Delete files that `unpack` wrote and that haven't changed; `unpack` would add them again.
 
     Files with another size or time, and links with another target, stay, as do new files. If the
-    archive is missing, everything stays.
-
-    Raises
-    ------
-    OSError
-        If the directory would still count as filled, or the archive can't be read.
-    ArchiveError
-        If the archive is damaged.
+    archive is missing, everything stays. Raises OSError if the directory would still count as
+    filled or the archive can't be read, and `ArchiveError` if the archive is damaged.
     """
     mark_released(directory)
     try:
