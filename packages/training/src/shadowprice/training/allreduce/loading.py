@@ -61,12 +61,8 @@ def batches(
 
     ``data`` has a length and samples by number. ``collate`` makes a batch of samples, by default as
     torch does. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
-    ``pin_memory``.
-
-    Raises
-    ------
-    TrainingError
-        If the data set has no length, or its length differs from the order's.
+    ``pin_memory``. Raises `TrainingError` if the data set has no length, or its length differs from
+    the order's.
     """
     try:
         length = len(data)

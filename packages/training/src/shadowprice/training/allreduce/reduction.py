@@ -18,11 +18,6 @@ class Reduction:
     `DistributedDataParallel` averages gradients only in the first backward pass after a forward
     pass through it. Gradients of a second backward pass stay local, and the workers' models drift
     apart silently.
-
-    Attributes
-    ----------
-    wrapped : DistributedDataParallel
-        The model.
     """
 
     def __init__(self, wrapped: Any) -> None:

@@ -117,12 +117,8 @@ class Run:
     def wrap(self, model: Any, **options: Any) -> Any:
         """Return a model whose gradients are averaged over the workers.
 
-        Parameters
-        ----------
-        model : torch.nn.Module
-            The model, which is moved to this process's device.
-        **options
-            For `DistributedDataParallel`: ``find_unused_parameters``, ``bucket_cap_mb``.
+        The model is moved to this process's device. ``options`` go to `DistributedDataParallel`:
+        ``find_unused_parameters``, ``bucket_cap_mb``.
         """
         model = model.to(self.device)
         devices = [self.device] if self.device.type == "cuda" else None
@@ -137,22 +133,10 @@ class Run:
     def keep(self, **objects: Any) -> bool:
         """Restore objects from the newest valid checkpoint, and save them in later checkpoints.
 
-        Parameters
-        ----------
-        **objects
-            Objects by name, with ``state_dict`` and ``load_state_dict``: models, optimizers,
-            learning rate schedules, gradient scalers.
-
-        Returns
-        -------
-        bool
-            Whether a checkpoint was restored.
-
-        Raises
-        ------
-        TrainingError
-            If the checkpoint has another order of the data or other objects, or if the state of an
-            object can't be saved.
+        ``objects`` have ``state_dict`` and ``load_state_dict``: models, optimizers, learning rate
+        schedules, gradient scalers. Returns whether a checkpoint was restored. Raises
+        `TrainingError` if the checkpoint has another order of the data or other objects, or if the
+        state of an object can't be saved.
         """
         if self._kept is not None:
             raise TrainingError("keep() was called twice; pass all objects in one call")
@@ -205,16 +189,10 @@ class Run:
         """Yield the remaining steps.
 
         After each step, all workers agree on whether SIGTERM came. If it did, they save and exit.
-        The code after the loop runs once all steps are done and saved.
-
-        Parameters
-        ----------
-        data : Dataset
-            A map-style data set: ``__len__`` and ``__getitem__``.
-        collate : callable, optional
-            Function that combines samples into a batch; by default torch's.
-        **options
-            For `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
+        The code after the loop runs once all steps are done and saved. ``data`` is a map-style data
+        set: ``__len__`` and ``__getitem__``. ``collate`` combines samples into a batch; by default
+        torch's. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
+        ``pin_memory``.
         """
         if self._kept is None:
             raise TrainingError("call run.keep(model=..., optimizer=...) before the first step")
@@ -313,15 +291,10 @@ class Run:
         """Save a checkpoint now, on the leader only.
 
         If it is called during a step, when the kept objects are inconsistent, the checkpoint is
-        saved at the end of the step, and a write failure is only logged.
-
-        Raises
-        ------
-        TrainingError
-            If `keep` wasn't called, or the loop over the batches of a step was left early, so that
-            the kept objects may be ahead of the finished steps.
-        OSError
-            If the checkpoint can't be written; earlier checkpoints remain.
+        saved at the end of the step, and a write failure is only logged. Raises `TrainingError` if
+        `keep` wasn't called, or the loop over the batches of a step was left early, so that the
+        kept objects may be ahead of the finished steps. If this raises OSError, earlier checkpoints
+        remain.
         """
         if self._kept is None:
             message = "save() needs kept objects; call run.keep(model=..., optimizer=...) first"

@@ -29,12 +29,8 @@ _FORMAT: Final = "shadowprice-bag"
 class Commits:
     """The directory of one bag, created if necessary and locked against other processes.
 
-    Raises
-    ------
-    TrainingError
-        If the directory contains another bag or other files, or another process uses it.
-    OSError
-        If the directory can't be written.
+    Raises `TrainingError` if the directory contains another bag or other files, or another process
+    uses it.
     """
 
     def __init__(self, path: Path, function: Callable[..., Any], payloads: Sequence[bytes]) -> None:
@@ -92,13 +88,7 @@ class Commits:
             return 0
 
     def done(self) -> dict[int, Any]:
-        """Return the results of the tasks that earlier runs finished.
-
-        Raises
-        ------
-        TrainingError
-            If a result can't be read.
-        """
+        """Return the results of the tasks that earlier runs finished, by task."""
         results = {}
         for folder in sorted(self._path.glob("task-*")):
             file = folder / RESULT

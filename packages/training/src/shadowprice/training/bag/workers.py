@@ -58,10 +58,7 @@ class Worker:
     def wait_until_ready(self) -> None:
         """Wait until the process can take a task.
 
-        Raises
-        ------
-        TrainingError
-            If it can't import the function, dies or times out.
+        Raises `TrainingError` if it can't import the function, dies or times out.
         """
         if self.ready:
             return
@@ -107,12 +104,8 @@ class Workers:
 
     The processes come from a fork server that starts before any thread. So the function, its tasks
     and its results must be picklable: use a module's function, not a lambda. A script must guard
-    its own code with ``if __name__ == "__main__":``. ``processes`` is the maximum at once.
-
-    Raises
-    ------
-    TrainingError
-        If the function can't be pickled, or ``processes`` is out of range.
+    its own code with ``if __name__ == "__main__":``. ``processes`` is the maximum at once. Raises
+    `TrainingError` if it is out of range or the function can't be pickled.
     """
 
     def __init__(self, function: Callable[[Any], Any], processes: int) -> None:
@@ -157,29 +150,16 @@ class Workers:
         No copy outlives the call, even after an exception or Ctrl-C. Results committed to the
         directory remain, and the next run in the directory resumes from them.
 
-        Parameters
-        ----------
-        copies : int, sequence of int, or Planner
-            Number of copies of each task at its start, or a planner that chooses it.
-        deadline : float, optional
-            Seconds until every task must be done, from the moment when all processes are ready.
-        retries : int
-            Maximum failures of a task before it fails itself. A copy fails if it raises or its
-            process dies. A task doesn't fail while another copy of it runs.
-        keep_going : bool
-            Whether to continue with the other tasks after one failed; see `Outcome.failed`.
-        directory : path, optional
-            Directory for results and files of finished tasks.
-        progress : callable, optional
-            Called at every start and end of a copy.
+        ``copies`` is the number of copies of each task at its start, or a planner that chooses it.
+        ``deadline`` is in seconds from the moment when all processes are ready. A copy fails if it
+        raises or its process dies. A task fails after more than ``retries`` failures, but not while
+        another copy of it runs. With ``keep_going``, the other tasks continue then; see
+        `Outcome.failed`. ``directory`` is for results and files of finished tasks. ``progress`` is
+        called at every start and end of a copy.
 
-        Raises
-        ------
-        TrainingError
-            If an argument is invalid, or the directory contains another bag. A planner may raise
-            errors of its own.
-        TaskFailedError
-            If a task failed more often than allowed, unless ``keep_going``.
+        Raises `TrainingError` if an argument is invalid or the directory contains another bag, and
+        `TaskFailedError` if a task failed, unless ``keep_going``. A planner may raise errors of its
+        own.
         """
         task_list = list(tasks)
         if retries < 0:

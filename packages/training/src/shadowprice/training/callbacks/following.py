@@ -117,12 +117,8 @@ def be_a_node() -> tuple[int, int]:
 def divided(batch: int, largest: int, workers: int) -> tuple[int, int]:
     """Return the samples that a worker computes at a time, and how many times a step.
 
-    ``batch`` is over all workers, and ``largest`` limits the samples of a worker at a time.
-
-    Raises
-    ------
-    TrainingError
-        If the workers can't share the mini-batch evenly.
+    ``batch`` is over all workers, and ``largest`` limits the samples of a worker at a time. Raises
+    `TrainingError` if the workers can't share the mini-batch evenly.
     """
     if batch < 1 or largest < 1:
         raise TrainingError(f"batch is {batch} and largest {largest}: both have to be 1 or more")

@@ -34,17 +34,8 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
     mini-batch, and `Elastic` checks this. transformers treats remaining samples differently for
     each number of workers.
 
-    Parameters
-    ----------
-    batch : int
-        Samples of a mini-batch, over all workers; every number of workers has to divide it.
-    largest : int
-        Maximum number of samples that a worker computes at a time.
-
-    Raises
-    ------
-    TrainingError
-        If the workers can't share the mini-batch evenly.
+    ``batch`` is over all workers; every number of workers has to divide it, or `TrainingError` is
+    raised. A worker computes at most ``largest`` samples at a time.
     """
     _, workers = be_a_node()
     size, times = divided(batch, largest, workers)
@@ -59,10 +50,7 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
 def newest(folder: str | Path | None = None) -> str | None:
     """Return the newest valid checkpoint of the Trainer, None without any.
 
-    Parameters
-    ----------
-    folder : str or Path, optional
-        The Trainer's ``output_dir``; by default the job's checkpoint directory.
+    ``folder`` is the Trainer's ``output_dir``; by default the job's checkpoint directory.
     """
     checkpoint = newest_whole(Path(folder or jobs.current().checkpoint_dir), "checkpoint-")
     return None if checkpoint is None else str(checkpoint[1])
@@ -71,10 +59,8 @@ def newest(folder: str | Path | None = None) -> str | None:
 class Elastic(TrainerCallback):
     """Reports the Trainer's progress, seals its checkpoints, and saves and exits on SIGTERM.
 
-    Parameters
-    ----------
-    save_every, report_every : float, optional
-        Seconds between two checkpoints beside the Trainer's own, and between two reports.
+    It saves every ``save_every`` seconds beside the Trainer's own checkpoints, and reports every
+    ``report_every`` seconds.
     """
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
@@ -84,10 +70,7 @@ class Elastic(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Begin to follow the training.
 
-        Raises
-        ------
-        TrainingError
-            If the data set has no length, or isn't a multiple of the mini-batch.
+        Raises `TrainingError` if the data set has no length, or isn't a multiple of the mini-batch.
         """
         del control
         own = args.per_device_train_batch_size * args.gradient_accumulation_steps

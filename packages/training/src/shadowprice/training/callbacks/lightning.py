@@ -47,10 +47,7 @@ def arguments() -> dict[str, Any]:
 def newest(folder: str | Path | None = None) -> str | None:
     """Return the newest valid checkpoint of `Elastic`, None without any.
 
-    Parameters
-    ----------
-    folder : str or Path, optional
-        Directory to read; by default the job's own.
+    ``folder`` is by default the job's own directory.
     """
     checkpoint = _found(folder)
     return None if checkpoint is None else str(checkpoint[1])
@@ -84,21 +81,10 @@ class _Steps(Sampler[list[int]]):
 def loader(data: Any, order: Order, folder: str | Path | None = None, **options: Any) -> Any:
     """Return a loader of this worker's share of mini-batches, from the newest checkpoint on.
 
-    Parameters
-    ----------
-    data : Dataset
-        A map-style data set: ``__len__`` and ``__getitem__``.
-    order : Order
-        Samples of each step; every number of workers has to divide its mini-batch.
-    folder : str or Path, optional
-        Directory of the checkpoints; by default the job's own.
-    **options
-        For `DataLoader`: ``num_workers``, ``collate_fn``.
-
-    Raises
-    ------
-    TrainingError
-        If the workers can't share the mini-batch evenly.
+    ``data`` is a map-style data set: ``__len__`` and ``__getitem__``. Every number of workers has
+    to divide the mini-batch of ``order``, or `TrainingError` is raised. ``folder`` has the
+    checkpoints; by default the job's own. ``options`` go to `DataLoader`: ``num_workers``,
+    ``collate_fn``.
     """
     rank, workers = be_a_node()
     size, _ = divided(order.batch, order.batch, workers)
@@ -110,10 +96,7 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
 class Elastic(pl.Callback):
     """Reports the Trainer's progress, and saves and exits on SIGTERM.
 
-    Parameters
-    ----------
-    save_every, report_every : float, optional
-        Seconds between two checkpoints, and between two reports.
+    It saves every ``save_every`` seconds, and reports every ``report_every`` seconds.
     """
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
@@ -132,11 +115,8 @@ class Elastic(pl.Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to follow the training. Until here Lightning handles SIGTERM.
 
-        Raises
-        ------
-        TrainingError
-            If ``accumulate_grad_batches`` isn't 1 or ``limit_train_batches`` shortens an epoch,
-            because `loader` could not resume it.
+        Raises `TrainingError` if ``accumulate_grad_batches`` isn't 1 or ``limit_train_batches``
+        shortens an epoch, because `loader` could not resume it.
         """
         del pl_module
         if trainer.accumulate_grad_batches != 1:

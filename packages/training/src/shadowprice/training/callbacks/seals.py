@@ -16,10 +16,7 @@ from shadowprice.training.generation import say
 def seal(path: Path) -> None:
     """Mark a checkpoint, a file or a folder of files, as complete once it is on disk.
 
-    Raises
-    ------
-    OSError
-        If it can't be read or the seal can't be written; the checkpoint then doesn't count.
+    If this raises OSError, the checkpoint doesn't count.
     """
     content = json.dumps(_digests(path, lasting=True)).encode()
     target = _seal_of(path)

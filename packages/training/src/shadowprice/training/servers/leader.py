@@ -253,10 +253,7 @@ class Leader(Server):
     def lead(self, stop: Any) -> str:
         """Supervise the job until it is done or SIGTERM comes; return ``done`` or ``stop``.
 
-        Raises
-        ------
-        GoneError
-            If another server or all workers are gone.
+        Raises `GoneError` if another server or all workers are gone.
         """
         saved = reported = occupied = time.monotonic()
         finished = float("inf")

@@ -61,38 +61,20 @@ class Traffic:
 class Measured:
     """Measurements of the leading server.
 
-    Parameters
-    ----------
-    gradient_bytes : int
-        Bytes that a worker pushes per mini-batch, to all servers together: the papers' e and g.
-    minibatch_time : Running
-        Seconds that a worker computes per mini-batch, without exchange: tau.
-    exchange_time : Running
-        Seconds that a worker pushes and pulls per mini-batch.
-    update_time : Running
-        Seconds that the leading server takes to apply a mini-batch: Astraea's G.
-    worker_bandwidth : Running
-        Bits per second of a worker while it pushes and pulls: b.
-    ps_bandwidth : float
-        Bits per second of the leading server while it moves any: B, as far as workers used it.
-    staleness : Running
-        Mini-batches applied to the parameters between a worker's pull and its push.
-    stalest : int
-        Maximum staleness.
-    loss : Running
-        The loss.
-    distances : Counter
-        Assigned chunks by their distance from the worker, without those of unknown location.
+    Times are in seconds, and bandwidths in bits per second while data moves. ``gradient_bytes`` is
+    pushed per mini-batch to all servers together (the papers' e and g). ``staleness`` counts the
+    mini-batches applied to the parameters between a worker's pull and its push. ``distances``
+    counts assigned chunks, without those of unknown location.
     """
 
     gradient_bytes: int = 0
-    minibatch_time: Running = field(default_factory=Running)
-    exchange_time: Running = field(default_factory=Running)
-    update_time: Running = field(default_factory=Running)
-    worker_bandwidth: Running = field(default_factory=Running)
-    ps_bandwidth: float = 0.0
+    minibatch_time: Running = field(default_factory=Running)  # of a worker, without exchange: tau
+    exchange_time: Running = field(default_factory=Running)  # push and pull, per mini-batch
+    update_time: Running = field(default_factory=Running)  # Astraea's G
+    worker_bandwidth: Running = field(default_factory=Running)  # b
+    ps_bandwidth: float = 0.0  # B, as far as workers used it
     staleness: Running = field(default_factory=Running)
-    stalest: int = 0
+    stalest: int = 0  # maximum staleness
     loss: Running = field(default_factory=Running)
     distances: Counter[Distance] = field(default_factory=Counter)
 

@@ -59,28 +59,14 @@ class Kind(IntEnum):
 
 @dataclass(slots=True)
 class Message:
-    """One message.
-
-    Parameters
-    ----------
-    kind : Kind
-        Kind of the message.
-    token, index : int
-        `dealing.Key` of the work that the message is about.
-    version : int
-        Number of mini-batches, or steps, in the parameters.
-    numbers : tuple of float
-        Other content, at most `NUMBERS` values.
-    payload : tensor or None
-        One-dimensional tensor. A received payload is valid until the next message of its kind.
-    """
+    """One message. Its token and index are the `dealing.Key` of the work that it is about."""
 
     kind: Kind
     token: int = 0
     index: int = 0
-    version: int = 0
-    numbers: tuple[float, ...] = ()
-    payload: Any = None
+    version: int = 0  # number of mini-batches, or steps, in the parameters
+    numbers: tuple[float, ...] = ()  # other content, at most `NUMBERS` values
+    payload: Any = None  # 1-D tensor; a received one is valid until the next of its kind
 
 
 class Link(Protocol):
@@ -95,23 +81,12 @@ class Link(Protocol):
         """Device of the gradients and parameters on this link."""
 
     def send(self, message: Message) -> None:
-        """Send a message.
-
-        Raises
-        ------
-        GoneError
-            If the other end is gone.
-        """
+        """Send a message; raise `GoneError` if the other end is gone."""
 
     def receive(self, into: Any = None) -> Message:
-        """Wait for the next message, and return it.
+        """Wait for the next message, and return it; raise `GoneError` if the other end is gone.
 
         The payload is written to ``into``, a tensor of its size in bytes.
-
-        Raises
-        ------
-        GoneError
-            If the other end is gone.
         """
 
     def close(self) -> None:

@@ -239,14 +239,9 @@ def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "
     """Return one end of a link, once the other process has connected.
 
     Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``patience`` is the
-    timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs.
-
-    Raises
-    ------
-    GoneError
-        If the other process doesn't connect in time.
-    TrainingError
-        If torch lacks the backend here.
+    timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs. Raises
+    `GoneError` if the other process doesn't connect in time, and `TrainingError` if torch lacks the
+    backend here.
     """
     device_of(backend)  # fail before waiting for the other process
     wire = None

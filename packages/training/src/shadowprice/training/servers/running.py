@@ -38,16 +38,10 @@ _THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0
 class Outcome:
     """Result of a worker.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model with the final parameters.
-    minibatches : int
-        Mini-batches that it includes; steps in synchronous training.
-    leads : bool
-        Whether this worker should report and save the model; true for exactly one worker.
-    measured : dict of str to float
-        Measurements of the leading server, if it is in this process: outside a scheduler.
+    ``model`` has the final parameters. ``minibatches`` is the number that it includes; steps in
+    synchronous training. ``leads`` is true for exactly one worker, which should report and save the
+    model. ``measured`` are measurements of the leading server, if it is in this process: outside a
+    scheduler.
     """
 
     model: Any
@@ -59,27 +53,11 @@ class Outcome:
 def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
     """Train in the role that this process has: worker or parameter server.
 
-    Outside a scheduler the process has both roles.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The training; the same in every process.
-    settings : Settings, optional
-        Its options; the same in every process.
-
-    Returns
-    -------
-    Outcome or None
-        Result of a worker, once training is done; None for a server.
-
-    Raises
-    ------
-    TrainingError
-        If the recipe is invalid, data can't be read, or another process is gone. A server with open
-        connections instead logs the error and ends with status 1.
-    SystemExit
-        Status 143, once everything is saved, after SIGTERM.
+    Outside a scheduler the process has both roles. The arguments are the same in every process.
+    Returns the result of a worker, once training is done; None for a server. After SIGTERM, the
+    process exits with status 143 once everything is saved. Raises `TrainingError` if the recipe is
+    invalid, data can't be read, or another process is gone. A server with open connections instead
+    logs the error and ends with status 1.
     """
     connection_threads: list[threading.Thread] = []
     try:

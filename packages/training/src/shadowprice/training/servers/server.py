@@ -61,13 +61,7 @@ class Server:
         """Handle the end of a worker; its pushed gradients may still be accepted."""
 
     def respond(self, worker: int, message: Message) -> Message:
-        """Return the response to a worker's message; may block until other workers respond.
-
-        Raises
-        ------
-        GoneError
-            If workers can't send the message.
-        """
+        """Return the response to a worker's message; may block until other workers respond."""
         if message.kind is Kind.PUSH:
             self._stage(worker, (message.token, message.index), message.payload)
             return Message(Kind.STAGED)

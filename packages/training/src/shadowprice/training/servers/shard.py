@@ -25,10 +25,7 @@ def seeded(recipe: Recipe) -> Any:
 def trained(model: Any) -> list[tuple[str, Any]]:
     """Return names and values of the trainable parameters, in the model's order.
 
-    Raises
-    ------
-    TrainingError
-        If there are none, or they differ in type.
+    Raises `TrainingError` if there are none, or they differ in type.
     """
     parameters = [
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad

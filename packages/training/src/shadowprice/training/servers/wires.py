@@ -51,12 +51,7 @@ class Wire:
 
         NCCL connects each direction at its first use, and needs both ends for that. A first send
         would therefore block until the receive. Later the receiver waits for a header, which comes
-        after the send.
-
-        Raises
-        ------
-        RuntimeError
-            If the connection fails or times out.
+        after the send. Raises RuntimeError if the connection fails or times out.
         """
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
         operations = [self._group.send, self._group.recv]
@@ -68,12 +63,7 @@ class Wire:
         """Send bytes, and return when they have arrived.
 
         ``content`` is a tensor of bytes on `device`. ``announce`` sends their header, and waits for
-        the acknowledgement of the receiver.
-
-        Raises
-        ------
-        RuntimeError
-            If the other end is gone.
+        the acknowledgement of the receiver. Raises RuntimeError if the other end is gone.
         """
         with self._or_none():
             with self._aside():
@@ -85,10 +75,7 @@ class Wire:
     def receive(self, into: Any) -> None:
         """Receive announced bytes into a tensor of the same size on `device`.
 
-        Raises
-        ------
-        RuntimeError
-            If they don't arrive.
+        Raises RuntimeError if they don't arrive.
         """
         with self._or_none(), self._aside():
             self._wait_for(self._group.recv([into], self._other, 0), _limit(into))
@@ -153,12 +140,7 @@ WIRES: Final[dict[str, Callable[[Any, int], Wire]]] = {"nccl": create_nccl_trans
 def device_of(backend: str) -> Any:
     """Return the device for transfers of tensors, where a server keeps its shard.
 
-    ``backend`` is that of `recipe.Settings`.
-
-    Raises
-    ------
-    TrainingError
-        If torch lacks the backend here.
+    ``backend`` is that of `recipe.Settings`. Raises `TrainingError` if torch lacks it here.
     """
     if backend not in {"gloo", *WIRES} or (backend == "nccl" and not nccl_here()):
         raise no_backend(backend)

@@ -78,14 +78,8 @@ class Worker:
     def work(self) -> int:
         """Process assignments until training is done; return the number of mini-batches.
 
-        The model then has the final parameters.
-
-        Raises
-        ------
-        SystemExit
-            Status 143, after SIGTERM.
-        GoneError
-            If a server is gone.
+        The model then has the final parameters. Exits with status 143 after SIGTERM. Raises
+        `GoneError` if a server is gone.
         """
         content = bytearray(json.dumps(own_host_and_rack()).encode())
         request = Message(Kind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
