@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.executors.generations.placing import PlacementError
-from shadowprice.uploads.archive import remove_unpacked
+from shadowprice.uploads.unpacking import remove_unpacked
 
 
 def user_credentials(name: str) -> dict[str, Any]:
