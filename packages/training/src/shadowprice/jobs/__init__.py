@@ -43,6 +43,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from shadowprice.jobs.changes import Change, note_leaving
+from shadowprice.jobs.files import replace_file
 
 STOPPED: Final = 143
 """Exit status of a job that saved a checkpoint and ended on SIGTERM."""
@@ -144,7 +145,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     file = os.environ.get("SHADOWPRICE_PROGRESS_FILE")
     try:
         if file:
-            _replace(Path(file), content, lasting=False)
+            replace_file(Path(file), content, durable=False)
             return True
         return _post(content)
     except OSError as error:
@@ -335,7 +336,7 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
     for unfinished in directory.glob(".checkpoint-*"):
         if _is_abandoned(unfinished):
             unfinished.unlink(missing_ok=True)
-    _replace(directory / f"checkpoint-{step:015d}", header, data, lasting=True)
+    replace_file(directory / f"checkpoint-{step:015d}", header, data, durable=True)
     for later, path in list(_listed(directory)):
         # Damaged and skipped when this run began: it must not count among those that are kept.
         if later > step and _whole(path, later) is None:
@@ -416,25 +417,3 @@ def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
         match = _NAME.fullmatch(path.name)
         if match:
             yield int(match[1]), path
-
-
-def _replace(path: Path, *content: bytes | memoryview, lasting: bool) -> None:
-    """Replace a file atomically. If it is to last, flush the content to disk before."""
-    writer = f"{os.uname().nodename}.{os.getpid()}"
-    new = path.with_name(f".{path.name}.{writer}.{time.monotonic_ns()}")
-    try:
-        with new.open("wb") as stream:
-            for piece in content:
-                stream.write(piece)
-            if lasting:
-                stream.flush()
-                os.fsync(stream.fileno())
-        new.replace(path)
-        if lasting:
-            descriptor = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-    finally:
-        new.unlink(missing_ok=True)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from shadowprice.jobs.files import replace_file
 
 _FILE: Final = "left.json"
 
@@ -26,13 +29,9 @@ def note_leaving(directory: Path, generation: int, step: int, seconds: float) ->
     ``generation`` ends after ``step``. ``seconds`` are from SIGTERM until the checkpoint was on
     disk.
     """
-    new = directory / f".{_FILE}.{os.getpid()}"
     record = {"generation": generation, "step": step, "checkpoint": seconds, "at": time.time()}
-    try:
-        new.write_text(json.dumps(record), encoding="ascii")
-        new.replace(directory / _FILE)
-    except OSError:
-        new.unlink(missing_ok=True)  # only a measurement is lost
+    with suppress(OSError):  # only a measurement is lost
+        replace_file(directory / _FILE, json.dumps(record).encode(), durable=False)
 
 
 def began() -> float:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice import jobs
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import say, wait_for
 
 State = Mapping[str, Any]
@@ -153,7 +153,7 @@ def _restored(checkpoint: jobs.Checkpoint, directory: Path) -> Restored | None:
         state = unpacked(checkpoint.data)
         digests = tuple(str(value) for value in state.pop(_PIECES))
     except Exception as error:  # saved by other code: reading it may raise anything
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         say(f"ignoring the checkpoint of step {checkpoint.step}, saved by other code: {reason}")
         return None
     for number, digest in enumerate(digests):

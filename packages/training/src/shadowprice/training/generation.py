@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice import jobs
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, first_line
 
 PATIENCE: Final = timedelta(minutes=5)
 """Timeout for joining, and of every collective operation."""
@@ -86,9 +86,8 @@ def join_group(
         raise no_backend(backend)
     if generation.device.type == "cuda":
         torch.cuda.set_device(generation.device)
-    if generation.address and _loopback(generation.address.rpartition(":")[0]):
-        # Otherwise gloo resolves this machine's host name, which fails on some machines.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if generation.address:
+        bind_to_loopback(generation.address.rpartition(":")[0])
     rank, world = generation.rank, generation.world
     try:
         store = _rendezvous_store(rank, world, patience)
@@ -101,10 +100,9 @@ def join_group(
             timeout=patience + _NCCL_GRACE if backend == "nccl" else patience,
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise TrainingError(
             f"process {rank} of {world} failed to join the others at {generation.address}: "
-            f"{lines[0]}"
+            f"{first_line(error)}"
         ) from error
     hold(dist.group.WORLD)
 
@@ -223,8 +221,15 @@ def say(text: str) -> None:
     print(f"shadowprice: {text}", file=sys.stderr, flush=True)
 
 
-def _loopback(address: str) -> bool:
+def bind_to_loopback(address: str) -> bool:
+    """Set gloo's interface to the loopback if an address is local; return whether it is.
+
+    Otherwise gloo resolves this machine's host name, which fails on some machines.
+    """
     try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
+        is_local = ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
-        return address == "localhost"
+        is_local = address == "localhost"
+    if is_local:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return is_local

@@ -31,7 +31,7 @@ from shadowprice.training.allreduce.buffers import Buffers
 from shadowprice.training.allreduce.loading import batches
 from shadowprice.training.allreduce.reduction import Reduction
 from shadowprice.training.allreduce.step import Step
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import (
     PATIENCE,
     Generation,
@@ -123,9 +123,8 @@ class Run:
         model = model.to(self.device)
         devices = [self.device] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=devices, **options)
-        wrapped.broadcast_buffers = (
-            False  # `Buffers` synchronises them; torch versions differ in the argument
-        )
+        # `Buffers` synchronises them. The constructor's argument differs between torch versions.
+        wrapped.broadcast_buffers = False
         self._models.append(wrapped)
         self._reductions.append(Reduction(wrapped))
         return wrapped
@@ -278,10 +277,9 @@ class Run:
                 ) from error
             if not self._stop:
                 raise
-            reason = (str(error).splitlines() or [""])[0]
             say(
                 f"stopping without a checkpoint after step {self.done}, because another worker has "
-                f"exited: {reason}"
+                f"exited: {first_line(error)}"
             )
             jobs.leave()
 

@@ -116,9 +116,8 @@ class Elastic(TrainerCallback):
             folder = Path(args.output_dir)
             seal(folder / f"checkpoint-{state.global_step}")
             kept = {path.name for _number, path in numbered(folder, "checkpoint-")}
-            for _number, seal_file in numbered(
-                folder, "checkpoint-", ".seal"
-            ):  # Trainer removed some
+            for _number, seal_file in numbered(folder, "checkpoint-", ".seal"):
+                # The Trainer may have removed the checkpoint.
                 if seal_file.name.removesuffix(".seal") not in kept:
                     unseal(seal_file.with_suffix(""))
         self._following.saved()

@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from shadowprice.training.errors import first_line
 from shadowprice.training.servers.measuring import Traffic
 from shadowprice.training.servers.messages import GoneError, Kind, Message
 from shadowprice.training.servers.wires import WIRES, Wire, device_of
@@ -161,7 +162,7 @@ class PairLink:
                         self._sent(content, 1)
                 self.traffic.bytes += size
         except RuntimeError as error:
-            raise GoneError(_first_line(error)) from error
+            raise GoneError(first_line(error)[:200]) from error
 
     def _place(self, kind: Kind, size: int) -> int:
         if kind not in _LARGE or not size:
@@ -187,7 +188,7 @@ class PairLink:
                     payload = self._content(Kind(kind), size, route, into)
                     self.traffic.bytes += size
         except RuntimeError as error:
-            raise GoneError(_first_line(error)) from error
+            raise GoneError(first_line(error)[:200]) from error
         if payload is not None and payload is not into:
             payload = payload.view(_TYPES[type_index])
         numbers = tuple(values[_FIXED : _FIXED + count])
@@ -251,7 +252,9 @@ def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "
             wire = WIRES[backend](dist.PrefixStore(f"{name}-wire", store), rank)
             wire.meet(patience)
     except RuntimeError as error:
-        raise GoneError(f"{name}: the other process did not come: {_first_line(error)}") from error
+        raise GoneError(
+            f"{name}: the other process did not come: {first_line(error)[:200]}"
+        ) from error
     return PairLink(group, rank, wire)
 
 
@@ -280,7 +283,3 @@ def take_offer(link: PairLink) -> bool:
 
 def _rounded(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

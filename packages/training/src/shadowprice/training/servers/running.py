@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 import threading
@@ -16,8 +15,8 @@ import torch.distributed as dist
 
 from shadowprice import jobs
 from shadowprice.training import checkpoints
-from shadowprice.training.errors import TrainingError
-from shadowprice.training.generation import Generation, current, say
+from shadowprice.training.errors import TrainingError, first_line
+from shadowprice.training.generation import Generation, bind_to_loopback, current, say
 from shadowprice.training.servers.leader import Leader
 from shadowprice.training.servers.messages import GoneError, Link, LocalLink
 from shadowprice.training.servers.pairs import PairLink, offer, pair, take_offer
@@ -275,12 +274,8 @@ def _store(generation: Generation, settings: Settings) -> Any:
     have. It is needed until all have met.
     """
     address, _, port = generation.address.rpartition(":")
-    local = _is_loopback(address)
-    if local:
-        # gloo resolves this machine's host name, which fails on some machines.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     job = generation.job
-    hosts = job.rank == 0 and job.role == ("ps" if local else "worker")
+    hosts = job.rank == 0 and job.role == ("ps" if bind_to_loopback(address) else "worker")
     try:
         return dist.TCPStore(
             address.strip("[]"),
@@ -290,17 +285,9 @@ def _store(generation: Generation, settings: Settings) -> Any:
             timeout=timedelta(seconds=settings.join),
         )
     except (RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise TrainingError(
-            f"cannot connect to the rendezvous store at {generation.address}: {reason}"
+            f"cannot connect to the rendezvous store at {generation.address}: {first_line(error)}"
         ) from error
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:

@@ -50,9 +50,8 @@ class Server:
                     link.send(self.respond(worker, message))
         except GoneError:
             pass
-        except (
-            Exception
-        ) as error:  # the job can't continue after an error of the script or this package
+        except Exception as error:
+            # The job can't continue after an error of the script or of this package.
             self.fail(error)
         finally:
             self.on_worker_left(worker)
