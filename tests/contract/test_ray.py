@@ -156,9 +156,9 @@ def test_a_stuck_connection_holds_no_slot(
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         ray = await _begun(executor, told, "job")
-        assert ray.link is not None
-        assert ray.link._process is not None
-        bridge = ray.link._process.pid
+        assert ray.session.link is not None
+        assert ray.session.link._process is not None
+        bridge = ray.session.link._process.pid
         os.kill(bridge, signal.SIGSTOP)
         try:
             with pytest.raises(TimeoutError):

@@ -117,7 +117,7 @@ class BackgroundTasks:
         try:
             while True:
                 await asyncio.sleep(wait)
-                over = await self._tried(what, step, said)
+                over = await self.attempt(what, step, said)
                 if over:
                     return
                 wait = pause if over is not None else max(pause, RETRY_SECONDS)
@@ -126,14 +126,11 @@ class BackgroundTasks:
 
     async def attempt(
         self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
-    ) -> None:
-        """Run a step once, and record a failure. A later success clears it."""
-        await self._tried(what, step, said)
-
-    async def _tried(
-        self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
     ) -> bool | None:
-        """Run a step; return whether it was the last, or None if it failed."""
+        """Run a step once; return whether it was the last, or None if it failed.
+
+        A failure is recorded until a later success.
+        """
         lasting = None
         if said in self._failures:
             lasting = asyncio.get_running_loop().call_later(

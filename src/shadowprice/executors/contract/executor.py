@@ -1,4 +1,4 @@
-"""The protocol that every executor implements, and its declared capabilities."""
+"""The protocol that every executor implements, its capabilities and its error."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.contract.answers import GenerationStatus, LogChunk, ObservedJob
 from shadowprice.executors.contract.orders import GenerationSpec, Receipt
-from shadowprice.executors.contract.reports import Report
-from shadowprice.executors.contract.servers import ServerInfo
+from shadowprice.executors.contract.reports import Report, ServerInfo
+
+
+class ExecutorError(ShadowpriceError):
+    """The executor can't be reached or can't store its records.
+
+    The caller doesn't know whether the executor accepted the command, and must send it again.
+    """
+
+    code = "executor"
 
 
 @dataclass(frozen=True, slots=True)

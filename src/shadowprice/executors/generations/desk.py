@@ -1,19 +1,27 @@
-"""A registry of generations that makes commands durable in directories of this machine."""
+"""Generations whose commands are durable in directories of this machine, and their executors."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from shadowprice.executors.contract import ExecutorError, GenerationSpec, LogChunk, Receipt, Started
+from shadowprice.executors.contract import (
+    ExecutorError,
+    GenerationSpec,
+    GenerationStatus,
+    LogChunk,
+    Receipt,
+    Started,
+)
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory
+from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.pieces import read_chunk
 from shadowprice.executors.generations.roster import GenerationRegistry
 from shadowprice.executors.generations.store import GenerationStore
@@ -190,3 +198,47 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         generation = self.store.generation(job, number)
         complete = generation.state()["phase"] in TERMINAL_PHASES
         return read_chunk(generation.logs, number, process, start, most, complete=complete)
+
+
+class DiskExecutor(Generic[GenerationT]):
+    """Base of executors that keep commands and records in the directory ``path``.
+
+    ``make`` creates an entry from a job, a generation and its directory.
+    """
+
+    def __init__(
+        self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
+    ) -> None:
+        self.path = path
+        self._desk = DiskGenerationRegistry(path, make)
+        self._looks = ProgressPolls(self._desk.emit)
+
+    def _files(self, spec: GenerationSpec) -> JobFiles:
+        """Return the directory that a job's archive fills."""
+        raise NotImplementedError
+
+    @property
+    def directory(self) -> Path:
+        """Directory of its records; see `KeepsLocalRecords`."""
+        return self.path
+
+    async def unpack(self, spec: GenerationSpec) -> str:
+        """Unpack a job's files before its start; see `UnpacksFiles`."""
+        async with self._desk.one_at_a_time(spec.job):
+            return await self._desk.unpack(spec, self._files(spec))
+
+    def unpacked(self) -> Collection[str]:
+        """Return the jobs with unpacked files; see `UnpacksFiles`."""
+        return self._desk.files.jobs()
+
+    async def release(self, job: str) -> None:
+        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
+        await self._desk.release(job)
+
+    async def list(self) -> tuple[GenerationStatus, ...]:
+        """Return every generation that isn't forgotten."""
+        return self._desk.held()
+
+    async def forget(self, job: str, generation: int) -> None:
+        """Acknowledge a recorded end; see `Executor.forget`."""
+        await self._desk.forget(job, generation)

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice.executors.contract import Ending
 from shadowprice.executors.generations.generation import (
@@ -31,22 +31,14 @@ from shadowprice.executors.generations.parts import (
     outcome_from_exits,
 )
 from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
-from shadowprice.executors.kubernetes.following import Follower
-from shadowprice.executors.kubernetes.judging import (
-    end_of,
-    refusal_of,
-)
+from shadowprice.executors.kubernetes.judging import end_of, refusal_of
 from shadowprice.executors.kubernetes.launching import AGAIN, AGAIN_AT_LAST, Launch
 from shadowprice.executors.kubernetes.objects import Objects
-from shadowprice.executors.kubernetes.pods import (
-    seconds,
-)
+from shadowprice.executors.kubernetes.pods import seconds
+from shadowprice.executors.kubernetes.session import Session
 from shadowprice.executors.kubernetes.views import PodView, kept
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
-
-if TYPE_CHECKING:
-    from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -86,19 +78,25 @@ _OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None
 class Drive:
     """Drives one generation to its end."""
 
-    def __init__(self, executor: KubernetesExecutor, entry: KubernetesEntry) -> None:
-        self._executor = executor
+    def __init__(self, session: Session, entry: KubernetesEntry) -> None:
+        self._session = session
+        self._cluster = session.cluster
         self._entry = entry
-        self._objects = Objects(executor, entry)
+        self._objects = Objects(session, entry)
         self._following: set[asyncio.Task[None]] = set()
         self._launched = False
+        self._closed = False
+        self._progress_count = 0
+        """Number of accepted changes, so that the backoff starts again after progress."""
+        self._listed_at = 0.0
+        self._obstructed_since: float | None = None
         self._pauses = Backoff(AGAIN, AGAIN_AT_LAST)
         self._unseen = Backoff(MISSING_POD_POLL_SECONDS, UNANSWERED)
 
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
         try:
-            await self._executor.background.repeat("drive", self._on, self._entry.carrying)
+            await self._session.background.repeat("drive", self._on, self._entry.carrying)
         finally:
             tasks = tuple(self._following)
             for task in tasks:
@@ -107,7 +105,7 @@ class Drive:
 
     async def _on(self) -> bool:
         """Make one attempt to drive it to its end; return whether it has ended."""
-        entry, writes_before = self._entry, self._came
+        entry, count_before = self._entry, self._progress_count
         if entry.over:
             return True
         try:
@@ -116,7 +114,7 @@ class Drive:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
             await self._on_error(error)
         if not entry.over:  # `_finish` may have found a pod that still runs
-            if self._came > writes_before:
+            if self._progress_count > count_before:
                 self._pauses.succeeded()
             await asyncio.sleep(self._pauses.failed())
         return entry.over
@@ -133,7 +131,7 @@ class Drive:
         entry, now = self._entry, time.monotonic()
         if self._obstructed_since is None:
             self._obstructed_since = now
-        settings = self._executor.settings
+        settings = self._session.settings
         starting = entry.phase == ACCEPTED and not entry.stop_ordered
         if not (starting or self._has_to_end()):
             return
@@ -181,31 +179,31 @@ class Drive:
             lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
             await self._write(**_OVER, **(end or lost))
         log.warning("lost generation %d of %r: %s", entry.number, entry.job, reason)
-        self._executor.leave(views)
-        self._executor.look(entry)
+        self._session.leave(views)
+        self._session.emit(entry.news())
 
     async def _run(self) -> None:
         entry = self._entry
         if entry.state.get("end"):
             await self._finish_known()
-            self._executor.look(entry)
+            self._session.emit(entry.news())
             return
         if not self._launched and not entry.state.get("closing"):
-            launch = Launch(self._executor, entry, self._objects)
+            launch = Launch(self._session, entry, self._objects)
             reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
             if reason and launch.created_nothing:
                 await self._write(phase=REFUSED, reason=reason, plan=None)
-                self._executor.look(entry)
+                self._session.emit(entry.news())
                 return
             if reason:
                 await self._close(reason)
-            self._launched, self._looked = True, time.monotonic()
+            self._launched, self._listed_at = True, time.monotonic()
         if entry.state.get("closing"):
             await self._withdraw()
-        while not await self._is_over():
+        while any(part.end is None for part in entry.parts.values()):
             entry.news_came.clear()
             await self._judge()
-            self._executor.look(entry)  # the wait below may be long
+            self._session.emit(entry.news())  # the wait below may be long
             if entry.state.get("closing") and not self._closed:
                 await self._withdraw()
             await self._order()
@@ -215,12 +213,7 @@ class Drive:
                     async with asyncio.timeout(SETTLED if self._settled() else 1.0):
                         await entry.news_came.wait()
         await self._finish()
-        self._executor.look(entry)
-
-    _came = 0
-    _closed = False
-    _looked = 0.0
-    _obstructed_since: float | None = None
+        self._session.emit(entry.news())
 
     def _settled(self) -> bool:
         """Return whether only events, and no timeouts, can change the generation's state."""
@@ -229,13 +222,10 @@ class Drive:
             part.view is not None
             and part.view.running
             and part.vanished is None
-            and self._executor.gone_since(part.server) is None
+            and self._cluster.gone_since(part.server) is None
             for part in entry.parts.values()
             if part.end is None
         )
-
-    async def _is_over(self) -> bool:
-        return all(part.end is not None for part in self._entry.parts.values())
 
     async def _write(self, **change: Any) -> None:
         """Update the generation's record, unless it has ended."""
@@ -248,15 +238,15 @@ class Drive:
                 state |= {"at": time.time(), **change}
             return dict(state)
 
-        state = await self._executor.records.change(self._entry.job, update)
+        state = await self._session.records.change(self._entry.job, update)
         self._entry.take(state)
-        self._came += 1
+        self._progress_count += 1
 
     # ---------------------------------------------------------------- following
 
     async def _judge(self) -> None:
         """Apply the state of the pods: starts, ends and refusals."""
-        entry, executor = self._entry, self._executor
+        entry, cluster, settings = self._entry, self._cluster, self._session.settings
         await self._look_for_unseen()
         for part in entry.parts.values():
             if part.end is not None:
@@ -264,9 +254,9 @@ class Drive:
             self._see(part)
             part.end = end_of(
                 part,
-                node=executor.node_or_none(part.server),
-                lost_after=executor.settings.lost_after,
-                gone_since=executor.gone_since(part.server),
+                node=cluster.nodes.items.get(part.server),
+                lost_after=settings.lost_after,
+                gone_since=cluster.gone_since(part.server),
                 withdrawn=bool(entry.state.get("closing")),
             )
             if part.end is not None:
@@ -280,17 +270,17 @@ class Drive:
             ]
             await self._write(phase=RUNNING, started=max([*starts, entry.state["accepted"]]))
             return
-        reason = refusal_of(entry, executor.settings.patience)
+        reason = refusal_of(entry, settings.patience)
         if reason:
             await self._close(reason)
 
     def _see(self, part: Part) -> None:
         key = f"{self._entry.namespace}/{part.pod}"
-        view = self._executor.cluster.own.get(key)
+        view = self._cluster.own.get(key)
         if view is not None and self._is_of(part, view):
             part.view, part.vanished = kept(part.view, view), None
             return
-        last = self._executor.last.pop(key, None)
+        last = self._cluster.last.pop(key, None)
         if last is not None and self._is_of(part, last):
             part.view = kept(part.view, last)
         if part.view is not None and part.vanished is None:
@@ -314,7 +304,7 @@ class Drive:
             if part.end is None and part.view is None and part.vanished is None
         ]
         now = time.monotonic()
-        if not missing or not self._launched or now - self._looked < MISSING_POD_POLL_SECONDS:
+        if not missing or not self._launched or now - self._listed_at < MISSING_POD_POLL_SECONDS:
             return
         if not self._unseen.over:
             return
@@ -323,7 +313,7 @@ class Drive:
         except ApiError:
             self._unseen.failed()
             return  # a failed request says nothing about pods
-        self._looked = now
+        self._listed_at = now
         self._unseen.succeeded()
         for part in missing:
             if part.process in views:
@@ -397,7 +387,7 @@ class Drive:
             return
         if part.view.running and not part.delivered:
             await self._listen(part)
-        lost = self._executor.is_lost(part.server)
+        lost = self._cluster.is_lost(part.server)
         part.stop_requested = True
         # The server counts a grace period from the first deletion, and only ever shortens it.
         now = time.monotonic()
@@ -407,7 +397,7 @@ class Drive:
         await self._objects.delete("pods", part.pod, part.view.uid, grace_seconds)
         part.ending, part.allowed = since, allowed
         part.delivered = command
-        self._came += 1
+        self._progress_count += 1
 
     async def _listen(self, part: Part) -> None:
         """Fetch a pod's log, and follow it, before the pod is deleted.
@@ -417,13 +407,13 @@ class Drive:
         if part.listened:
             return
         part.listened = True
-        follower = self.follower(part)
+        follower = self._objects.follower(part)
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(LOG_OPEN_TIMEOUT_SECONDS):
                 await follower.look()
         opened = asyncio.Event()
         following = follower.follow(opened)
-        task = self._executor.background.spawn("logs", following, "following a log", vital=False)
+        task = self._session.background.spawn("logs", following, "following a log", vital=False)
         self._following.add(task)
         task.add_done_callback(self._following.discard)
         with contextlib.suppress(TimeoutError):
@@ -432,25 +422,11 @@ class Drive:
 
     # ---------------------------------------------------------------- ending
 
-    def follower(self, part: Part) -> Follower:
-        """Return the follower of a process's log, created on first use."""
-        if part.follower is None:
-            executor = self._executor
-            part.follower = Follower(
-                self._objects.connection,
-                self._objects.path("pods", part.pod),
-                self._entry.generation.logs,
-                part.process,
-                executor.settings.log_bytes,
-                self._entry.token,
-            )
-        return part.follower
-
     async def _collect(self, part: Part) -> None:
         """Fetch the rest of a process's log."""
         if part.view is None or not part.view.began:
             return
-        follower = self.follower(part)
+        follower = self._objects.follower(part)
         with contextlib.suppress(ApiError, TimeoutError, OSError):
             async with asyncio.timeout(LOG_DRAIN_TIMEOUT_SECONDS):
                 await follower.finish()
@@ -493,7 +469,7 @@ class Drive:
     def _goes_on(self, view: PodView) -> bool:
         """Return whether a pod may still run processes, on a node that isn't lost."""
         part = self._entry.parts.get(view.process)
-        return view.may_run and not (part is not None and self._executor.is_lost(part.server))
+        return view.may_run and not (part is not None and self._cluster.is_lost(part.server))
 
     async def _discard(self, kind: str) -> None:
         """Delete the secret or the service object; a refusal leaves it behind.
@@ -512,7 +488,7 @@ class Drive:
         """Delete the pods and the service object; raise if a pod that may run remains."""
         for view in views:
             part = self._entry.parts.get(view.process)
-            lost = part is not None and self._executor.is_lost(part.server)
+            lost = part is not None and self._cluster.is_lost(part.server)
             try:
                 await self._objects.delete(
                     "pods", view.name, view.uid, 0 if lost or view.over else 1

@@ -6,8 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.generations.entry import RemoteGeneration
@@ -15,9 +14,6 @@ from shadowprice.executors.generations.generation import GenerationDirectory
 from shadowprice.executors.generations.parts import ProcessExit
 from shadowprice.executors.kubernetes.following import Follower
 from shadowprice.executors.kubernetes.views import PodView
-
-if TYPE_CHECKING:
-    from shadowprice.executors.kubernetes.driving import Drive
 
 
 @dataclass
@@ -68,18 +64,14 @@ class Part:
 
 
 class KubernetesEntry(RemoteGeneration):
-    """One generation that isn't forgotten; see `Entry`.
+    """One generation that isn't forgotten; its directory only holds logs."""
 
-    ``path`` is its directory, which only holds logs.
-    """
-
-    def __init__(self, job: str, number: int, path: Path) -> None:
-        super().__init__(job, number, GenerationDirectory(path))
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
+        super().__init__(job, number, generation)
         self.parts: dict[str, Part] = {}
         self.spec: GenerationSpec | None = None
         self.token = ""
         self.namespace = ""
-        self.driver: Drive | None = None
         self.obstacle = ""
         """Why the API server doesn't let it start or end; empty if it does."""
         self.since = time.monotonic()

@@ -10,7 +10,7 @@ import base64
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice.executors.environment import processes_of
 from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNNING
@@ -20,12 +20,10 @@ from shadowprice.executors.kubernetes.entry import KubernetesEntry
 from shadowprice.executors.kubernetes.judging import REFUSING
 from shadowprice.executors.kubernetes.objects import Objects
 from shadowprice.executors.kubernetes.pods import TOKEN, Place, pod_of, secret_of, service_of
+from shadowprice.executors.kubernetes.session import Session
 from shadowprice.executors.kubernetes.views import kept
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
-
-if TYPE_CHECKING:
-    from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -39,10 +37,8 @@ _AT_ONCE: Final = 16
 class Launch:
     """Launches one generation, or resumes the launch of another service."""
 
-    def __init__(
-        self, executor: KubernetesExecutor, entry: KubernetesEntry, objects: Objects
-    ) -> None:
-        self._executor = executor
+    def __init__(self, session: Session, entry: KubernetesEntry, objects: Objects) -> None:
+        self._session = session
         self._entry = entry
         self._objects = objects
         self.created_nothing = False
@@ -50,18 +46,18 @@ class Launch:
 
     async def begin(self) -> str:
         """Create the secret, the service and the pods; return a reason if that fails."""
-        entry, executor = self._entry, self._executor
+        entry, session = self._entry, self._session
         spec, plan = entry.spec, entry.state["plan"]
         if spec is None:
             return await self.resume()
         launch = secrets.token_hex(16)
         place = Place(
-            executor.identity,
+            session.identity,
             entry.namespace,
             launch,
             tuple(plan["master"]),
             plan.get("owner"),
-            executor.gates and len(entry.parts) > 1,
+            session.gates and len(entry.parts) > 1,
         )
         entry.token = spec.progress_token
         try:
@@ -73,16 +69,15 @@ class Launch:
             if secret is None:
                 return await self.resume()
             # A service that took over recorded that before it deleted the secret.
-            state = (await executor.records.read(spec.job)).generations.get(entry.number, {})
+            state = (await session.records.read(spec.job)).generations.get(entry.number, {})
             if state.get("phase") != ACCEPTED or state.get("closing"):
                 entry.take(state or {"phase": REFUSED, **REFUSING})
                 return "another service has taken it over"
             if state.get("stop"):
                 return "it was stopped before it started"
+            node = session.cluster.node
             bodies = [
-                pod_of(
-                    spec, process, place, executor.node(process.server), executor.settings, secret
-                )
+                pod_of(spec, process, place, node(process.server), session.settings, secret)
                 for process in processes_of(spec)
             ]
             if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
@@ -147,7 +142,7 @@ class Launch:
 
         Return its uid; ``""`` if a stop command came before the API server answered.
         """
-        until = time.monotonic() + self._executor.settings.patience
+        until = time.monotonic() + self._session.settings.patience
         pauses = Backoff(AGAIN, AGAIN_AT_LAST)
         name = str(body["metadata"]["name"])
         while True:

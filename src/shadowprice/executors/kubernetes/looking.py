@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from shadowprice.executors.contract import ServerInfo
+from shadowprice.executors.generations.placing import PlacementError
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView, node_view, server_of
 from shadowprice.executors.kubernetes.settings import Settings
@@ -132,6 +133,20 @@ class Cluster:
         self._used_by_strays = {}
         for _, view in self.strays():
             self._used_by_strays.setdefault(view.node, Counter()).update(view.takes)
+
+    def node(self, server: str) -> NodeView:
+        """Return a node; raise `PlacementError` if it doesn't exist."""
+        node = self.nodes.items.get(server)
+        if node is None:
+            raise PlacementError(f"the node {server} has left the cluster")
+        return node
+
+    def is_lost(self, server: str) -> bool:
+        """Return whether the processes on a node count as lost."""
+        since, node = self.gone_since(server), self.nodes.items.get(server)
+        return since is not None and (
+            time.monotonic() - since > self._settings.lost_after or (node is not None and node.off)
+        )
 
     def gone_since(self, server: str) -> float | None:
         """Return the monotonic time since which a node is missing or not ready, or None."""

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
+from shadowprice.core.devices import is_device
 from shadowprice.executors.contract import ServerInfo
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placing import PlacementError, gpu_millis
 from shadowprice.executors.kubernetes.quantities import unit_of, units
 from shadowprice.executors.memory import round_down_memory
 
@@ -120,7 +121,7 @@ def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> d
     requests: dict[str, str] = {}
     gpus = gpu_millis(amounts)
     for name, amount in (*amounts.items(), (gpu, gpus)):
-        if not amount or gpu_millis({name: 1}):
+        if not amount or is_device(name):
             continue
         if name == "cpu":
             requests[name] = f"{amount}m"
@@ -133,13 +134,6 @@ def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> d
                 )
             requests[name] = str(amount // MILLI)
     return requests
-
-
-def gpu_millis(amounts: Mapping[str, int]) -> int:
-    """Return the total of GPUs of any kind, in thousandths."""
-    return sum(
-        amount for name, amount in amounts.items() if name == "gpu" or name.startswith("gpu/")
-    )
 
 
 def check_room(

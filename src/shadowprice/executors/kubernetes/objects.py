@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.entry import KubernetesEntry
+from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
+from shadowprice.executors.kubernetes.following import Follower
+from shadowprice.executors.kubernetes.session import Session
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.errors import ApiError
-
-if TYPE_CHECKING:
-    from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-
 
 FEW: Final = 8
 """Maximum number of pods that are read by name; more are listed by label."""
@@ -22,16 +20,12 @@ FEW: Final = 8
 class Objects:
     """Reads, changes and deletes the objects of a generation."""
 
-    def __init__(self, executor: KubernetesExecutor, entry: KubernetesEntry) -> None:
-        self._executor = executor
+    def __init__(self, session: Session, entry: KubernetesEntry) -> None:
+        self._session = session
         self._entry = entry
+        self.connection = session.connection
         self.uids: dict[str, str] = {}
         """Uids of the generation's own secret and service, by kind."""
-
-    @property
-    def connection(self) -> Any:
-        """The connection to the API server."""
-        return self._executor.connection
 
     def path(self, kind: str, name: str = "") -> str:
         """Return the API path of a kind of objects, or of one object."""
@@ -57,7 +51,7 @@ class Objects:
 
     async def _listed(self, fields: str = "") -> list[PodView]:
         entry = self._entry
-        query = {"labelSelector": self._executor.identity.selector(entry.job, entry.number)}
+        query = {"labelSelector": self._session.identity.selector(entry.job, entry.number)}
         if fields:
             query["fieldSelector"] = fields
         page = await self.connection.get(self.path("pods"), **query)
@@ -69,7 +63,7 @@ class Objects:
         ``execution`` is the launch that has to have created it; empty for any.
         """
         entry, meta = self._entry, item["metadata"]
-        labels = self._executor.identity.labels(entry.job, entry.number)
+        labels = self._session.identity.labels(entry.job, entry.number)
         owner = (entry.state.get("plan") or {}).get("owner")
         return (
             labels.items() <= (meta.get("labels") or {}).items()
@@ -79,6 +73,19 @@ class Objects:
             )
             and execution in {"", (meta.get("annotations") or {}).get(names.EXECUTION)}
         )
+
+    def follower(self, part: Part) -> Follower:
+        """Return the follower of a process's log, created on first use."""
+        if part.follower is None:
+            part.follower = Follower(
+                self.connection,
+                self.path("pods", part.pod),
+                self._entry.generation.logs,
+                part.process,
+                self._session.settings.log_bytes,
+                self._entry.token,
+            )
+        return part.follower
 
     async def find(self, kind: str, name: str) -> dict[str, Any] | None:
         """Return an object by its name, None if it doesn't exist."""

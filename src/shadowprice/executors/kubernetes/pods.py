@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placing import PlacementError, process_demand
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
 from shadowprice.executors.kubernetes.settings import Settings
@@ -258,8 +258,7 @@ def _container(
     argv = spec.program.command
     if argv[:2] == _SHELL and len(argv) >= 3:
         argv = (*_SHELL, _LINE, "line", *argv[2:])
-    amounts = spec.worker if process.role == "worker" else spec.ps
-    requests = resource_requests(amounts, node, settings.gpu)
+    requests = resource_requests(process_demand(spec, process), node, settings.gpu)
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}
     container: dict[str, Any] = {
         "name": names.CONTAINER,

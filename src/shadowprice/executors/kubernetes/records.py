@@ -10,18 +10,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
-from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    REFUSED,
-    TERMINAL_PHASES,
-    identities_differ,
-)
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, identities_differ
+from shadowprice.executors.generations.store import accepted_state, initial_state
 from shadowprice.executors.kubernetes import names
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
@@ -68,11 +63,8 @@ class JobGenerations:
             return Receipt.STALE if another else Receipt.DUPLICATE
         if any(state["phase"] not in TERMINAL_PHASES for state in self.generations.values()):
             return Receipt.BUSY
-        state = _state(spec.command, refusal)
-        state["identity"] = spec.identity
-        state["placement"] = [[share.server, share.workers, share.ps] for share in spec.placement]
         self.fence = spec.generation
-        self.generations[spec.generation] = {**state, "plan": plan}
+        self.generations[spec.generation] = {**accepted_state(spec, refusal), "plan": plan}
         return Receipt.ACCEPTED
 
     def stop(self, command: int, generation: int, grace: float | None) -> Receipt:
@@ -83,7 +75,7 @@ class JobGenerations:
                 return Receipt.STALE
             self.fence = generation
             reason = "it was stopped before it was submitted"
-            state = self.generations[generation] = _state(command, reason)
+            state = self.generations[generation] = initial_state(command, reason)
         previous = state.get("stop", {})
         if previous.get("command") == command:
             return Receipt.DUPLICATE
@@ -92,12 +84,6 @@ class JobGenerations:
         seconds = min(max(0.0, seconds), previous.get("grace", seconds))
         state["stop"] = {"command": command, "grace": seconds}
         return Receipt.ACCEPTED
-
-
-def _state(command: int, refusal: str) -> dict[str, Any]:
-    now = time.time()
-    phase = REFUSED if refusal else ACCEPTED
-    return {"phase": phase, "command": command, "accepted": now, "at": now, "reason": refusal}
 
 
 class Records:

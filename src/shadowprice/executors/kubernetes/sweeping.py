@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.generations.generation import TERMINAL_PHASES
-from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.records import Records
-from shadowprice.executors.kubernetes.views import PodView
-from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.executors.kubernetes.session import Session
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
 
@@ -22,44 +19,36 @@ SELDOM: Final = 320.0
 class Sweeper:
     """Garbage collector of a service's orphaned pods, with a backoff for each pod."""
 
-    def __init__(self, service: ServiceId) -> None:
-        self._service = service
-        self._strangers: dict[str, Backoff] = {}
+    def __init__(self) -> None:
+        self._orphans: dict[str, Backoff] = {}
         self.refusals: dict[str, str] = {}
         """Why orphans couldn't be deleted, by namespace and name."""
 
-    async def sweep(
-        self,
-        connection: ApiClient,
-        records: Records,
-        pods: Iterable[tuple[str, PodView]],
-        live: Collection[tuple[str, int]],
-    ) -> None:
+    async def sweep(self, session: Session, live: Collection[tuple[str, int]]) -> None:
         """Delete pods of generations that have ended.
 
-        Before a pod is deleted, the current record of its job is read. ``pods`` are the service's
-        cached pods, by namespace and name. ``live`` are job keys and numbers of the generations
-        that haven't ended. Raises `ApiError` if a record can't be read.
+        Before a pod is deleted, the current record of its job is read. ``live`` are job keys and
+        numbers of the generations that haven't ended. Raises `ApiError` if a record can't be read.
         """
         orphans: dict[str, Backoff] = {}
-        for key, view in tuple(pods):  # the cache changes during requests
-            if view.service != self._service or (view.job, view.generation) in live:
+        for key, view in tuple(session.cluster.own.items()):  # it changes during requests
+            if (view.job, view.generation) in live:
                 continue
-            orphans[key] = self._strangers.get(key) or Backoff(SWEEP, SELDOM)
-            if key not in self._strangers:
+            orphans[key] = self._orphans.get(key) or Backoff(SWEEP, SELDOM)
+            if key not in self._orphans:
                 orphans[key].failed()  # its generation may become live in a moment
             if not orphans[key].over or key_digest(view.outer[0]) != view.job:
                 continue
             orphans[key].failed()
-            record = await records.read(view.outer[0])
+            record = await session.records.read(view.outer[0])
             state = record.generations.get(view.generation)
             if state is not None and state["phase"] not in TERMINAL_PHASES:
                 continue
             path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
             body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
             try:
-                await connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
+                await session.connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
             except ApiError as error:
                 self.refusals[key] = str(error)
-        self._strangers = orphans
+        self._orphans = orphans
         self.refusals = {key: text for key, text in self.refusals.items() if key in orphans}

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,6 @@ from shadowprice.executors.contract import (
     ExecutorError,
     ExecutorOptions,
     GenerationSpec,
-    GenerationStatus,
     LogChunk,
     ObservedJob,
     Progressed,
@@ -30,7 +29,7 @@ from shadowprice.executors.contract import (
     Report,
     ServerInfo,
 )
-from shadowprice.executors.generations.desk import DiskGenerationRegistry
+from shadowprice.executors.generations.desk import DiskExecutor
 from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.generation import (
@@ -43,7 +42,6 @@ from shadowprice.executors.generations.generation import (
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.placing import PlacementError, validate_spec
 from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
 from shadowprice.executors.local import planning
@@ -62,7 +60,7 @@ CLAIM_TIMEOUT_SECONDS: Final = 5.0
 """Seconds that a supervisor has to claim its generation before another is started."""
 
 
-class LocalExecutor:
+class LocalExecutor(DiskExecutor[TrackedGeneration]):
     """Runs every generation under its own supervisor, which outlives the service.
 
     Raises InputError if a setting (see `settings`) is invalid, or the system isn't Linux.
@@ -71,21 +69,20 @@ class LocalExecutor:
     def __init__(self, options: ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the local executor needs Linux's process control")
+        super().__init__(Path(options.directory), TrackedGeneration)
         self._settings = read_settings(options.settings)
-        self._path = Path(options.directory)
-        self._bell_path = self._path / "bell"
-        default_users = self._path.parent.parent / f"{self._path.parent.name}-users"
+        self._bell_path = self.path / "bell"
+        data = self.path.parent
+        default_users = data.parent / f"{data.name}-users"
         self._users = UserJobDirs(
             Path(self._settings.users) if self._settings.users else default_users
         )
         self._machine = MachineAllocator(sorted(os.sched_getaffinity(0)), self._settings.devices)
-        self._desk = DiskGenerationRegistry(self._path, TrackedGeneration)
         self._lock: FileLock | None = None
         self._bell = -1
         self._cgroup: Path | None = None
         self._memory = "off"
         self._background = BackgroundTasks(log, options.failed)
-        self._looks = ProgressPolls(self._desk.emit)
         self._launched: dict[int, tuple[str, int]] = {}
         self._rung = b""
 
@@ -98,11 +95,6 @@ class LocalExecutor:
             isolates_users=os.geteuid() == 0,
             takes_uploads=True,
         )
-
-    @property
-    def directory(self) -> Path:
-        """Directory of its records; see `KeepsLocalRecords`."""
-        return self._path
 
     @property
     def health_error(self) -> str | None:
@@ -120,7 +112,7 @@ class LocalExecutor:
             await asyncio.to_thread(self._open)
         except OSError as error:
             await self.close()
-            raise ExecutorError(f"{self._path}: {error.strerror}; give it a directory") from error
+            raise ExecutorError(f"{self.path}: {error.strerror}; give it a directory") from error
         except BaseException:
             await self.close()
             raise
@@ -131,10 +123,10 @@ class LocalExecutor:
 
     def _open(self) -> None:
         self._desk.open()
-        self._lock = FileLock.take(self._path)
+        self._lock = FileLock.take(self.path)
         if self._lock is None:
             raise ExecutorError(
-                f"{self._path} is in use by another service; stop it, or use another --data"
+                f"{self.path} is in use by another service; stop it, or use another --data"
             )
         if not self._bell_path.is_fifo():
             os.mkfifo(self._bell_path, 0o600)
@@ -142,7 +134,7 @@ class LocalExecutor:
         self._bell = os.open(self._bell_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if self._settings.cgroup != "off":
             parent = "" if self._settings.cgroup == "auto" else self._settings.cgroup
-            name = f"shadowprice-{key_digest(str(self._path))[:12]}"
+            name = f"shadowprice-{key_digest(str(self.path))[:12]}"
             self._cgroup = cgroups.find_or_create(name, parent)
         self._memory = self._settings.memory
         if self._memory in {"auto", "cgroup"}:
@@ -199,19 +191,6 @@ class LocalExecutor:
                     await asyncio.to_thread(self._launch, entry)
                 await self._look(entry)
             return receipt
-
-    async def unpack(self, spec: GenerationSpec) -> str:
-        """Unpack a job's files before its start; see `UnpacksFiles`."""
-        async with self._desk.one_at_a_time(spec.job):
-            return await self._desk.unpack(spec, self._files(spec))
-
-    def unpacked(self) -> Collection[str]:
-        """Return the jobs with unpacked files; see `UnpacksFiles`."""
-        return self._desk.files.jobs()
-
-    async def release(self, job: str) -> None:
-        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
-        await self._desk.release(job)
 
     def _files(self, spec: GenerationSpec) -> JobFiles:
         own = self._own(spec)
@@ -358,7 +337,7 @@ class LocalExecutor:
             self._signal(entry)
 
     async def progress(self) -> Sequence[Progressed]:
-        """Poll progress files; see `Fresh.progress`."""
+        """Poll progress files; see `PollsProgress`."""
         return await self._looks.wait_for(self._progress())
 
     async def _progress(self) -> list[Progressed]:
@@ -444,19 +423,11 @@ class LocalExecutor:
             time.sleep(0.02)
         return False
 
-    async def list(self) -> tuple[GenerationStatus, ...]:
-        """Return every generation that isn't forgotten."""
-        return self._desk.held()
-
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
         return self._desk.watch()
 
     # ------------------------------------------------------------------ retention and queries
-
-    async def forget(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end; see `Executor.forget`."""
-        await self._desk.forget(job, generation)
 
     async def discard(self, job: str) -> None:
         """Remove the files of a finished job."""
@@ -465,7 +436,7 @@ class LocalExecutor:
                 try:
                     await asyncio.to_thread(self._users.remove, key_digest(job))
                 except OSError as error:
-                    raise ExecutorError(f"{self._path}: {error}") from error
+                    raise ExecutorError(f"{self.path}: {error}") from error
 
     async def logs(
         self,

@@ -55,7 +55,7 @@ class RayProcess:
 
 
 class RayGeneration(RemoteGeneration):
-    """One generation that isn't forgotten; see `Entry`."""
+    """One generation that isn't forgotten."""
 
     def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         super().__init__(job, number, generation)

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,6 @@ from shadowprice.executors.contract import (
     ExecutorError,
     ExecutorOptions,
     GenerationSpec,
-    GenerationStatus,
     LogChunk,
     ObservedJob,
     Progressed,
@@ -32,17 +31,16 @@ from shadowprice.executors.contract import (
     ServerInfo,
     ServerSeen,
 )
-from shadowprice.executors.generations.desk import DiskGenerationRegistry
+from shadowprice.executors.generations.desk import DiskExecutor
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
 from shadowprice.executors.generations.generation import RUNNING
-from shadowprice.executors.generations.looks import ProgressPolls
 from shadowprice.executors.generations.pieces import MAX_CHUNK_BYTES
 from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
 from shadowprice.executors.ray.bundle import digest, source_files
 from shadowprice.executors.ray.driving import RayGenerationController
 from shadowprice.executors.ray.entry import RayGeneration
 from shadowprice.executors.ray.link import BridgeClient, BridgeError
-from shadowprice.executors.ray.nodes import RayNode, nodes_of
+from shadowprice.executors.ray.nodes import nodes_of
 from shadowprice.executors.ray.planning import build_launch_plan
 from shadowprice.executors.ray.reach import (
     MAX_CONNECT_ATTEMPTS,
@@ -50,8 +48,9 @@ from shadowprice.executors.ray.reach import (
     parse_endpoint,
     probe,
 )
+from shadowprice.executors.ray.session import RaySession
 from shadowprice.executors.ray.settings import read_settings
-from shadowprice.uploads.archive import remove_unpacked
+from shadowprice.uploads.unpacking import remove_unpacked
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -74,7 +73,7 @@ class RayUnreachableError(ExecutorError):
     exit_code = 2
 
 
-class RayExecutor:
+class RayExecutor(DiskExecutor[RayGeneration]):
     """Runs every process of a generation under a detached actor, on its planned node.
 
     The address is ``auto``, ``HOST:PORT`` of the head of a cluster that includes this machine, or
@@ -84,28 +83,22 @@ class RayExecutor:
     def __init__(self, options: ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the Ray executor needs Linux's process control")
-        self.settings = read_settings(options.settings)
+        settings = read_settings(options.settings)
         self._address = options.address or "auto"
         if self._address != "auto" and parse_endpoint(self._address) is None:
             hint = "write auto, HOST:PORT or ray://HOST:PORT"
             raise InputError(
                 Fault("--address", f"{quote_for_display(self._address)} is not valid", hint)
             )
+        super().__init__(Path(options.directory), RayGeneration)
         self._namespace = options.namespace
-        self.path = Path(options.directory)
-        self.base = Path(self.settings.shared) if self.settings.shared else self.path
-        self.nodes: dict[str, RayNode] = {}
-        self._desk = DiskGenerationRegistry(self.path, RayGeneration)
         self._expected: frozenset[str] = frozenset()
         self._lock: FileLock | None = None
-        self.link: BridgeClient | None = None
         self._by_client = False
         self._health_error = ""
-        self.background = BackgroundTasks(log, options.failed)
-        self._looks = ProgressPolls(self._desk.emit)
-        self.token = ""
-        self.litter: dict[str, str] = {}
-        """Actors of processes lost with their server, and the server whose files need cleanup."""
+        self._background = BackgroundTasks(log, options.failed)
+        base = Path(settings.shared) if settings.shared else self.path
+        self.session = RaySession(settings, base, self._background, self._desk.look)
 
     @property
     def capabilities(self) -> ExecutorCapabilities:
@@ -118,15 +111,10 @@ class RayExecutor:
         )
 
     @property
-    def directory(self) -> Path:
-        """Directory of its records; see `KeepsLocalRecords`."""
-        return self.path
-
-    @property
     def health_error(self) -> str | None:
         """Why Ray can't be reached, or a background failure; see `ReportsHealth`."""
         unreachable = f"Ray cannot be reached: {self._health_error}" if self._health_error else None
-        return unreachable or self.background.health_error
+        return unreachable or self._background.health_error
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -159,21 +147,23 @@ class RayExecutor:
             raise
         for entry in self._desk.live:
             self._drive(entry)
-        self.background.again("resync", self._patrol, "looking at the nodes of Ray", RESYNC_SECONDS)
+        self._background.again(
+            "resync", self._patrol, "looking at the nodes of Ray", RESYNC_SECONDS
+        )
 
     def _open(self) -> None:
         self._desk.open()
-        make_private(self.base)
-        mark = self.base / ".shadowprice-id"
+        make_private(self.session.base)
+        mark = self.session.base / ".shadowprice-id"
         if not mark.exists():
             create_file(mark, secrets.token_hex(16).encode())
-        self.token = mark.read_text(encoding="ascii").strip()
+        self.session.token = mark.read_text(encoding="ascii").strip()
 
     async def _connect(self) -> None:
         """Start a bridge and connect it to Ray."""
         assert self._lock is not None
-        if self.link is not None:
-            await self.link.close()
+        if self.session.link is not None:
+            await self.session.link.close()
         reason = await asyncio.to_thread(probe, self._address)
         if reason:
             raise RayUnreachableError(f"no Ray answers at {self._address}: {reason}")
@@ -187,10 +177,11 @@ class RayExecutor:
                 return
 
     async def _let_in(self, keep: int) -> None:
-        link = self.link = BridgeClient(self.path / "bridge.log", self._happened)
+        link = self.session.link = BridgeClient(self.path / "bridge.log", self._happened)
         try:
             await link.open(keep)
-            place = {"root": self.settings.node_dir, "digest": digest(), "bundle": source_files()}
+            root = self.session.settings.node_dir
+            place = {"root": root, "digest": digest(), "bundle": source_files()}
             response = await link.ask(
                 "connect",
                 CONNECT_TIMEOUT_SECONDS,
@@ -204,8 +195,8 @@ class RayExecutor:
         self._by_client = bool(response["client"])
 
     def _why(self, error: BridgeError) -> str:
-        assert self.link is not None
-        link, text = self.link, str(error)
+        assert self.session.link is not None
+        link, text = self.session.link, str(error)
         if "ersion mismatch" in text or "version" in text.lower():
             return f"{self._address}: {text}; install what its nodes have"
         if error.kind == "Closed" and "No module named" in link.last_output_line():
@@ -217,7 +208,7 @@ class RayExecutor:
     async def close(self) -> None:
         """Disconnect; running generations continue."""
         await run_all(
-            self.background.end,
+            self._background.end,
             self._looks.end,
             self._disconnect,
             *(entry.unlock for entry in self._desk.entries.values()),
@@ -226,7 +217,7 @@ class RayExecutor:
         )
 
     async def _disconnect(self) -> None:
-        link, self.link = self.link, None
+        link, self.session.link = self.session.link, None
         if link is not None:
             await link.close()
 
@@ -238,7 +229,7 @@ class RayExecutor:
     async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
-        self._desk.emit(self._gone(name) for name in self._expected - self.nodes.keys())
+        self._desk.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
 
     @staticmethod
     def _gone(name: str) -> ServerGone:
@@ -249,46 +240,33 @@ class RayExecutor:
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._desk.one_at_a_time(spec.job):
-            if self.link is None or not self.link.up:
+            if self.session.link is None or not self.session.link.up:
                 raise ExecutorError("not connected to Ray")
             receipt, entry, refusal = await self._desk.start(
                 spec,
-                lambda _: build_launch_plan(spec, self.nodes, self._desk.deals),
+                lambda _: build_launch_plan(spec, self.session.nodes, self._desk.deals),
                 self._files(spec),
             )
             if entry is not None:
-                await self.look(entry)
+                await self._desk.look(entry)
                 if not refusal and not entry.over:
                     self._drive(entry)
             return receipt
 
-    async def unpack(self, spec: GenerationSpec) -> str:
-        """Unpack a job's files before its start; see `UnpacksFiles`."""
-        async with self._desk.one_at_a_time(spec.job):
-            return await self._desk.unpack(spec, self._files(spec))
-
-    def unpacked(self) -> Collection[str]:
-        """Return the jobs with unpacked files; see `UnpacksFiles`."""
-        return self._desk.files.jobs()
-
-    async def release(self, job: str) -> None:
-        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
-        await self._desk.release(job)
-
     def _files(self, spec: GenerationSpec) -> JobFiles:
-        return JobFiles(self.folder(spec.job) / "work", partial(self._unpack, spec))
+        return JobFiles(self.session.folder(spec.job) / "work", partial(self._unpack, spec))
 
     def _unpack(self, spec: GenerationSpec) -> str:
         """Fill the job's directory, which all nodes see; return a reason if that fails."""
         try:
-            make_private(self.folder(spec.job))
+            make_private(self.session.folder(spec.job))
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
-        return unpack_files(spec.archive, self.folder(spec.job) / "work")
+        return unpack_files(spec.archive, self.session.folder(spec.job) / "work")
 
     def _drive(self, entry: RayGeneration) -> None:
-        entry.driving = self.background.spawn(
-            "drive", RayGenerationController(self, entry).run(), entry.carrying
+        entry.driving = self._background.spawn(
+            "drive", RayGenerationController(self.session, entry).run(), entry.carrying
         )
 
     async def stop(
@@ -298,7 +276,7 @@ class RayExecutor:
         async with self._desk.one_at_a_time(job):
             receipt, entry = await self._desk.stop(command, job, generation, grace)
             if entry is not None:
-                await self.look(entry)
+                await self._desk.look(entry)
                 entry.news_came.set()
             return receipt
 
@@ -320,12 +298,8 @@ class RayExecutor:
             entry.news_came.set()
             return
 
-    async def look(self, entry: RayGeneration) -> None:
-        """Emit a generation's new reports."""
-        await self._desk.look(entry)
-
     async def progress(self) -> Sequence[Progressed]:
-        """Poll progress files; see `Fresh.progress`.
+        """Poll progress files; see `PollsProgress`.
 
         Reports that arrive after `PROGRESS_FETCH_TIMEOUT_SECONDS` seconds are emitted later by
         `watch`.
@@ -344,9 +318,9 @@ class RayExecutor:
         responses: dict[str, list[Any] | None] = {}
         for name, entry in running.items():
             entry.parts[name].responded = False  # until its actor responds
-        if running and self.link is not None:
+        if running and self.session.link is not None:
             # Longer than the actors' timeout, because the bridge itself may be slow.
-            responses = await self.link.ask(
+            responses = await self.session.link.ask(
                 "progress",
                 2 * PROGRESS_FETCH_TIMEOUT_SECONDS,
                 names=list(running),
@@ -364,12 +338,12 @@ class RayExecutor:
         return reports
 
     def stale_jobs(self) -> frozenset[str]:
-        """Return the jobs whose actors didn't respond to the last poll; see `Fresh.stale_jobs`."""
+        """Return the jobs whose actors didn't respond to the last poll; see `PollsProgress`."""
         return frozenset(entry.job for entry in self._desk.live if entry.is_stale)
 
     async def _patrol(self) -> None:
         try:
-            if self.link is None or not self.link.up:
+            if self.session.link is None or not self.session.link.up:
                 for entry in self._desk.entries.values():
                     for part in entry.parts.values():
                         part.attached = part.asking = False
@@ -383,8 +357,9 @@ class RayExecutor:
             if str(error) != self._health_error:  # not every second
                 log.warning("failed to reach Ray; retrying: %s", error)
             self._health_error = str(error)
-            if self._by_client and self.link is not None:
-                await self.link.close()  # unlike a driver, a client may outlive its connection
+            if self._by_client and self.session.link is not None:
+                # Unlike a driver, a client may outlive its connection.
+                await self.session.link.close()
         except (OSError, ValueError) as error:
             log.warning("looking at the nodes of Ray failed: %s", error)
         finally:
@@ -392,10 +367,11 @@ class RayExecutor:
                 entry.news_came.set()
 
     async def _look_at_nodes(self) -> None:
-        assert self.link is not None
-        records = await self.link.ask("nodes", 10.0)
-        nodes = nodes_of(records, {name: node.id for name, node in self.nodes.items()})
-        previous, self.nodes = self.nodes, nodes
+        session = self.session
+        assert session.link is not None
+        records = await session.link.ask("nodes", 10.0)
+        nodes = nodes_of(records, {name: node.id for name, node in session.nodes.items()})
+        previous, session.nodes = session.nodes, nodes
         now = time.time()
         for name, node in nodes.items():
             if name not in previous or previous[name].server != node.server:
@@ -404,31 +380,24 @@ class RayExecutor:
 
     async def _tidy(self) -> None:
         """Clean up lost processes on nodes that have returned."""
-        for actor, server in tuple(self.litter.items()):
-            node = self.nodes.get(server)
-            if node is not None and self.link is not None:
-                del self.litter[actor]
+        session = self.session
+        for actor, server in tuple(session.litter.items()):
+            node = session.nodes.get(server)
+            if node is not None and session.link is not None:
+                del session.litter[actor]
                 with contextlib.suppress(BridgeError):
-                    await self.link.ask("clear", 60.0, name=actor, node=node.id, into="")
-
-    async def list(self) -> tuple[GenerationStatus, ...]:
-        """Return every generation that isn't forgotten."""
-        return self._desk.held()
+                    await session.link.ask("clear", 60.0, name=actor, node=node.id, into="")
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
         return self._desk.watch(self._servers)
 
     def _servers(self) -> Iterator[Report]:
-        for node in self.nodes.values():
+        for node in self.session.nodes.values():
             yield ServerSeen(node.server, time.time())
-        yield from map(self._gone, self._expected - self.nodes.keys())
+        yield from map(self._gone, self._expected - self.session.nodes.keys())
 
     # ------------------------------------------------------------------ retention and queries
-
-    async def forget(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end; see `Executor.forget`."""
-        await self._desk.forget(job, generation)
 
     async def discard(self, job: str) -> None:
         """Remove the files of a finished job."""
@@ -437,15 +406,11 @@ class RayExecutor:
                 try:
                     await asyncio.to_thread(self._remove_folder, job)
                 except OSError as error:
-                    raise ExecutorError(f"{self.folder(job)}: {error}") from error
+                    raise ExecutorError(f"{self.session.folder(job)}: {error}") from error
 
     def _remove_folder(self, job: str) -> None:
-        remove_unpacked(self.folder(job) / "work")
-        shutil.rmtree(self.folder(job), ignore_errors=True)
-
-    def folder(self, job: str) -> Path:
-        """Return the job's directory on the shared file system."""
-        return self.base / "files" / self._desk.store.job(job).name
+        remove_unpacked(self.session.folder(job) / "work")
+        shutil.rmtree(self.session.folder(job), ignore_errors=True)
 
     async def logs(
         self,
@@ -482,10 +447,10 @@ class RayExecutor:
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
         )
         response = None
-        if part is not None and self.link is not None and entry.phase == RUNNING:
+        if part is not None and self.session.link is not None and entry.phase == RUNNING:
             with contextlib.suppress(BridgeError):
                 arguments = [process, start, most, part.end is not None]
-                response = await self.link.ask(
+                response = await self.session.link.ask(
                     "call", 20.0, name=part.actor, method="logs", arguments=arguments
                 )
         if response is None:

@@ -245,7 +245,7 @@ class VirtualExecutor:
     # ------------------------------------------------------------------ reports
 
     async def progress(self) -> Sequence[Progressed]:
-        """Return what running jobs would report now; see `Fresh.progress`."""
+        """Return what running jobs would report now; see `PollsProgress`."""
         now, wall = self._now(), self._wall()
         return [
             entry.report(now, wall)
@@ -257,7 +257,7 @@ class VirtualExecutor:
         ]
 
     def stale_jobs(self) -> frozenset[str]:
-        """Return an empty set: every job can be queried at any time; see `Fresh.stale_jobs`."""
+        """Return an empty set: every job can be queried at any time; see `PollsProgress`."""
         return frozenset()
 
     async def list(self) -> tuple[GenerationStatus, ...]:

@@ -105,7 +105,7 @@ def test_gates_that_may_not_be_removed_refuse_the_start(tmp_path: Path) -> None:
 
 def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: Path) -> None:
     def cpu(executor: KubernetesExecutor) -> int:
-        return executor.cluster.servers["one"].capacity["cpu"]
+        return executor.session.cluster.servers["one"].capacity["cpu"]
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
@@ -210,7 +210,9 @@ def test_a_service_that_starts_without_rights_counts_what_runs(tmp_path: Path) -
             await wait_until_async(lambda: bool(of(Ended, reports)))
             await executor.forget("job", 1)
         async with opened(kubeconfig, tmp_path) as (executor, reports):
-            await wait_until_async(lambda: executor.cluster.servers["one"].capacity["cpu"] == 3500)
+            await wait_until_async(
+                lambda: executor.session.cluster.servers["one"].capacity["cpu"] == 3500
+            )
             assert await executor.start(replace(order(ONE), generation=2)) == Receipt.ACCEPTED
             await refused(reports, 2)
 

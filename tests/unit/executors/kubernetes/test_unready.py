@@ -168,12 +168,12 @@ def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: P
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             server.say("two", "Unknown")
-            await wait_until_async(lambda: not executor.node("two").ready)
+            await wait_until_async(lambda: not executor.session.cluster.node("two").ready)
             assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
             await wait_until_async(lambda: any(isinstance(one, Started) for one in reports))
             await asyncio.sleep(0.3)
             server.say("two", "True")
-            await wait_until_async(lambda: bool(executor.node("two").ready))
+            await wait_until_async(lambda: bool(executor.session.cluster.node("two").ready))
             await asyncio.sleep(0.3)
             assert gone(reports) == []
             assert not [one for one in reports if isinstance(one, StartRefused)]

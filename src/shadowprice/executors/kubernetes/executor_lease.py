@@ -13,14 +13,14 @@ from shadowprice.kubernetes.lease import Lease
 
 log = logging.getLogger("shadowprice.executors")
 
-AGAIN: Final = 2.0
-"""Timeout in seconds of an attempt to reacquire the lease."""
-
-TURN: Final = 45.0
+ACQUIRE_TIMEOUT_SECONDS: Final = 45.0
 """Seconds to wait at the start until a killed service's lease expires."""
 
+REACQUIRE_TIMEOUT_SECONDS: Final = 2.0
+"""The same after an outage; it is short, because the resync tries again."""
 
-class Charge:
+
+class ExecutorLease:
     """The lease of an executor, subject to the leader election of its service.
 
     There are two leases because they expire independently. A service without an election only has
@@ -48,7 +48,7 @@ class Charge:
     async def take(self, connection: ApiClient, namespace: str) -> None:
         """Acquire the lease; raise `ExecutorError` if another service holds it."""
         lease = self._new(connection, namespace)
-        if not await lease.take(TURN, self._is_deposed):
+        if not await lease.take(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
             raise ExecutorError(
                 f"the lease {self._service}-executor in {namespace} is held: the cluster is used "
                 "by another service; stop that one, or serve from another namespace"
@@ -64,7 +64,7 @@ class Charge:
         if not self._elected():
             raise LeadershipLostError
         lease = self._new(connection, namespace)
-        if not await lease.take(AGAIN):
+        if not await lease.take(REACQUIRE_TIMEOUT_SECONDS):
             raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
         self._lease = lease
         log.info("the lease of %s is held again", self._service)
