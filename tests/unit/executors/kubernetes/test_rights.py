@@ -247,7 +247,9 @@ def test_services_with_one_name_in_two_namespaces_leave_each_others_pods(tmp_pat
             await wait_until_async(lambda: bool(of(Started, reports)))
             assert await right.start(order(ONE)) == Receipt.ACCEPTED
             assert "has another owner" in await refused(others)
-            await wait_until_async(lambda: right.cluster.servers["one"].capacity["cpu"] == 3500)
+            await wait_until_async(
+                lambda: right.session.cluster.servers["one"].capacity["cpu"] == 3500
+            )
             await asyncio.sleep(0.5)  # many sweeps
             assert server.pods() == [pod_name("job", 1, "worker-0")]
             assert not of(Ended, reports)
