@@ -20,7 +20,7 @@ from shadowprice.executors.contract import (
     Started,
 )
 from shadowprice.executors.generations.store import GenerationStore
-from shadowprice.executors.ray.driving import RayGenerationController
+from shadowprice.executors.ray.controller import RayGenerationController
 from shadowprice.executors.ray.executor import PROGRESS_FETCH_TIMEOUT_SECONDS, RayExecutor
 from shadowprice.service.driver import PROGRESS_POLL_TIMEOUT_SECONDS
 from tests.contract.harness import (

@@ -16,8 +16,8 @@ pytest.importorskip("kubernetes_asyncio")
 
 from aiohttp import web
 
-from shadowprice.executors.kubernetes import following
-from shadowprice.executors.kubernetes.following import Follower
+from shadowprice.executors.kubernetes import pod_logs
+from shadowprice.executors.kubernetes.pod_logs import PodLogFollower
 from shadowprice.kubernetes import connection as connections
 from shadowprice.kubernetes import informer as informers
 from shadowprice.kubernetes.errors import ApiError
@@ -52,8 +52,8 @@ def test_pauses_double_to_their_bound_and_begin_anew() -> None:
     assert pauses.failed() <= 1.0
 
 
-def follower(connection: object, folder: Path) -> Follower:
-    return Follower(connection, "/api/v1/things", folder, "worker-0", 1000, "")  # type: ignore[arg-type]  # a real one, by another fixture
+def follower(connection: object, folder: Path) -> PodLogFollower:
+    return PodLogFollower(connection, "/api/v1/things", folder, "worker-0", 1000, "")  # type: ignore[arg-type]  # a real one, by another fixture
 
 
 def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_path: Path) -> None:
@@ -73,7 +73,9 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
         assert 3 <= refused == len(server.asked)
         assert (
             refused
-            <= Backoff.max_attempts(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            <= Backoff.max_attempts(
+                pod_logs.MIN_FETCH_INTERVAL_SECONDS, pod_logs.MAX_FETCH_BACKOFF_SECONDS, spent
+            )
             < spent / 0.3 / 2
         )
 
@@ -97,7 +99,9 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
         assert (
             3
             <= len(server.asked)
-            <= Backoff.max_attempts(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            <= Backoff.max_attempts(
+                pod_logs.MIN_FETCH_INTERVAL_SECONDS, pod_logs.MAX_FETCH_BACKOFF_SECONDS, spent
+            )
         )
 
     asyncio.run(whole())

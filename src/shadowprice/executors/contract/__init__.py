@@ -19,7 +19,7 @@ generation's number for a different command; that command is stale.
 
 Endings. All processes of a generation end together: when the first one fails, or when every worker
 has exited 0. With `Program.tolerates_workers`, the generation continues if a worker dies, until a
-parameter server or the last worker fails. `executors.generations.verdict` implements this rule for
+parameter server or the last worker fails. `executors.generations.outcome` implements this rule for
 every executor.
 
 Modules: `orders`, `reports` and `answers` define the data exchanged, `executor` the protocol,

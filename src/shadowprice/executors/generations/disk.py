@@ -174,7 +174,7 @@ class FileLock:
         return self._descriptor
 
     @classmethod
-    def take(cls, directory: Path) -> FileLock | None:
+    def try_acquire(cls, directory: Path) -> FileLock | None:
         """Acquire the lock of a directory; return None if another process holds it.
 
         The directory itself is locked: a lock file could be removed while its lock is held, and a

@@ -122,18 +122,18 @@ class GenerationStore(JobDirectories):
     # ------------------------------------------------------------------ commands
 
     def accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str = "") -> Receipt:
-        """Store a start command if `weigh` accepts it.
+        """Store a start command if `check_start` accepts it.
 
         ``plan`` is what the supervisor is to run. If ``refusal``, the reason why the generation
         can't run, isn't empty, it is stored as refused.
         """
-        receipt = self.weigh(spec)
+        receipt = self.check_start(spec)
         if receipt is Receipt.ACCEPTED:
             state = accepted_state(spec, refusal)
             self._take(spec.job, spec.generation, {} if refusal else plan, state)
         return receipt
 
-    def weigh(self, spec: GenerationSpec) -> Receipt:
+    def check_start(self, spec: GenerationSpec) -> Receipt:
         """Return the receipt for a start command without storing it."""
         job, generation = spec.job, spec.generation
         fence = self.fence(job)

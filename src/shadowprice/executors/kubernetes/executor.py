@@ -33,23 +33,23 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
-from shadowprice.executors.generations.pieces import read_chunk
-from shadowprice.executors.generations.roster import GenerationRegistry
+from shadowprice.executors.generations.log_chunks import read_chunk
+from shadowprice.executors.generations.registry import GenerationRegistry
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
+from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
+from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
 from shadowprice.executors.kubernetes.discovery import has_gates
-from shadowprice.executors.kubernetes.driving import Drive
-from shadowprice.executors.kubernetes.entry import KubernetesEntry
 from shadowprice.executors.kubernetes.executor_lease import ExecutorLease
-from shadowprice.executors.kubernetes.looking import Cluster
+from shadowprice.executors.kubernetes.launch_plan import plan_of
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.objects import Objects
-from shadowprice.executors.kubernetes.observing import observed
-from shadowprice.executors.kubernetes.planning import plan_of
+from shadowprice.executors.kubernetes.objects import GenerationObjects
+from shadowprice.executors.kubernetes.observation import observed
+from shadowprice.executors.kubernetes.orphan_pods import ORPHAN_CHECK_SECONDS, OrphanPodCollector
 from shadowprice.executors.kubernetes.pods import folders
-from shadowprice.executors.kubernetes.records import Records
-from shadowprice.executors.kubernetes.session import Session
+from shadowprice.executors.kubernetes.records import ConfigMapStore
+from shadowprice.executors.kubernetes.session import KubernetesSession
 from shadowprice.executors.kubernetes.settings import read_settings
-from shadowprice.executors.kubernetes.sweeping import SWEEP, Sweeper
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError, ConfigError
@@ -57,19 +57,19 @@ from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
-PATROL: Final = 1.0
+RESYNC_SECONDS: Final = 1.0
 """Seconds between resyncs of nodes and missed events."""
 
-UNANSWERED: Final = 10.0
+MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0
 """Maximum backoff in seconds of requests that the API server didn't accept."""
 
-LOOKING: Final = 10.0
+LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0
 """Timeout in seconds for fetching a log."""
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 
 
-class UnreachableError(ExecutorError):
+class KubernetesUnreachableError(ExecutorError):
     """No usable Kubernetes cluster answers; a usage error at the service's start."""
 
     exit_code = 2
@@ -92,18 +92,20 @@ class KubernetesExecutor:
         )
         self.path = Path(options.directory)
         self._directories = JobDirectories(self.path)
-        self._roster: GenerationRegistry[KubernetesEntry] = GenerationRegistry()
+        self._registry: GenerationRegistry[KubernetesGeneration] = GenerationRegistry()
         # Index by the key in pods' labels, because pod events are frequent.
-        self._keyed: WeakValueDictionary[tuple[str, int], KubernetesEntry] = WeakValueDictionary()
+        self._keyed: WeakValueDictionary[tuple[str, int], KubernetesGeneration] = (
+            WeakValueDictionary()
+        )
         self._expected: frozenset[str] = frozenset()
         self._forgetting: set[tuple[str, int]] = set()
         self._lock: FileLock | None = None
         self._lease = ExecutorLease(self.service, options.election)
         self.background = BackgroundTasks(log, options.failed)
-        self._sweeper = Sweeper()
-        self._swept = 0.0
-        self._asking = Backoff(PATROL, UNANSWERED)
-        self._session: Session | None = None
+        self._orphans = OrphanPodCollector()
+        self._last_collection = 0.0
+        self._backoff = Backoff(RESYNC_SECONDS, MAX_RESYNC_BACKOFF_SECONDS)
+        self._session: KubernetesSession | None = None
 
     @property
     def capabilities(self) -> ExecutorCapabilities:
@@ -116,7 +118,7 @@ class KubernetesExecutor:
         return self.background.health_error
 
     @property
-    def session(self) -> Session:
+    def session(self) -> KubernetesSession:
         """The open connection."""
         if self._session is None:
             raise ExecutorError("not connected to Kubernetes")
@@ -134,9 +136,9 @@ class KubernetesExecutor:
                 await connection.close()
         except ApiError as error:
             if error.status != 403:  # the version may be forbidden to this user
-                raise UnreachableError(f"can't use Kubernetes: {error}") from error
+                raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
         except ConfigError as error:
-            raise UnreachableError(f"can't use Kubernetes: {error}") from error
+            raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
 
     async def open(self) -> None:
         """Connect, acquire the lease, and adopt generations that are still running.
@@ -146,7 +148,7 @@ class KubernetesExecutor:
         """
         try:
             make_private(self.path)
-            self._lock = FileLock.take(self.path)
+            self._lock = FileLock.try_acquire(self.path)
         except OSError as error:
             raise ExecutorError(f"{error.filename}: {error.strerror}") from error
         if self._lock is None:
@@ -157,7 +159,7 @@ class KubernetesExecutor:
             await self._open()
         except (ApiError, ConfigError) as error:
             await self.close()
-            raise UnreachableError(f"can't use Kubernetes: {error}") from error
+            raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
         except BaseException:
             await self.close()
             raise
@@ -167,24 +169,24 @@ class KubernetesExecutor:
         connection.may_write = self._lease.holds
         namespace = self.settings.namespace or connection.namespace
         identity = ServiceId(self.service, namespace)
-        self._session = session = Session(
+        self._session = session = KubernetesSession(
             self.settings,
             identity,
             connection,
-            Records(connection, namespace, self.service),
-            Cluster(connection, identity, self.settings, self._happened, self._node_moved),
+            ConfigMapStore(connection, namespace, self.service),
+            ClusterCache(connection, identity, self.settings, self._happened, self._node_moved),
             self.background,
-            self._roster.emit,
+            self._registry.emit,
             self._leave,
         )
         if not self._observing:
-            await self._lease.take(connection, namespace)
+            await self._lease.acquire(connection, namespace)
         await session.cluster.start()
         if not self._observing:
             session.gates = await has_gates(connection)
             await self._load_records()
         self._look_at_nodes()
-        self.background.again("resync", self._patrol, "looking at the cluster", PATROL)
+        self.background.again("resync", self._patrol, "looking at the cluster", RESYNC_SECONDS)
 
     async def _load_records(self) -> None:
         for record in await self.session.records.load():
@@ -193,7 +195,9 @@ class KubernetesExecutor:
 
     async def close(self) -> None:
         """Disconnect; running generations continue."""
-        await run_all(self.background.end, self._disconnect, self._unlock, self._roster.end)
+        await run_all(
+            self.background.end, self._disconnect, self._unlock, self._registry.close_watch
+        )
 
     async def _disconnect(self) -> None:
         session, self._session = self._session, None
@@ -210,7 +214,7 @@ class KubernetesExecutor:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._look_at_nodes()
-        self._roster.emit(map(self._gone, self._expected - self.session.cluster.servers.keys()))
+        self._registry.emit(map(self._gone, self._expected - self.session.cluster.servers.keys()))
 
     def _gone(self, name: str) -> ServerGone:
         exists = self._session is not None and name in self._session.cluster.nodes.items
@@ -221,7 +225,7 @@ class KubernetesExecutor:
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._roster.one_at_a_time(spec.job):
+        async with self._registry.job_lock(spec.job):
             self._check_lease()
             owner = Owner.from_labels(spec.labels)
             session, cluster = self.session, self.session.cluster
@@ -231,7 +235,7 @@ class KubernetesExecutor:
                 nodes=cluster.nodes.items,
                 servers=cluster.servers,
                 used=cluster.used,
-                held=self._roster.deals,
+                held=self._registry.allocations,
                 settings=self.settings,
                 namespace=namespace,
             )
@@ -250,12 +254,12 @@ class KubernetesExecutor:
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._roster.one_at_a_time(job):
+        async with self._registry.job_lock(job):
             self._check_lease()
             receipt: Receipt = await self._recorded(
                 job, lambda record: record.stop(command, generation, grace)
             )
-            entry = self._roster.entries.get((job, generation))
+            entry = self._registry.entries.get((job, generation))
             if entry is not None:
                 entry.end_reported = False  # emitted again, with this command's number
             self._hold_all(None, job)
@@ -286,7 +290,7 @@ class KubernetesExecutor:
             (
                 f": {text}"
                 for view in older
-                if (text := self._sweeper.refusals.get(f"{view.namespace}/{view.name}"))
+                if (text := self._orphans.refusals.get(f"{view.namespace}/{view.name}"))
             ),
             "",
         )
@@ -305,14 +309,14 @@ class KubernetesExecutor:
                 tuple(dict.fromkeys(part.server for part in entry.parts.values())),
                 entry.obstacle,
             )
-            for entry in self._roster.live
+            for entry in self._registry.live
             if entry.obstacle
         ]
         strays: dict[tuple[str, int], list[tuple[str, PodView]]] = {}
         for key, view in () if self._session is None else self._session.cluster.strays():
             strays.setdefault((view.outer[0] or view.job, view.generation), []).append((key, view))
         for (job, number), pods in strays.items():
-            reason = next(filter(None, (self._sweeper.refusals.get(key) for key, _ in pods)), "")
+            reason = next(filter(None, (self._orphans.refusals.get(key) for key, _ in pods)), "")
             text = "its pods still run after its end" + (f": {reason}" if reason else "")
             servers = tuple(dict.fromkeys(view.node for _, view in pods))
             found.append(Obstacle(job, number, servers, text))
@@ -345,19 +349,21 @@ class KubernetesExecutor:
     ) -> None:
         if (job, number) in self._forgetting:
             return
-        entry = self._roster.entries.get((job, number))
+        entry = self._registry.entries.get((job, number))
         if entry is None:
             generation = self._directories.generation(job, number)
-            entry = self._roster.entries[job, number] = KubernetesEntry(job, number, generation)
+            entry = self._registry.entries[job, number] = KubernetesGeneration(
+                job, number, generation
+            )
             self._keyed[entry.key, number] = entry
             entry.spec = spec if state["phase"] == ACCEPTED else None
-        if not entry.over or entry.state is not state:
-            entry.take(dict(state))
-        if not entry.over and (entry.driving is None or entry.driving.done()):
-            drive = Drive(self.session, entry)
-            entry.driving = self.background.spawn("drive", drive.run(), entry.carrying)
-        self._roster.emit(entry.news())
-        entry.news_came.set()
+        if not entry.is_finished or entry.state is not state:
+            entry.load_state(dict(state))
+        if not entry.is_finished and (entry.driving is None or entry.driving.done()):
+            drive = KubernetesGenerationController(self.session, entry)
+            entry.driving = self.background.spawn("drive", drive.run(), entry.task_description)
+        self._registry.emit(entry.pop_reports())
+        entry.changed.set()
 
     # ------------------------------------------------------------------ following
 
@@ -365,50 +371,53 @@ class KubernetesExecutor:
         """Wake the generation of a changed pod."""
         entry = self._keyed.get((job, generation))
         if entry is not None:
-            entry.news_came.set()
+            entry.changed.set()
 
     def _node_moved(self, name: str) -> None:
         """Wake the generations on a node whose readiness changed."""
-        for entry in self._roster.live:
+        for entry in self._registry.live:
             if any(part.server == name for part in entry.parts.values()):
-                entry.news_came.set()
+                entry.changed.set()
 
     async def _patrol(self) -> None:
         try:
             self._look_at_nodes()
-            if not self._observing and self._asking.over:
+            if not self._observing and self._backoff.over:
                 if self._lease.lost:
                     identity = self.session.identity
                     await self._lease.reacquire(self.session.connection, identity.namespace)
                     await self._load_records()
                 for key in tuple(self._forgetting):
                     await self._forget(*key)
-                if time.monotonic() - self._swept > SWEEP and self._lease.holds():
-                    await self._sweeper.sweep(self.session, self._live())
-                    self._swept = time.monotonic()
-                self._asking.succeeded()
+                if (
+                    time.monotonic() - self._last_collection > ORPHAN_CHECK_SECONDS
+                    and self._lease.holds()
+                ):
+                    await self._orphans.delete_orphans(self.session, self._live())
+                    self._last_collection = time.monotonic()
+                self._backoff.succeeded()
         except ApiError as error:
-            pause = self._asking.failed()
+            pause = self._backoff.failed()
             log.warning("the API server is asked again in %.0f s: %s", pause, error)
 
     def _live(self) -> set[tuple[str, int]]:
-        return {(entry.key, entry.number) for entry in self._roster.live}
+        return {(entry.key, entry.number) for entry in self._registry.live}
 
     def _look_at_nodes(self) -> None:
         if not self._observing:
             self.session.cluster.find_strays(self._live())
-        changed, gone = self.session.cluster.look(self._expected)
+        changed, gone = self.session.cluster.diff_servers(self._expected)
         now = time.time()
-        self._roster.emit(ServerSeen(server, now) for server in changed)
-        self._roster.emit(map(self._gone, gone))
+        self._registry.emit(ServerSeen(server, now) for server in changed)
+        self._registry.emit(map(self._gone, gone))
 
     async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
-        return self._roster.held()
+        return self._registry.statuses()
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
-        return self._roster.watch(self._servers)
+        return self._registry.watch(self._servers)
 
     def _servers(self) -> Iterator[Report]:
         if self._session is not None:
@@ -421,10 +430,10 @@ class KubernetesExecutor:
 
     async def forget(self, job: str, generation: int) -> None:
         """Acknowledge a recorded end; see `Executor.forget`."""
-        entry = self._roster.entries.get((job, generation))
-        if entry is None or not entry.over:
+        entry = self._registry.entries.get((job, generation))
+        if entry is None or not entry.is_finished:
             return
-        del self._roster.entries[job, generation]
+        del self._registry.entries[job, generation]
         for part in entry.parts.values():
             self.session.cluster.last.pop(f"{entry.namespace}/{part.pod}", None)
         self._forgetting.add((job, generation))
@@ -443,8 +452,8 @@ class KubernetesExecutor:
 
     async def discard(self, job: str) -> None:
         """Remove the files and records of a finished job."""
-        async with self._roster.one_at_a_time(job):
-            if any(entry.job == job for entry in self._roster.live):
+        async with self._registry.job_lock(job):
+            if any(entry.job == job for entry in self._registry.live):
                 return
             records = self.session.records
             try:
@@ -456,7 +465,7 @@ class KubernetesExecutor:
             except ApiError as error:
                 raise ExecutorError(f"the API server refused it: {error}") from error
             records.known.pop(job, None)
-            self._roster.drop(job)
+            self._registry.remove_job(job)
             await asyncio.to_thread(shutil.rmtree, self._directories.job(job), ignore_errors=True)
             if self.settings.shared:  # does nothing if it isn't mounted here
                 own = Path(folders(self.settings, job)[0]).parent
@@ -473,32 +482,32 @@ class KubernetesExecutor:
     ) -> LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
         if generation is None:
-            entries = self._roster.entries.values()
+            entries = self._registry.entries.values()
             numbers = [
                 candidate.number
                 for candidate in entries
                 if candidate.job == job and candidate.parts
             ]
             generation = max([*numbers, *self._directories.generations(job)], default=0)
-        entry = self._roster.entries.get((job, generation))
-        if entry is not None and not entry.over:
+        entry = self._registry.entries.get((job, generation))
+        if entry is not None and not entry.is_finished:
             await self._fetch(entry, process)
-        complete = entry is None or entry.over
+        complete = entry is None or entry.is_finished
         folder = self._directories.generation(job, generation).logs
         return await asyncio.to_thread(
             read_chunk, folder, generation, process, start, most, complete=complete
         )
 
-    async def _fetch(self, entry: KubernetesEntry, process: str) -> None:
+    async def _fetch(self, entry: KubernetesGeneration, process: str) -> None:
         part = entry.parts.get(process)
-        if part is None or not part.began:
+        if part is None or not part.has_started:
             return
         try:
-            async with asyncio.timeout(LOOKING):
-                await Objects(self.session, entry).follower(part).look()
+            async with asyncio.timeout(LOG_FETCH_TIMEOUT_SECONDS):
+                await GenerationObjects(self.session, entry).follower(part).fetch_new()
         except (ApiError, TimeoutError) as error:
             # The reader gets the part fetched earlier, and the next read retries.
-            message = str(error) or f"no answer within {LOOKING:g} s"
+            message = str(error) or f"no answer within {LOG_FETCH_TIMEOUT_SECONDS:g} s"
             log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, message)
 
     async def observe(self) -> tuple[ObservedJob, ...]:
@@ -506,7 +515,11 @@ class KubernetesExecutor:
         own = (
             []
             if self._observing
-            else [entry.held() for entry in self._roster.entries.values() if entry.phase == RUNNING]
+            else [
+                entry.to_status()
+                for entry in self._registry.entries.values()
+                if entry.phase == RUNNING
+            ]
         )
         ours = [ObservedJob(job.job, job.placement, job.started or 0.0, is_own=True) for job in own]
         identity = self.session.identity

@@ -45,7 +45,7 @@ class ExecutorLease:
         """Whether the lease isn't held and may be reacquired."""
         return self._lease is None or self._lease.lost.is_set()
 
-    async def take(self, connection: ApiClient, namespace: str) -> None:
+    async def acquire(self, connection: ApiClient, namespace: str) -> None:
         """Acquire the lease; raise `ExecutorError` if another service holds it."""
         lease = self._new(connection, namespace)
         if not await lease.take(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):

@@ -10,7 +10,7 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import is_device
 from shadowprice.executors.contract import ServerInfo
-from shadowprice.executors.generations.placing import PlacementError, gpu_millis
+from shadowprice.executors.generations.placement_checks import PlacementError, gpu_millis
 from shadowprice.executors.kubernetes.quantities import unit_of, units
 from shadowprice.executors.memory import round_down_memory
 

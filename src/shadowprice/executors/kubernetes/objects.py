@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
-from shadowprice.executors.kubernetes.following import Follower
-from shadowprice.executors.kubernetes.session import Session
+from shadowprice.executors.kubernetes.pod_logs import PodLogFollower
+from shadowprice.executors.kubernetes.session import KubernetesSession
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.errors import ApiError
 
@@ -17,10 +17,10 @@ FEW: Final = 8
 """Maximum number of pods that are read by name; more are listed by label."""
 
 
-class Objects:
+class GenerationObjects:
     """Reads, changes and deletes the objects of a generation."""
 
-    def __init__(self, session: Session, entry: KubernetesEntry) -> None:
+    def __init__(self, session: KubernetesSession, entry: KubernetesGeneration) -> None:
         self._session = session
         self._entry = entry
         self.connection = session.connection
@@ -74,10 +74,10 @@ class Objects:
             and execution in {"", (meta.get("annotations") or {}).get(names.EXECUTION)}
         )
 
-    def follower(self, part: Part) -> Follower:
+    def follower(self, part: PodProcess) -> PodLogFollower:
         """Return the follower of a process's log, created on first use."""
         if part.follower is None:
-            part.follower = Follower(
+            part.follower = PodLogFollower(
                 self.connection,
                 self.path("pods", part.pod),
                 self._entry.generation.logs,

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit, urlunsplit
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of
-from shadowprice.executors.generations.placing import PlacementError, process_demand
+from shadowprice.executors.generations.placement_checks import PlacementError, process_demand
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
-from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.kubernetes.settings import KubernetesSettings
 
 TOKEN: Final = "SHADOWPRICE_PROGRESS_TOKEN"
 PORT: Final = 29_500
@@ -46,7 +46,7 @@ exit "$status"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectContext:
     """Location and common metadata of a generation's objects."""
 
     service: names.ServiceId
@@ -71,7 +71,7 @@ def literal(text: str) -> str:
     return text_of(text).replace("$", "$$")
 
 
-def _meta(spec: GenerationSpec, place: Place, name: str) -> dict[str, Any]:
+def _meta(spec: GenerationSpec, place: ObjectContext, name: str) -> dict[str, Any]:
     labels = place.service.labels(spec.job, spec.generation)
     notes = {names.JOB_NAME: names.written(spec.job), names.EXECUTION: place.execution}
     if spec.tenant:
@@ -83,7 +83,7 @@ def _meta(spec: GenerationSpec, place: Place, name: str) -> dict[str, Any]:
     return meta
 
 
-def secret_of(spec: GenerationSpec, place: Place) -> dict[str, Any]:
+def secret_of(spec: GenerationSpec, place: ObjectContext) -> dict[str, Any]:
     """Return the secret of a generation, without which its pods can't start.
 
     It contains the token and the job's environment variables. It also gates the pods: a pod that is
@@ -96,7 +96,9 @@ def secret_of(spec: GenerationSpec, place: Place) -> dict[str, Any]:
     return {**kind, "metadata": meta, "data": data}
 
 
-def service_of(spec: GenerationSpec, place: Place, secret: Mapping[str, Any]) -> dict[str, Any]:
+def service_of(
+    spec: GenerationSpec, place: ObjectContext, secret: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the headless service that gives the pods of a generation their DNS names."""
     meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
     meta["ownerReferences"] = [_owned(place, secret)]
@@ -105,20 +107,20 @@ def service_of(spec: GenerationSpec, place: Place, secret: Mapping[str, Any]) ->
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": body}
 
 
-def _owned(place: Place, secret: Mapping[str, Any]) -> dict[str, Any]:
+def _owned(place: ObjectContext, secret: Mapping[str, Any]) -> dict[str, Any]:
     if place.owner is not None:
         return dict(place.owner)
     reference = {"apiVersion": "v1", "kind": "Secret", "controller": False}
     return {**reference, "name": secret["metadata"]["name"], "uid": secret["metadata"]["uid"]}
 
 
-def folders(settings: Settings, job: str) -> tuple[str, str]:
+def folders(settings: KubernetesSettings, job: str) -> tuple[str, str]:
     """Return a job's checkpoint and working directories, as its pods see them."""
     own = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _OWN_PLACE
     return f"{own}/checkpoints", f"{own}/work"
 
 
-def reached(settings: Settings, url: str) -> str:
+def reached(settings: KubernetesSettings, url: str) -> str:
     """Return a URL of the service as pods reach it."""
     if not url or not settings.service_url:
         return url
@@ -126,7 +128,7 @@ def reached(settings: Settings, url: str) -> str:
     return urlunsplit((own.scheme, own.netloc, original.path, original.query, ""))
 
 
-def check_pod(spec: GenerationSpec, settings: Settings) -> None:
+def check_pod(spec: GenerationSpec, settings: KubernetesSettings) -> None:
     """Check that a job's pod options are allowed.
 
     Raises `PlacementError` if no image is named, or an option isn't allowed by the operator.
@@ -154,9 +156,9 @@ def check_pod(spec: GenerationSpec, settings: Settings) -> None:
 def pod_of(
     spec: GenerationSpec,
     process: Process,
-    place: Place,
+    place: ObjectContext,
     node: NodeView,
-    settings: Settings,
+    settings: KubernetesSettings,
     secret: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the pod of a process.
@@ -238,9 +240,9 @@ def _tolerations(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _container(
     spec: GenerationSpec,
     process: Process,
-    place: Place,
+    place: ObjectContext,
     node: NodeView,
-    settings: Settings,
+    settings: KubernetesSettings,
     request: Mapping[str, Any],
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
@@ -278,7 +280,7 @@ def _container(
 
 
 def _volumes(
-    spec: GenerationSpec, settings: Settings, request: Mapping[str, Any]
+    spec: GenerationSpec, settings: KubernetesSettings, request: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a pod's volumes and its container's mounts."""
     volumes: list[dict[str, Any]] = []

@@ -86,7 +86,7 @@ class JobGenerations:
         return Receipt.ACCEPTED
 
 
-class Records:
+class ConfigMapStore:
     """The records of one service."""
 
     def __init__(self, connection: ApiClient, namespace: str, service: str) -> None:

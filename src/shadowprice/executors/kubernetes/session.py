@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from shadowprice.executors.background import BackgroundTasks
 from shadowprice.executors.contract import Report
-from shadowprice.executors.kubernetes.looking import Cluster
+from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.records import Records
-from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.kubernetes.records import ConfigMapStore
+from shadowprice.executors.kubernetes.settings import KubernetesSettings
 from shadowprice.executors.kubernetes.views import PodView
 from shadowprice.kubernetes.connection import ApiClient
 
 
 @dataclass
-class Session:
+class KubernetesSession:
     """An executor's open connection to its cluster, with everything that depends on it."""
 
-    settings: Settings
+    settings: KubernetesSettings
     identity: ServiceId
     connection: ApiClient
-    records: Records
-    cluster: Cluster
+    records: ConfigMapStore
+    cluster: ClusterCache
     background: BackgroundTasks
     emit: Callable[[Iterable[Report]], None]
     leave: Callable[[Iterable[PodView]], None]

@@ -14,7 +14,7 @@ from shadowprice.core.specs.faults import validate
 from shadowprice.core.specs.pod import PodSpec
 from shadowprice.core.wording import quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
-from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
+from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 
 PRIVILEGED_FEATURES: Final = ("host_network", "host_path", "root", "secrets", "service_account")
 """Pod options that jobs may only use if the operator allows them."""
@@ -41,7 +41,7 @@ _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class KubernetesSettings:
     """Settings of the Kubernetes executor.
 
     A kubelet without a connection keeps its pods running, so the processes of a node that is not
@@ -73,7 +73,7 @@ class Settings:
     volume: str = "host"
 
 
-class _Reading(OptionsReader):
+class _Reader(OptionsReader):
     """Parser of the settings that only this executor has."""
 
     def allowed(self) -> frozenset[str]:
@@ -82,7 +82,7 @@ class _Reading(OptionsReader):
         for name in names:
             if name not in PRIVILEGED_FEATURES:
                 hint = self.choices_hint(name, PRIVILEGED_FEATURES)
-                self.fault(
+                self.add_error(
                     "allow", f"{quote_for_display(name)} is not an option that can be allowed", hint
                 )
         return frozenset(names)
@@ -100,7 +100,7 @@ class _Reading(OptionsReader):
             document = parse_yaml(content)
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             message = " ".join((getattr(error, "strerror", None) or str(error)).split())
-            self.fault(
+            self.add_error(
                 "pod",
                 f"{quote_for_display(path)} cannot be read: {message}",
                 "write the path of a file",
@@ -111,34 +111,34 @@ class _Reading(OptionsReader):
         return pod.plain() if pod is not None else {}
 
 
-def read_settings(values: Mapping[str, str]) -> Settings:
+def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
     """Parse the settings; raise InputError with all errors."""
-    reading = _Reading(values, _NAMES)
+    reader = _Reader(values, _NAMES)
     name = "expected the name of an object: lower-case letters, digits and -"
-    lost_after = reading.seconds("lost_after", 300)
-    settings = Settings(
-        allow=reading.allowed(),
+    lost_after = reader.seconds("lost_after", 300)
+    settings = KubernetesSettings(
+        allow=reader.allowed(),
         context=values.get("context", ""),
-        gpu=reading.matching("gpu", _RESOURCE, "nvidia.com/gpu", "write DOMAIN/NAME"),
-        image=reading.matching(
+        gpu=reader.matching("gpu", _RESOURCE, "nvidia.com/gpu", "write DOMAIN/NAME"),
+        image=reader.matching(
             "image", r"[A-Za-z0-9][\w./:@+-]{0,3999}", "", "write REGISTRY/NAME:TAG"
         ),
-        log_bytes=reading.log_bytes(),
+        log_bytes=reader.log_bytes(),
         lost_after=lost_after,
-        namespace=reading.matching("namespace", _OBJECT, "", name),
-        network=reading.choice("network", ("pods", "host")),
-        patience=reading.seconds("patience", 120),
-        pod=reading.pod(),
-        service_url=reading.matching(
+        namespace=reader.matching("namespace", _OBJECT, "", name),
+        network=reader.choice("network", ("pods", "host")),
+        patience=reader.seconds("patience", 120),
+        pod=reader.pod(),
+        service_url=reader.matching(
             "service_url", r"https?://[^\s/]+", "", "write http://HOST:PORT"
         ),
-        shared=reading.matching("shared", r"/[^\0]*[^\0/]", "", "write an absolute path"),
-        tolerate_unready=min(reading.seconds("tolerate_unready", 30), lost_after / 2),
-        volume=reading.matching(
+        shared=reader.matching("shared", r"/[^\0]*[^\0/]", "", "write an absolute path"),
+        tolerate_unready=min(reader.seconds("tolerate_unready", 30), lost_after / 2),
+        volume=reader.matching(
             "volume", _OBJECT, "host", "expected host, or the name of a persistent volume claim"
         ),
     )
     if "volume" in values and not settings.shared:
-        reading.fault("volume", "the path inside pods is missing", "add shared=/PATH")
-    reading.end()
+        reader.add_error("volume", "the path inside pods is missing", "add shared=/PATH")
+    reader.raise_errors()
     return settings

@@ -24,7 +24,7 @@ _ROLE_LABELS: Final = ("training.kubeflow.org/replica-type", "replica-type", "vo
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ContainerExit:
     """How a pod's container ended."""
 
     code: int
@@ -53,7 +53,7 @@ class PodView:
     terminating_since: float | None = None  # first deletion request by the server's clock
     began: float | None = None  # start of its container
     running: bool = False  # any of its containers runs
-    exit: Exit | None = None
+    exit: ContainerExit | None = None
     waiting: tuple[str, str] = ("", "")  # why its container hasn't started: reason, message
     unplaced: str = ""  # why the Kubernetes scheduler finds no node for it
     gated: bool = False  # it has scheduling gates
@@ -179,8 +179,8 @@ def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> f
     return None
 
 
-def _exit(ended: Mapping[str, Any]) -> Exit:
-    return Exit(
+def _exit(ended: Mapping[str, Any]) -> ContainerExit:
+    return ContainerExit(
         int(ended.get("exitCode", -1)),
         str(ended.get("reason") or ""),
         str(ended.get("message") or "")[:_MOST_TEXT],

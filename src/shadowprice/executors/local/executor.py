@@ -29,9 +29,8 @@ from shadowprice.executors.contract import (
     Report,
     ServerInfo,
 )
-from shadowprice.executors.generations.desk import DiskExecutor
 from shadowprice.executors.generations.disk import FileLock, make_private
-from shadowprice.executors.generations.entry import TrackedGeneration
+from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
@@ -42,11 +41,12 @@ from shadowprice.executors.generations.generation import (
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.placing import PlacementError, validate_spec
+from shadowprice.executors.generations.placement_checks import PlacementError, validate_spec
+from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
-from shadowprice.executors.local import planning
+from shadowprice.executors.local import launch_plan
 from shadowprice.executors.local.machine import MachineAllocator
-from shadowprice.executors.local.observing import observe_jobs
+from shadowprice.executors.local.observation import observe_jobs
 from shadowprice.executors.local.settings import read_settings
 from shadowprice.executors.local.users import UserJobDirs, user_credentials
 from shadowprice.executors.supervision import AGENT, cgroups, children
@@ -122,8 +122,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._background.again(*resync, RESYNC_SECONDS)
 
     def _open(self) -> None:
-        self._desk.open()
-        self._lock = FileLock.take(self.path)
+        self._registry.open()
+        self._lock = FileLock.try_acquire(self.path)
         if self._lock is None:
             raise ExecutorError(
                 f"{self.path} is in use by another service; stop it, or use another --data"
@@ -145,12 +145,16 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                     "one (systemd: Delegate=memory), or set memory=rlimit"
                 )
             self._memory = "cgroup" if can_limit else "rlimit"
-        self._desk.find()
+        self._registry.load_existing()
 
     async def close(self) -> None:
         """Release the directory; running generations continue."""
         await run_all(
-            self._background.end, self._looks.end, self._silence, self._leave, self._desk.end
+            self._background.end,
+            self._polls.end,
+            self._silence,
+            self._leave,
+            self._registry.close_watch,
         )
 
     def _silence(self) -> None:
@@ -172,7 +176,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the slices of this machine that are servers."""
-        self._machine.configure(servers, self._desk.deals)
+        self._machine.configure(servers, self._registry.allocations)
 
     def available(self) -> Mapping[str, Mapping[str, int]]:
         """Return the GPUs of each server; see `LimitsServers`."""
@@ -182,8 +186,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._desk.one_at_a_time(spec.job):
-            receipt, entry, refusal = await self._desk.start(
+        async with self._registry.job_lock(spec.job):
+            receipt, entry, refusal = await self._registry.start(
                 spec, partial(self._prepare, spec), self._files(spec)
             )
             if entry is not None:
@@ -200,7 +204,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         """Return the job's directory, which belongs to its user."""
         if spec.program.user:
             return self._users.job(key_digest(spec.job))
-        return self._desk.store.job(spec.job)
+        return self._registry.store.job(spec.job)
 
     def _unpack(self, spec: GenerationSpec, own: Path) -> str:
         """Fill the job's directory; return a reason if that fails."""
@@ -225,8 +229,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         try:
             validate_spec(spec)
             user = user_credentials(spec.program.user) if spec.program.user else None
-            allocations = self._machine.deal(spec, self._desk.deals)
-            port = planning.free_port({other.port for other in self._desk.live})
+            allocations = self._machine.allocate(spec, self._registry.allocations)
+            port = launch_plan.free_port({other.port for other in self._registry.live})
         except PlacementError as error:
             return {}, str(error)
         cgroup = None
@@ -235,7 +239,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         own, progress = self._own(spec), entry.generation.progress
         if user is not None:
             progress = own / "progress" / f"{spec.generation}.json"
-        plan = planning.build_launch_plan(
+        plan = launch_plan.build_launch_plan(
             spec,
             allocations,
             own=own,
@@ -285,8 +289,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._desk.one_at_a_time(job):
-            receipt, entry = await self._desk.stop(command, job, generation, grace)
+        async with self._registry.job_lock(job):
+            receipt, entry = await self._registry.stop(command, job, generation, grace)
             if entry is not None:
                 await self._look(entry)
                 self._signal(entry)
@@ -324,7 +328,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             self._rung += os.read(self._bell, 65_536)
         *lines, self._rung = self._rung.split(b"\n")
         names = {line.decode("ascii", "replace") for line in lines}
-        for entry in tuple(self._desk.entries.values()):
+        for entry in tuple(self._registry.entries.values()):
             if f"{entry.key} {entry.number}" in names:
                 # Not vital: the resync polls again, and reports a health error while it fails.
                 description = "looking at what has something new"
@@ -332,21 +336,21 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     async def _look(self, entry: TrackedGeneration) -> None:
         """Emit a generation's new reports, and signal its supervisor if a stop is pending."""
-        await self._desk.look(entry)
+        await self._registry.refresh(entry)
         if entry.stop_ordered:
             self._signal(entry)
 
     async def progress(self) -> Sequence[Progressed]:
         """Poll progress files; see `PollsProgress`."""
-        return await self._looks.wait_for(self._progress())
+        return await self._polls.poll(self._progress())
 
     async def _progress(self) -> list[Progressed]:
         async with contextlib.AsyncExitStack() as locks:
             # The lock's holder is emitting that entry's progress already.
-            entries = [entry for entry in self._desk.live if not entry.looking.locked()]
+            entries = [entry for entry in self._registry.live if not entry.refreshing.locked()]
             for unlocked in entries:
-                await locks.enter_async_context(unlocked.looking)
-            reports = await asyncio.to_thread(lambda: [entry.new_progress() for entry in entries])
+                await locks.enter_async_context(unlocked.refreshing)
+            reports = await asyncio.to_thread(lambda: [entry.poll_progress() for entry in entries])
         return [report for report in reports if report is not None]
 
     def stale_jobs(self) -> frozenset[str]:
@@ -360,7 +364,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                     continue
             del self._launched[process]
         unexpected: list[Exception] = []
-        for entry in self._desk.live:
+        for entry in self._registry.live:
             try:
                 await asyncio.to_thread(self._care, entry)
                 await self._look(entry)
@@ -379,7 +383,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         """
         generation = entry.generation
         try:
-            lock = generation.take_lock()
+            lock = generation.try_lock()
         except FileNotFoundError:  # not yet accepted, or already forgotten
             return
         if lock is None:
@@ -399,7 +403,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         elif phase not in TERMINAL_PHASES and self._cleared(generation, state):
             same_boot = state.get("boot", boot_id()) == boot_id()
             cause = "its supervisor was killed" if same_boot else "this machine was restarted"
-            generation.settle(f"{cause}, and the generation with it")
+            generation.mark_lost_if_dead(f"{cause}, and the generation with it")
 
     @staticmethod
     def _cleared(generation: GenerationDirectory, state: Mapping[str, Any]) -> bool:
@@ -425,14 +429,14 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
-        return self._desk.watch()
+        return self._registry.watch()
 
     # ------------------------------------------------------------------ retention and queries
 
     async def discard(self, job: str) -> None:
         """Remove the files of a finished job."""
-        async with self._desk.one_at_a_time(job):
-            if await self._desk.discard(job):
+        async with self._registry.job_lock(job):
+            if await self._registry.discard(job):
                 try:
                     await asyncio.to_thread(self._users.remove, key_digest(job))
                 except OSError as error:
@@ -453,17 +457,21 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def _logs(
         self, job: str, number: int | None, process: str, start: int | None, most: int
     ) -> LogChunk:
-        numbers = self._desk.store.generations(job)
+        numbers = self._registry.store.generations(job)
         if number is None:
             number = max(
-                (candidate for candidate in numbers if self._desk.has_logs(job, candidate)),
+                (candidate for candidate in numbers if self._registry.has_logs(job, candidate)),
                 default=0,
             )
         if number not in numbers:
             raise KeyError(f"{process} of generation {number}")
-        return self._desk.log(job, number, process, start, most)
+        return self._registry.read_log(job, number, process, start, most)
 
     async def observe(self) -> tuple[ObservedJob, ...]:
-        """Return the jobs that run on this machine; see `observing`."""
-        own = [entry.held() for entry in self._desk.ordered if entry.phase == RUNNING or entry.over]
+        """Return the jobs that run on this machine; see `observation`."""
+        own = [
+            entry.to_status()
+            for entry in self._registry.in_acceptance_order
+            if entry.phase == RUNNING or entry.is_finished
+        ]
         return await asyncio.to_thread(observe_jobs, own, self._machine.slice_of)

@@ -14,7 +14,7 @@ from shadowprice.core.devices import whole_parts
 from shadowprice.executors.contract import GenerationSpec, ServerInfo
 from shadowprice.executors.environment import Process, processes_of
 from shadowprice.executors.generations.disk import list_names
-from shadowprice.executors.generations.placing import (
+from shadowprice.executors.generations.placement_checks import (
     PlacementError,
     gpu_millis,
     process_demand,
@@ -230,7 +230,7 @@ class MachineAllocator:
         matching = [name for name, (own, _) in self._slices.items() if own and {*cores} <= {*own}]
         return matching[0] if len(matching) == 1 else None
 
-    def deal(
+    def allocate(
         self, spec: GenerationSpec, held: Iterable[Mapping[str, Any]]
     ) -> tuple[ProcessAllocation, ...]:
         """Allocate cores and devices to every process of a generation.

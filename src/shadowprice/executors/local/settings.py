@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shadowprice.executors.local.machine import physical_devices
-from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
+from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 
 _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
 _NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
@@ -33,17 +33,17 @@ class LocalSettings:
 
 def read_settings(values: Mapping[str, str]) -> LocalSettings:
     """Parse the settings; raise InputError with all errors."""
-    reading = OptionsReader(values, _NAMES)
+    reader = OptionsReader(values, _NAMES)
     devices = tuple(filter(None, (name.strip() for name in values.get("devices", "").split(","))))
     if len(set(devices)) < len(devices):
-        reading.fault("devices", "it names a device twice", "name each once")
+        reader.add_error("devices", "it names a device twice", "name each once")
     hint = "write auto, off, or the path of a delegated group"
     settings = LocalSettings(
-        reading.matching("cgroup", r"auto|off|/.*", "auto", hint),
+        reader.matching("cgroup", r"auto|off|/.*", "auto", hint),
         devices or physical_devices(),
-        reading.log_bytes(),
-        reading.choice("memory", _MEMORY),
-        reading.path("users"),
+        reader.log_bytes(),
+        reader.choice("memory", _MEMORY),
+        reader.path("users"),
     )
-    reading.end()
+    reader.raise_errors()
     return settings

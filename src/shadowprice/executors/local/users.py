@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.uploads.unpacking import remove_unpacked
 
 

@@ -219,7 +219,7 @@ class ProcessActor:
         ):
             return False
         with self._lock:  # excludes a concurrent start
-            lock = self._generation().take_lock()
+            lock = self._generation().try_lock()
             if lock is None:
                 return False
             lock.release()
@@ -269,7 +269,7 @@ class ProcessActor:
         """Remove the files of the ended process."""
         until = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         while self._path.is_dir() and time.monotonic() < until:
-            lock = self._generation().take_lock()
+            lock = self._generation().try_lock()
             if lock is not None:  # the supervisor has exited
                 lock.release()
                 break
@@ -309,7 +309,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     record = generation.GenerationDirectory(path)
     until = time.monotonic() + patience
     while time.monotonic() < until:
-        lock = record.take_lock()
+        lock = record.try_lock()
         if lock is None:
             time.sleep(0.1)
             continue
@@ -330,7 +330,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
             if claim is None:
                 continue
             claim.release()
-        if phase in generation.TERMINAL_PHASES or record.settle("its agent was killed"):
+        if phase in generation.TERMINAL_PHASES or record.mark_lost_if_dead("its agent was killed"):
             return {"known": True, "cleared": True, "state": record.state()}
     return {"known": True, "cleared": False, "state": None}
 

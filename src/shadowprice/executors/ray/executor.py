@@ -31,25 +31,25 @@ from shadowprice.executors.contract import (
     ServerInfo,
     ServerSeen,
 )
-from shadowprice.executors.generations.desk import DiskExecutor
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
+from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import RUNNING
-from shadowprice.executors.generations.pieces import MAX_CHUNK_BYTES
+from shadowprice.executors.generations.log_chunks import MAX_CHUNK_BYTES
 from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
+from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
 from shadowprice.executors.ray.bundle import digest, source_files
-from shadowprice.executors.ray.driving import RayGenerationController
-from shadowprice.executors.ray.entry import RayGeneration
-from shadowprice.executors.ray.link import BridgeClient, BridgeError
-from shadowprice.executors.ray.nodes import nodes_of
-from shadowprice.executors.ray.planning import build_launch_plan
-from shadowprice.executors.ray.reach import (
+from shadowprice.executors.ray.controller import RayGenerationController
+from shadowprice.executors.ray.head_probe import (
     MAX_CONNECT_ATTEMPTS,
     is_transient,
     parse_endpoint,
     probe,
 )
+from shadowprice.executors.ray.launch_plan import build_launch_plan
+from shadowprice.executors.ray.nodes import nodes_of
 from shadowprice.executors.ray.session import RaySession
 from shadowprice.executors.ray.settings import read_settings
+from shadowprice.executors.ray.tracked_generation import RayGeneration
 from shadowprice.uploads.unpacking import remove_unpacked
 
 log = logging.getLogger("shadowprice.executors")
@@ -98,7 +98,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._health_error = ""
         self._background = BackgroundTasks(log, options.failed)
         base = Path(settings.shared) if settings.shared else self.path
-        self.session = RaySession(settings, base, self._background, self._desk.look)
+        self.session = RaySession(settings, base, self._background, self._registry.refresh)
 
     @property
     def capabilities(self) -> ExecutorCapabilities:
@@ -132,7 +132,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             ) from error
         until = time.monotonic() + BRIDGE_EXIT_TIMEOUT_SECONDS
         while self._lock is None:
-            self._lock = await asyncio.to_thread(FileLock.take, self.path)
+            self._lock = await asyncio.to_thread(FileLock.try_acquire, self.path)
             if self._lock is None and time.monotonic() > until:
                 raise ExecutorError(
                     f"{self.path} is in use by another service; stop it, or use another --data"
@@ -141,18 +141,18 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         try:
             await self._connect()
             await self._look_at_nodes()
-            await asyncio.to_thread(self._desk.find)
+            await asyncio.to_thread(self._registry.load_existing)
         except BaseException:
             await self.close()
             raise
-        for entry in self._desk.live:
+        for entry in self._registry.live:
             self._drive(entry)
         self._background.again(
             "resync", self._patrol, "looking at the nodes of Ray", RESYNC_SECONDS
         )
 
     def _open(self) -> None:
-        self._desk.open()
+        self._registry.open()
         make_private(self.session.base)
         mark = self.session.base / ".shadowprice-id"
         if not mark.exists():
@@ -182,7 +182,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             await link.open(keep)
             root = self.session.settings.node_dir
             place = {"root": root, "digest": digest(), "bundle": source_files()}
-            response = await link.ask(
+            response = await link.call(
                 "connect",
                 CONNECT_TIMEOUT_SECONDS,
                 address=self._address,
@@ -209,11 +209,11 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         """Disconnect; running generations continue."""
         await run_all(
             self._background.end,
-            self._looks.end,
+            self._polls.end,
             self._disconnect,
-            *(entry.unlock for entry in self._desk.entries.values()),
+            *(entry.unlock for entry in self._registry.entries.values()),
             self._unlock,
-            self._desk.end,
+            self._registry.close_watch,
         )
 
     async def _disconnect(self) -> None:
@@ -229,7 +229,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
-        self._desk.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
+        self._registry.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
 
     @staticmethod
     def _gone(name: str) -> ServerGone:
@@ -239,17 +239,17 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._desk.one_at_a_time(spec.job):
-            if self.session.link is None or not self.session.link.up:
+        async with self._registry.job_lock(spec.job):
+            if self.session.link is None or not self.session.link.is_running:
                 raise ExecutorError("not connected to Ray")
-            receipt, entry, refusal = await self._desk.start(
+            receipt, entry, refusal = await self._registry.start(
                 spec,
-                lambda _: build_launch_plan(spec, self.session.nodes, self._desk.deals),
+                lambda _: build_launch_plan(spec, self.session.nodes, self._registry.allocations),
                 self._files(spec),
             )
             if entry is not None:
-                await self._desk.look(entry)
-                if not refusal and not entry.over:
+                await self._registry.refresh(entry)
+                if not refusal and not entry.is_finished:
                     self._drive(entry)
             return receipt
 
@@ -266,25 +266,25 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     def _drive(self, entry: RayGeneration) -> None:
         entry.driving = self._background.spawn(
-            "drive", RayGenerationController(self.session, entry).run(), entry.carrying
+            "drive", RayGenerationController(self.session, entry).run(), entry.task_description
         )
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._desk.one_at_a_time(job):
-            receipt, entry = await self._desk.stop(command, job, generation, grace)
+        async with self._registry.job_lock(job):
+            receipt, entry = await self._registry.stop(command, job, generation, grace)
             if entry is not None:
-                await self._desk.look(entry)
-                entry.news_came.set()
+                await self._registry.refresh(entry)
+                entry.changed.set()
             return receipt
 
     # ------------------------------------------------------------------ following
 
     def _happened(self, event: dict[str, Any]) -> None:
         """Apply an event of the bridge about an actor."""
-        for entry in self._desk.entries.values():
+        for entry in self._registry.entries.values():
             part = entry.parts.get(event["name"])
             if part is None:
                 continue
@@ -292,10 +292,10 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 part.attached = False
                 part.asking = False
             else:
-                entry.reported(part, event["news"]["progress"])
+                entry.on_progress_file(part, event["news"]["progress"])
                 if event["news"]["state"] is not None:
-                    part.take(event["news"]["state"])
-            entry.news_came.set()
+                    part.load_state(event["news"]["state"])
+            entry.changed.set()
             return
 
     async def progress(self) -> Sequence[Progressed]:
@@ -304,14 +304,14 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         Reports that arrive after `PROGRESS_FETCH_TIMEOUT_SECONDS` seconds are emitted later by
         `watch`.
         """
-        if self._looks.under_way:
+        if self._polls.in_progress:
             return ()  # the previous poll still runs, and `watch` emits its result
-        return await self._looks.wait_for(self._progress())
+        return await self._polls.poll(self._progress())
 
     async def _progress(self) -> list[Progressed]:
         running = {
             name: entry
-            for entry in self._desk.live
+            for entry in self._registry.live
             for name, part in entry.parts.items()
             if part.attached and part.end is None
         }
@@ -320,7 +320,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             entry.parts[name].responded = False  # until its actor responds
         if running and self.session.link is not None:
             # Longer than the actors' timeout, because the bridge itself may be slow.
-            responses = await self.session.link.ask(
+            responses = await self.session.link.call(
                 "progress",
                 2 * PROGRESS_FETCH_TIMEOUT_SECONDS,
                 names=list(running),
@@ -328,23 +328,23 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             )
         reports = []
         for entry in {id(entry): entry for entry in running.values()}.values():
-            async with entry.looking:  # an end is the last report
+            async with entry.refreshing:  # an end is the last report
                 for name in responses.keys() & entry.parts.keys():
                     entry.parts[name].responded = True
-                    entry.reported(entry.parts[name], responses[name])
-                report = None if entry.end_reported else entry.new_progress()
+                    entry.on_progress_file(entry.parts[name], responses[name])
+                report = None if entry.end_reported else entry.poll_progress()
             if report is not None:
                 reports.append(report)
         return reports
 
     def stale_jobs(self) -> frozenset[str]:
         """Return the jobs whose actors didn't respond to the last poll; see `PollsProgress`."""
-        return frozenset(entry.job for entry in self._desk.live if entry.is_stale)
+        return frozenset(entry.job for entry in self._registry.live if entry.is_stale)
 
     async def _patrol(self) -> None:
         try:
-            if self.session.link is None or not self.session.link.up:
-                for entry in self._desk.entries.values():
+            if self.session.link is None or not self.session.link.is_running:
+                for entry in self._registry.entries.values():
                     for part in entry.parts.values():
                         part.attached = part.asking = False
                 await self._connect()
@@ -363,20 +363,20 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         except (OSError, ValueError) as error:
             log.warning("looking at the nodes of Ray failed: %s", error)
         finally:
-            for entry in self._desk.entries.values():
-                entry.news_came.set()
+            for entry in self._registry.entries.values():
+                entry.changed.set()
 
     async def _look_at_nodes(self) -> None:
         session = self.session
         assert session.link is not None
-        records = await session.link.ask("nodes", 10.0)
+        records = await session.link.call("nodes", 10.0)
         nodes = nodes_of(records, {name: node.id for name, node in session.nodes.items()})
         previous, session.nodes = session.nodes, nodes
         now = time.time()
         for name, node in nodes.items():
             if name not in previous or previous[name].server != node.server:
-                self._desk.emit([ServerSeen(node.server, now)])
-        self._desk.emit(self._gone(name) for name in previous.keys() - nodes.keys())
+                self._registry.emit([ServerSeen(node.server, now)])
+        self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
 
     async def _tidy(self) -> None:
         """Clean up lost processes on nodes that have returned."""
@@ -386,11 +386,11 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             if node is not None and session.link is not None:
                 del session.litter[actor]
                 with contextlib.suppress(BridgeError):
-                    await session.link.ask("clear", 60.0, name=actor, node=node.id, into="")
+                    await session.link.call("clear", 60.0, name=actor, node=node.id, into="")
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
-        return self._desk.watch(self._servers)
+        return self._registry.watch(self._servers)
 
     def _servers(self) -> Iterator[Report]:
         for node in self.session.nodes.values():
@@ -401,8 +401,8 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def discard(self, job: str) -> None:
         """Remove the files of a finished job."""
-        async with self._desk.one_at_a_time(job):
-            if await self._desk.discard(job):
+        async with self._registry.job_lock(job):
+            if await self._registry.discard(job):
                 try:
                     await asyncio.to_thread(self._remove_folder, job)
                 except OSError as error:
@@ -422,23 +422,23 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         most: int = 65_536,
     ) -> LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
-        numbers = await asyncio.to_thread(self._desk.store.generations, job)
+        numbers = await asyncio.to_thread(self._registry.store.generations, job)
         if generation is None:
             with_logs = [number for number in numbers if self._has_logs(job, number)]
             generation = max(with_logs, default=0)
         if generation not in numbers:
             raise KeyError(f"{process} of generation {generation}")
-        entry = self._desk.entries.get((job, generation))
-        if entry is not None and not entry.over:
+        entry = self._registry.entries.get((job, generation))
+        if entry is not None and not entry.is_finished:
             most = max(1, min(most, MAX_CHUNK_BYTES))
             return await self._live_logs(entry, process, start, most)
-        return await asyncio.to_thread(self._desk.log, job, generation, process, start, most)
+        return await asyncio.to_thread(self._registry.read_log, job, generation, process, start, most)
 
     def _has_logs(self, job: str, number: int) -> bool:
-        entry = self._desk.entries.get((job, number))
-        if entry is not None and not entry.over:
+        entry = self._registry.entries.get((job, number))
+        if entry is not None and not entry.is_finished:
             return entry.phase == RUNNING
-        return self._desk.has_logs(job, number)
+        return self._registry.has_logs(job, number)
 
     async def _live_logs(
         self, entry: RayGeneration, process: str, start: int | None, most: int
@@ -450,7 +450,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         if part is not None and self.session.link is not None and entry.phase == RUNNING:
             with contextlib.suppress(BridgeError):
                 arguments = [process, start, most, part.end is not None]
-                response = await self.session.link.ask(
+                response = await self.session.link.call(
                     "call", 20.0, name=part.actor, method="logs", arguments=arguments
                 )
         if response is None:
@@ -460,7 +460,9 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def observe(self) -> tuple[ObservedJob, ...]:
         """Return this executor's own running generations."""
-        own = [entry.held() for entry in self._desk.entries.values() if entry.phase == RUNNING]
+        own = [
+            entry.to_status() for entry in self._registry.entries.values() if entry.phase == RUNNING
+        ]
         return tuple(
             ObservedJob(held.job, held.placement, held.started or 0.0, is_own=True) for held in own
         )

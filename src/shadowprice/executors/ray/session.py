@@ -8,10 +8,10 @@ from pathlib import Path
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.background import BackgroundTasks
-from shadowprice.executors.ray.entry import RayGeneration
-from shadowprice.executors.ray.link import BridgeClient
+from shadowprice.executors.ray.bridge_client import BridgeClient
 from shadowprice.executors.ray.nodes import RayNode
 from shadowprice.executors.ray.settings import RaySettings
+from shadowprice.executors.ray.tracked_generation import RayGeneration
 
 
 @dataclass
@@ -21,7 +21,7 @@ class RaySession:
     settings: RaySettings
     base: Path  # directory that the service and all nodes share
     background: BackgroundTasks
-    look: Callable[[RayGeneration], Awaitable[None]]  # emits a generation's new reports
+    refresh: Callable[[RayGeneration], Awaitable[None]]  # emits a generation's new reports
     token: str = ""
     """Content of a file in ``base``, by which nodes recognize the directory."""
     link: BridgeClient | None = None  # replaced when the bridge ended

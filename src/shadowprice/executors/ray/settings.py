@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
+from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 
 _NAMES: Final = ("log_bytes", "lost_after", "memory", "node_dir", "patience", "shared")
 
@@ -35,14 +35,14 @@ class RaySettings:
 
 def read_settings(values: Mapping[str, str]) -> RaySettings:
     """Parse the settings; raise InputError with all errors."""
-    reading = OptionsReader(values, _NAMES)
+    reader = OptionsReader(values, _NAMES)
     settings = RaySettings(
-        reading.log_bytes(),
-        reading.seconds("lost_after", 60),
-        reading.choice("memory", ("rlimit", "off")),
-        reading.path("node_dir") or f"/tmp/shadowprice-ray-{os.geteuid()}",  # owner is checked
-        reading.seconds("patience", 60),
-        reading.path("shared"),
+        reader.log_bytes(),
+        reader.seconds("lost_after", 60),
+        reader.choice("memory", ("rlimit", "off")),
+        reader.path("node_dir") or f"/tmp/shadowprice-ray-{os.geteuid()}",  # owner is checked
+        reader.seconds("patience", 60),
+        reader.path("shared"),
     )
-    reading.end()
+    reader.raise_errors()
     return settings

@@ -21,11 +21,11 @@ from shadowprice.core.specs import RunSpec, validate
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import processes_of
 from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
+from shadowprice.executors.kubernetes.launch_plan import plan_of
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.planning import plan_of
 from shadowprice.executors.kubernetes.pods import (
-    Place,
+    ObjectContext,
     literal,
     pod_of,
     seconds,
@@ -83,7 +83,7 @@ def asked(spec: GenerationSpec, **settings: str) -> tuple[dict[str, Any], list[d
     chosen = read_settings(settings)
     plan, why = planned(spec, settings)
     assert not why
-    place = Place(ServiceId("shadowprice", "team"), "team", "launch", tuple(plan["master"]))
+    place = ObjectContext(ServiceId("shadowprice", "team"), "team", "launch", tuple(plan["master"]))
     secret = secret_of(spec, place)
     secret["metadata"]["uid"] = "u"
     pods = [
@@ -125,7 +125,7 @@ def test_processes_meet_by_a_name_or_by_their_nodes_address() -> None:
     told = [variables(pod) for pod in pods]
     (address,) = {one["MASTER_ADDR"] for one in told}
     service = service_of(
-        spec, Place(ServiceId("shadowprice", "team"), "team", "launch", ("", 0)), secret
+        spec, ObjectContext(ServiceId("shadowprice", "team"), "team", "launch", ("", 0)), secret
     )
     assert address == f"worker-0.{service['metadata']['name']}"
     assert {pod["spec"]["subdomain"] for pod in pods} == {service["metadata"]["name"]}
@@ -342,7 +342,7 @@ def test_newer_servers_describe_pods_with_gates_and_older_ones_without() -> None
 
 def test_with_gates_pods_wait_for_each_other() -> None:
     spec = order()
-    place = Place(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=True)
+    place = ObjectContext(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=True)
     secret = secret_of(spec, place)
     secret["metadata"]["uid"] = "u"
     pod = pod_of(spec, processes_of(spec)[0], place, NODES["one"], read_settings({}), secret)

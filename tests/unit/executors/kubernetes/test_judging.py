@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from shadowprice.executors.generations.parts import ProcessExit
-from shadowprice.executors.kubernetes.entry import Part
-from shadowprice.executors.kubernetes.judging import end_of, start_error_message
+from shadowprice.executors.generations.process_exits import ProcessExit
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.views import Exit, PodView, kept, pod_view
+from shadowprice.executors.kubernetes.pod_status import end_of, start_error_message
+from shadowprice.executors.kubernetes.tracked_generation import PodProcess
+from shadowprice.executors.kubernetes.views import ContainerExit, PodView, kept, pod_view
 
 RUNNING = PodView("n", "p", "u", "one", "Running", began=1.0, running=True)
 READY = NodeView("one", "u", {})
@@ -27,7 +27,7 @@ def ended(
     over: float | None = None,
 ) -> ProcessExit | None:
     now = time.monotonic()
-    part = Part("worker-0", "one", "p", view=view, stop_requested=stop_requested)
+    part = PodProcess("worker-0", "one", "p", view=view, stop_requested=stop_requested)
     part.vanished = None if vanished is None else now - vanished
     part.over_since = None if over is None else now - over
     since = None if gone is None else now - gone
@@ -35,7 +35,7 @@ def ended(
 
 
 def exited(code: int, reason: str = "", message: str = "") -> PodView:
-    how = Exit(code, reason, message, 5.0)
+    how = ContainerExit(code, reason, message, 5.0)
     return replace(RUNNING, phase="Succeeded" if not code else "Failed", running=False, exit=how)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.executors.contract import ObservedJob, ServerAllocation, ServerInfo
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import (
     bears,
@@ -18,7 +18,7 @@ from shadowprice.executors.kubernetes.nodes import (
     node_view,
     server_of,
 )
-from shadowprice.executors.kubernetes.observing import observed
+from shadowprice.executors.kubernetes.observation import observed
 from shadowprice.executors.kubernetes.quantities import units
 from shadowprice.executors.kubernetes.views import pod_view
 

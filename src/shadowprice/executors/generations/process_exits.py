@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shadowprice.executors.generations.verdict import (
+from shadowprice.executors.generations.outcome import (
     GenerationOutcome,
     compute_outcome,
     has_outcome,
@@ -27,7 +27,7 @@ class ProcessExit:
     note: str = ""  # explanation besides its exit status
 
     @classmethod
-    def of(cls, name: str, state: Mapping[str, Any], lost: str) -> ProcessExit:
+    def from_state(cls, name: str, state: Mapping[str, Any], lost: str) -> ProcessExit:
         """Build it from the last state that the process's supervisor wrote.
 
         ``lost`` is the reason used if the supervisor didn't see the process end.

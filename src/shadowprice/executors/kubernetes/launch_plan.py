@@ -8,7 +8,7 @@ from typing import Any
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, processes_of
-from shadowprice.executors.generations.placing import (
+from shadowprice.executors.generations.placement_checks import (
     RENDEZVOUS_PORTS,
     PlacementError,
     allocated_on,
@@ -18,7 +18,7 @@ from shadowprice.executors.generations.placing import (
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, check_room, resource_requests
 from shadowprice.executors.kubernetes.pods import PORT, check_pod
-from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.kubernetes.settings import KubernetesSettings
 
 
 def plan_of(
@@ -28,7 +28,7 @@ def plan_of(
     servers: Collection[str],
     used: Callable[[str], Mapping[str, int]],
     held: Iterable[Mapping[str, Any]],
-    settings: Settings,
+    settings: KubernetesSettings,
     namespace: str,
 ) -> tuple[dict[str, Any], str]:
     """Return the plan of a generation, and a reason if it is refused.
@@ -75,7 +75,7 @@ def _master(
     spec: GenerationSpec,
     processes: tuple[Process, ...],
     nodes: Mapping[str, NodeView],
-    settings: Settings,
+    settings: KubernetesSettings,
 ) -> tuple[str, int]:
     if settings.network == "host" or spec.program.pod.get("host_network"):
         port = SystemRandom().choice(RENDEZVOUS_PORTS)  # random: other pods share the node's ports

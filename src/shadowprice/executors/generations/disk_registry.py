@@ -19,12 +19,12 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.disk import make_private
-from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory
-from shadowprice.executors.generations.looks import ProgressPolls
-from shadowprice.executors.generations.pieces import read_chunk
-from shadowprice.executors.generations.roster import GenerationRegistry
+from shadowprice.executors.generations.log_chunks import read_chunk
+from shadowprice.executors.generations.progress_polls import ProgressPolls
+from shadowprice.executors.generations.registry import GenerationRegistry
 from shadowprice.executors.generations.store import GenerationStore
+from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.generations.unpacking import JobFiles, UnpackedJobs
 
 _UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")
@@ -61,7 +61,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         except (OSError, ValueError) as error:
             raise ExecutorError(f"{self._path}: {error}") from error
 
-    def find(self) -> None:
+    def load_existing(self) -> None:
         """Load the unforgotten generations that an earlier executor left."""
         for job, number, generation in self.store.live():
             entry = self._make(job, number, generation)
@@ -83,14 +83,14 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         """
         key = spec.job, spec.generation
         with self._with_path():
-            receipt, refusal = await self._weigh_and_unpack(spec, files)
+            receipt, refusal = await self._check_and_unpack(spec, files)
             if receipt is not Receipt.ACCEPTED:
                 return receipt, None, ""
             entry = self._make(*key, self.store.generation(*key))
             entry.placement = spec.placement
             # No `await` from here to the entry: the devices of its plan are allocated by it.
             plan, refusal = prepare(entry) if not refusal else ({}, refusal)
-            entry.take_plan(plan)
+            entry.set_plan(plan)
             self.entries[key] = entry
             try:
                 await asyncio.to_thread(self._accept, spec, plan, refusal)
@@ -102,12 +102,12 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
     async def unpack(self, spec: GenerationSpec, files: JobFiles) -> str:
         """Unpack a job's files before its start; see `UnpacksFiles`. The caller holds its lock."""
         with self._with_path():
-            _, refusal = await self._weigh_and_unpack(spec, files)
+            _, refusal = await self._check_and_unpack(spec, files)
         return refusal
 
-    async def _weigh_and_unpack(self, spec: GenerationSpec, files: JobFiles) -> tuple[Receipt, str]:
+    async def _check_and_unpack(self, spec: GenerationSpec, files: JobFiles) -> tuple[Receipt, str]:
         """Unpack a job's files if a start would be accepted; return a reason if that fails."""
-        receipt = await asyncio.to_thread(self.store.weigh, spec)
+        receipt = await asyncio.to_thread(self.store.check_start, spec)
         if receipt is not Receipt.ACCEPTED or not spec.archive:
             return receipt, ""
         # Also if they are there: without its record, they would stay until the job is purged.
@@ -149,12 +149,12 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         entry.end_reported = False  # emitted again, with this command's number
         return receipt, entry
 
-    async def look(self, entry: GenerationT) -> None:
+    async def refresh(self, entry: GenerationT) -> None:
         """Read a generation's state and emit its new reports."""
-        async with entry.looking:  # serialized: the end is the last report
+        async with entry.refreshing:  # serialized: the end is the last report
             await asyncio.to_thread(entry.read)
-            progress = await entry.newest_progress()
-            reports = entry.news()
+            progress = await entry.poll_progress_async()
+            reports = entry.pop_reports()
             if progress is not None:  # the last progress precedes the end
                 has_end = bool(reports) and not isinstance(reports[-1], Started)
                 reports.insert(len(reports) - has_end, progress)
@@ -162,7 +162,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
 
     async def forget(self, job: str, generation: int) -> None:
         """Acknowledge a recorded end; see `Executor.forget`."""
-        async with self.one_at_a_time(job):
+        async with self.job_lock(job):
             with contextlib.suppress(OSError):
                 if await asyncio.to_thread(self.store.forget, job, generation):
                     self.entries.pop((job, generation), None)
@@ -177,12 +177,12 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
             if finished:
                 await asyncio.to_thread(self.files.remove, job)
         if finished:
-            self.drop(job)
+            self.remove_job(job)
         return finished
 
     async def release(self, job: str) -> None:
         """Delete the files that a closed job didn't change; see `UnpacksFiles.release`."""
-        async with self.one_at_a_time(job):
+        async with self.job_lock(job):
             if any(entry.job == job for entry in self.live):
                 return
             with self._with_path():
@@ -193,7 +193,9 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         """Return whether this machine has logs of a generation."""
         return bool(logs.names(self.store.generation(job, number).logs))
 
-    def log(self, job: str, number: int, process: str, start: int | None, most: int) -> LogChunk:
+    def read_log(
+        self, job: str, number: int, process: str, start: int | None, most: int
+    ) -> LogChunk:
         """Return a chunk of a log on this machine; see `Executor.logs`."""
         generation = self.store.generation(job, number)
         complete = generation.state()["phase"] in TERMINAL_PHASES
@@ -210,8 +212,8 @@ class DiskExecutor(Generic[GenerationT]):
         self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
     ) -> None:
         self.path = path
-        self._desk = DiskGenerationRegistry(path, make)
-        self._looks = ProgressPolls(self._desk.emit)
+        self._registry = DiskGenerationRegistry(path, make)
+        self._polls = ProgressPolls(self._registry.emit)
 
     def _files(self, spec: GenerationSpec) -> JobFiles:
         """Return the directory that a job's archive fills."""
@@ -224,21 +226,21 @@ class DiskExecutor(Generic[GenerationT]):
 
     async def unpack(self, spec: GenerationSpec) -> str:
         """Unpack a job's files before its start; see `UnpacksFiles`."""
-        async with self._desk.one_at_a_time(spec.job):
-            return await self._desk.unpack(spec, self._files(spec))
+        async with self._registry.job_lock(spec.job):
+            return await self._registry.unpack(spec, self._files(spec))
 
     def unpacked(self) -> Collection[str]:
         """Return the jobs with unpacked files; see `UnpacksFiles`."""
-        return self._desk.files.jobs()
+        return self._registry.files.jobs()
 
     async def release(self, job: str) -> None:
         """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
-        await self._desk.release(job)
+        await self._registry.release(job)
 
     async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
-        return self._desk.held()
+        return self._registry.statuses()
 
     async def forget(self, job: str, generation: int) -> None:
         """Acknowledge a recorded end; see `Executor.forget`."""
-        await self._desk.forget(job, generation)
+        await self._registry.forget(job, generation)

@@ -23,7 +23,7 @@ from shadowprice.kubernetes.pausing import Backoff
 MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
 """Minimum seconds between two fetches of a log that is being read."""
 
-SELDOM: Final = 10.0
+MAX_FETCH_BACKOFF_SECONDS: Final = 10.0
 """Maximum backoff in seconds of fetches that fail."""
 
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:\d\d)")
@@ -34,7 +34,7 @@ _SHORT: Final = 30.0
 _MISSING: Final = b"[some output is missing here: its node had removed it]\n"
 
 
-class Follower:
+class PodLogFollower:
     """Fetches the log of one pod into local files.
 
     ``path`` is the API path of the pod. Of the log, ``limit`` bytes are kept, in ``folder``;
@@ -60,13 +60,13 @@ class Follower:
         self._last = b""
         self._same = 0
         self._looked = float("-inf")
-        self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, SELDOM)
+        self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
         self._busy = asyncio.Lock()
         self._followed = False
         self.complete = False
 
     @property
-    def some(self) -> bool:
+    def has_output(self) -> bool:
         """Whether any line was fetched."""
         return bool(self._last)
 
@@ -74,7 +74,7 @@ class Follower:
         """Return the last lines."""
         return tuple(self._writer.tail()) if self._writer is not None else ()
 
-    async def look(self) -> None:
+    async def fetch_new(self) -> None:
         """Fetch new lines, unless a fetch succeeded or failed a moment ago."""
         recent = time.monotonic() - self._looked <= MIN_FETCH_INTERVAL_SECONDS
         if self.complete or self._followed or recent or not self._pauses.over:
@@ -86,7 +86,7 @@ class Follower:
             raise
         self._pauses.succeeded()
 
-    async def finish(self) -> None:
+    async def fetch_rest(self) -> None:
         """Fetch the rest of an ended pod's log."""
         if not self.complete:
             await self._fetch(follow=False)
@@ -104,7 +104,7 @@ class Follower:
                 except ApiError as error:
                     if not error.passing:
                         return  # the pod is gone
-                    if time.monotonic() - since > SELDOM:
+                    if time.monotonic() - since > MAX_FETCH_BACKOFF_SECONDS:
                         self._pauses.succeeded()
                     await asyncio.sleep(self._pauses.failed())
         finally:

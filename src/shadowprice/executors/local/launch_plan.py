@@ -13,7 +13,7 @@ from typing import Any, Final
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import environment_of, inherited_environment
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
-from shadowprice.executors.generations.placing import RENDEZVOUS_PORTS, PlacementError
+from shadowprice.executors.generations.placement_checks import RENDEZVOUS_PORTS, PlacementError
 from shadowprice.executors.local.machine import ProcessAllocation
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"

@@ -14,7 +14,7 @@ from shadowprice.executors.environment import (
     processes_of,
 )
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
-from shadowprice.executors.generations.placing import (
+from shadowprice.executors.generations.placement_checks import (
     PlacementError,
     allocated_on,
     allocations_of,

@@ -6,11 +6,11 @@ import re
 import time
 from typing import Any, Final
 
-from shadowprice.executors.generations.parts import ProcessExit
-from shadowprice.executors.generations.verdict import EXIT_SIGTERM
-from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
+from shadowprice.executors.generations.outcome import EXIT_SIGTERM
+from shadowprice.executors.generations.process_exits import ProcessExit
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.views import Exit, PodView
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
+from shadowprice.executors.kubernetes.views import ContainerExit, PodView
 
 POD_GONE_AFTER_SECONDS: Final = 5.0
 """Seconds after a forced deletion of a pod until its node has surely killed its processes.
@@ -32,7 +32,7 @@ _WHY: Final = (
 
 
 def end_of(
-    part: Part,
+    part: PodProcess,
     *,
     node: NodeView | None,
     lost_after: float,
@@ -71,17 +71,17 @@ def end_of(
     return _unseen(part) if signalled else _lost(part, _removed(part))
 
 
-def _unseen(part: Part) -> ProcessExit:
+def _unseen(part: PodProcess) -> ProcessExit:
     """Return the end of a process that was deleted, with an unknown exit status."""
     part.unseen = True
     return ProcessExit(part.process, EXIT_SIGTERM, time.time(), stop_requested=True)
 
 
-def _lost(part: Part, why: str) -> ProcessExit:
+def _lost(part: PodProcess, why: str) -> ProcessExit:
     return ProcessExit(part.process, -1, time.time(), lost=why)
 
 
-def _seems_over(part: Part, view: PodView, now: float) -> bool:
+def _seems_over(part: PodProcess, view: PodView, now: float) -> bool:
     """Return whether the processes of a pod in a final phase have ended.
 
     An evicted pod is marked as failed before they end.
@@ -92,7 +92,9 @@ def _seems_over(part: Part, view: PodView, now: float) -> bool:
     return now - part.over_since > POD_GONE_AFTER_SECONDS
 
 
-def _exited(part: Part, view: PodView, exit_: Exit, *, stop_requested: bool) -> ProcessExit:
+def _exited(
+    part: PodProcess, view: PodView, exit_: ContainerExit, *, stop_requested: bool
+) -> ProcessExit:
     out_of_memory = exit_.reason == "OOMKilled"
     note = ""
     if out_of_memory:
@@ -118,22 +120,22 @@ def start_error_message(message: str) -> str:
     return f"cannot run {program}: {reason}"
 
 
-def _never_began(part: Part, view: PodView) -> ProcessExit:
+def _never_began(part: PodProcess, view: PodView) -> ProcessExit:
     reason = view.message or view.reason or "its pod ended before its container started"
     context = f"{part.server} did not take {part.process}"
     return ProcessExit(part.process, -1, time.time(), lost=f"{context}: {view.reason}: {reason}")
 
 
-def _removed(part: Part) -> str:
+def _removed(part: PodProcess) -> str:
     return f"the pod of {part.process} was deleted by someone other than the scheduler"
 
 
-def _why_over(part: Part, view: PodView) -> str:
+def _why_over(part: PodProcess, view: PodView) -> str:
     reason = f"{view.reason}: {view.message}" if view.message else view.reason
     return f"the pod of {part.process} was ended on {part.server}: {reason or 'no reason given'}"
 
 
-def refusal_of(entry: KubernetesEntry, patience: float) -> str:
+def refusal_of(entry: KubernetesGeneration, patience: float) -> str:
     """Return why a generation is refused, empty while it may start.
 
     ``patience`` is the timeout in seconds of its pods' start.
@@ -154,7 +156,7 @@ def refusal_of(entry: KubernetesEntry, patience: float) -> str:
             return f"no place on {part.server} within {patience:g} s: {view.unplaced}"
         if view is not None and view.waiting[0] not in _BEGINS:
             return _waits(part, view)
-    late = next((part for part in entry.parts.values() if not part.began), None)
+    late = next((part for part in entry.parts.values() if not part.has_started), None)
     return (
         ""
         if late is None
@@ -162,7 +164,7 @@ def refusal_of(entry: KubernetesEntry, patience: float) -> str:
     )
 
 
-def _waits(part: Part, view: PodView) -> str:
+def _waits(part: PodProcess, view: PodView) -> str:
     reason, message = view.waiting
     details = f": {message}" if message else ""
     return f"{part.process} can't start on {part.server}: {reason}{details}"

@@ -7,16 +7,16 @@ from typing import Final
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.generations.generation import TERMINAL_PHASES
-from shadowprice.executors.kubernetes.session import Session
+from shadowprice.executors.kubernetes.session import KubernetesSession
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
 
-SWEEP: Final = 10.0
-SELDOM: Final = 320.0
+ORPHAN_CHECK_SECONDS: Final = 10.0
+MAX_CHECK_BACKOFF_SECONDS: Final = 320.0
 """Seconds between sweeps, and maximum backoff in seconds of checks of one pod."""
 
 
-class Sweeper:
+class OrphanPodCollector:
     """Garbage collector of a service's orphaned pods, with a backoff for each pod."""
 
     def __init__(self) -> None:
@@ -24,7 +24,9 @@ class Sweeper:
         self.refusals: dict[str, str] = {}
         """Why orphans couldn't be deleted, by namespace and name."""
 
-    async def sweep(self, session: Session, live: Collection[tuple[str, int]]) -> None:
+    async def delete_orphans(
+        self, session: KubernetesSession, live: Collection[tuple[str, int]]
+    ) -> None:
         """Delete pods of generations that have ended.
 
         Before a pod is deleted, the current record of its job is read. ``live`` are job keys and
@@ -34,7 +36,9 @@ class Sweeper:
         for key, view in tuple(session.cluster.own.items()):  # it changes during requests
             if (view.job, view.generation) in live:
                 continue
-            orphans[key] = self._orphans.get(key) or Backoff(SWEEP, SELDOM)
+            orphans[key] = self._orphans.get(key) or Backoff(
+                ORPHAN_CHECK_SECONDS, MAX_CHECK_BACKOFF_SECONDS
+            )
             if key not in self._orphans:
                 orphans[key].failed()  # its generation may become live in a moment
             if not orphans[key].over or key_digest(view.outer[0]) != view.job:

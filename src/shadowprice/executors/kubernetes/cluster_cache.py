@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from shadowprice.executors.contract import ServerInfo
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView, node_view, server_of
-from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.kubernetes.settings import KubernetesSettings
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.informer import Informer
@@ -24,7 +24,7 @@ Events of pods may be later than the end of their generation.
 """
 
 
-class Cluster:
+class ClusterCache:
     """Nodes, pods, and the servers derived from them.
 
     ``service`` is this service, whose pods are distinguished by their labels. ``happened`` receives
@@ -36,7 +36,7 @@ class Cluster:
         self,
         connection: ApiClient,
         service: ServiceId,
-        settings: Settings,
+        settings: KubernetesSettings,
         happened: Callable[[str, int], None],
         moved: Callable[[str], None],
     ) -> None:
@@ -158,7 +158,7 @@ class Cluster:
             return self._gone.get(server)
         return self._gone.setdefault(server, time.monotonic())
 
-    def look(self, expected: Collection[str]) -> tuple[list[ServerInfo], list[str]]:
+    def diff_servers(self, expected: Collection[str]) -> tuple[list[ServerInfo], list[str]]:
         """Update the servers; return new or changed ones, and the names of lost ones.
 
         A node that isn't ready may be healthy: after an outage of the API server, its kubelet first

@@ -14,30 +14,38 @@ from typing import Any, Final
 
 from shadowprice.executors.environment import processes_of
 from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNNING
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.entry import KubernetesEntry
-from shadowprice.executors.kubernetes.judging import REFUSING
-from shadowprice.executors.kubernetes.objects import Objects
-from shadowprice.executors.kubernetes.pods import TOKEN, Place, pod_of, secret_of, service_of
-from shadowprice.executors.kubernetes.session import Session
+from shadowprice.executors.kubernetes.objects import GenerationObjects
+from shadowprice.executors.kubernetes.pod_status import REFUSING
+from shadowprice.executors.kubernetes.pods import (
+    TOKEN,
+    ObjectContext,
+    pod_of,
+    secret_of,
+    service_of,
+)
+from shadowprice.executors.kubernetes.session import KubernetesSession
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
 from shadowprice.executors.kubernetes.views import kept
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
-AGAIN: Final = 1.0
-AGAIN_AT_LAST: Final = 10.0
+INITIAL_BACKOFF_SECONDS: Final = 1.0
+MAX_BACKOFF_SECONDS: Final = 10.0
 """Initial and maximum backoff of requests that failed, in seconds."""
 
 _AT_ONCE: Final = 16
 
 
-class Launch:
+class GenerationLauncher:
     """Launches one generation, or resumes the launch of another service."""
 
-    def __init__(self, session: Session, entry: KubernetesEntry, objects: Objects) -> None:
+    def __init__(
+        self, session: KubernetesSession, entry: KubernetesGeneration, objects: GenerationObjects
+    ) -> None:
         self._session = session
         self._entry = entry
         self._objects = objects
@@ -51,7 +59,7 @@ class Launch:
         if spec is None:
             return await self.resume()
         launch = secrets.token_hex(16)
-        place = Place(
+        place = ObjectContext(
             session.identity,
             entry.namespace,
             launch,
@@ -71,7 +79,7 @@ class Launch:
             # A service that took over recorded that before it deleted the secret.
             state = (await session.records.read(spec.job)).generations.get(entry.number, {})
             if state.get("phase") != ACCEPTED or state.get("closing"):
-                entry.take(state or {"phase": REFUSED, **REFUSING})
+                entry.load_state(state or {"phase": REFUSED, **REFUSING})
                 return "another service has taken it over"
             if state.get("stop"):
                 return "it was stopped before it started"
@@ -143,7 +151,7 @@ class Launch:
         Return its uid; ``""`` if a stop command came before the API server answered.
         """
         until = time.monotonic() + self._session.settings.patience
-        pauses = Backoff(AGAIN, AGAIN_AT_LAST)
+        pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         name = str(body["metadata"]["name"])
         while True:
             try:
