@@ -65,7 +65,7 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
             refused, began = 0, time.monotonic()
             while refused < 3 or time.monotonic() - began < 4.0:
                 try:
-                    await looked.look()
+                    await looked.fetch_new()
                 except ApiError:
                     refused += 1
                 await asyncio.sleep(0.01)
@@ -92,7 +92,7 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
             await asyncio.sleep(4.0)
             await wait_until_async(lambda: len(server.asked) >= 3)
             assert not task.done()
-            await streamed.look()  # it is followed: no request of its own
+            await streamed.fetch_new()  # it is followed: no request of its own
             spent = time.monotonic() - began
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

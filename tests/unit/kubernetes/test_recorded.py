@@ -17,7 +17,7 @@ from shadowprice.executors.environment import processes_of
 from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.pods import Place, pod_of, secret_of, service_of
+from shadowprice.executors.kubernetes.pods import ObjectContext, pod_of, secret_of, service_of
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.kubernetes.definition import build_crd, supports_cel_rules
 
@@ -86,7 +86,7 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
         program=Program(("train",), {"A": "b"}, image="i", pod=pod),
         worker={"cpu": 1500, "gpu": 1000}, tenant="t",
     )  # fmt: skip
-    place = Place(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=gated)
+    place = ObjectContext(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=gated)
     secret = secret_of(spec, place)
     secret["metadata"]["uid"] = "u"
     node = NodeView("one", "u", {"cpu": 8000, "nvidia.com/gpu": 4000})

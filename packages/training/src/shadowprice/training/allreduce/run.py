@@ -26,11 +26,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from shadowprice import jobs
-from shadowprice.training import checkpoints
 from shadowprice.training.allreduce.buffers import Buffers
 from shadowprice.training.allreduce.loading import batches
 from shadowprice.training.allreduce.reduction import Reduction
 from shadowprice.training.allreduce.step import Step
+from shadowprice.training.checkpoints import Restored, load_and_broadcast, packed
+from shadowprice.training.checkpoints import save as save_checkpoint
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import (
     PATIENCE,
@@ -143,7 +144,7 @@ class Run:
             raise TrainingError("keep() needs at least the model and its optimizer")
         self._kept = {name: _unwrapped(value) for name, value in objects.items()}
         _check_states(self._kept)
-        restored = checkpoints.load_and_broadcast(group=self._group)
+        restored = load_and_broadcast(group=self._group)
         if restored is not None:
             self._restore(restored)
         # SIGTERM isn't handled earlier, because there was nothing to save.
@@ -155,7 +156,7 @@ class Run:
         self._saved_at, self._saved_step = time.monotonic(), self.done
         return restored is not None
 
-    def _restore(self, checkpoint: checkpoints.Restored) -> None:
+    def _restore(self, checkpoint: Restored) -> None:
         assert self._kept is not None
         self.order.check(checkpoint.state["order"])
         states = checkpoint.state["kept"]
@@ -320,7 +321,7 @@ class Run:
             "order": self.order.state(),
             "loss": self.loss,
         }
-        checkpoints.save(self.done, state, self.generation.job.checkpoint_dir)
+        save_checkpoint(self.done, state, self.generation.job.checkpoint_dir)
         self._saved_at, self._saved_step = time.monotonic(), self.done
 
     def _save_if_possible(self) -> None:
@@ -466,4 +467,4 @@ def _check_states(kept: dict[str, Any]) -> None:
             kind = type(target).__name__
             raise TrainingError(f"can't keep {name}: {kind} has no state_dict")
         if not isinstance(target, torch.nn.Module):
-            checkpoints.packed({name: target.state_dict()}, f"the state of {name}")
+            packed({name: target.state_dict()}, f"the state of {name}")
