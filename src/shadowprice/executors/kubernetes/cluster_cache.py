@@ -11,7 +11,7 @@ from typing import Any, Final
 from shadowprice.executors.contract import ServerInfo
 from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.nodes import NodeView, node_view, server_of
+from shadowprice.executors.kubernetes.nodes import NodeView, node_view, to_server_info
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.connection import ApiClient
@@ -172,7 +172,7 @@ class ClusterCache:
             since = self.gone_since(name)
             was_server = name in self.servers or name in expected
             if since is None or (was_server and not node.off and since > latest):
-                servers[name] = server_of(
+                servers[name] = to_server_info(
                     node, self.used(name), gpu=self._settings.gpu, tolerations=tolerations
                 )
         previous, self.servers = self.servers, servers

@@ -36,11 +36,11 @@ from shadowprice.executors.kubernetes.launcher import (
     GenerationLauncher,
 )
 from shadowprice.executors.kubernetes.objects import GenerationObjects
-from shadowprice.executors.kubernetes.pod_status import end_of, refusal_of
-from shadowprice.executors.kubernetes.pods import seconds
+from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_failure_reason
+from shadowprice.executors.kubernetes.pods import whole_grace_seconds
 from shadowprice.executors.kubernetes.session import KubernetesSession
 from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
-from shadowprice.executors.kubernetes.views import PodView, kept
+from shadowprice.executors.kubernetes.views import PodView, merge_pod_view
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
 
@@ -258,7 +258,7 @@ class KubernetesGenerationController:
             if part.end is not None:
                 continue
             self._see(part)
-            part.end = end_of(
+            part.end = process_exit_of(
                 part,
                 node=cluster.nodes.items.get(part.server),
                 lost_after=settings.lost_after,
@@ -276,7 +276,7 @@ class KubernetesGenerationController:
             ]
             await self._write(phase=RUNNING, started=max([*starts, entry.state["accepted"]]))
             return
-        reason = refusal_of(entry, settings.patience)
+        reason = start_failure_reason(entry, settings.patience)
         if reason:
             await self._close(reason)
 
@@ -284,11 +284,11 @@ class KubernetesGenerationController:
         key = f"{self._entry.namespace}/{part.pod}"
         view = self._cluster.own.get(key)
         if view is not None and self._is_of(part, view):
-            part.view, part.vanished = kept(part.view, view), None
+            part.view, part.vanished = merge_pod_view(part.view, view), None
             return
         last = self._cluster.last.pop(key, None)
         if last is not None and self._is_of(part, last):
-            part.view = kept(part.view, last)
+            part.view = merge_pod_view(part.view, last)
         if part.view is not None and part.vanished is None:
             part.vanished = time.monotonic()
 
@@ -338,7 +338,7 @@ class KubernetesGenerationController:
         views = {view.process: view for view in await self._objects.pods()}
         for part in self._entry.parts.values():
             if part.process in views:
-                part.view = kept(part.view, views[part.process])
+                part.view = merge_pod_view(part.view, views[part.process])
             if part.view is None:
                 part.end = ProcessExit(part.process, -1, time.time(), lost="it never existed")
         self._closed = True
@@ -399,7 +399,7 @@ class KubernetesGenerationController:
         now = time.monotonic()
         since = now if part.ending is None else part.ending
         allowed = min(part.allowed, now - since + grace)
-        grace_seconds = 0 if lost else seconds(allowed)
+        grace_seconds = 0 if lost else whole_grace_seconds(allowed)
         await self._objects.delete("pods", part.pod, part.view.uid, grace_seconds)
         part.ending, part.allowed = since, allowed
         part.delivered = command

@@ -38,14 +38,14 @@ from shadowprice.executors.generations.registry import GenerationRegistry
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
-from shadowprice.executors.kubernetes.discovery import has_gates
+from shadowprice.executors.kubernetes.discovery import supports_scheduling_gates
 from shadowprice.executors.kubernetes.executor_lease import ExecutorLease
-from shadowprice.executors.kubernetes.launch_plan import plan_of
+from shadowprice.executors.kubernetes.launch_plan import build_launch_plan
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.objects import GenerationObjects
-from shadowprice.executors.kubernetes.observation import observed
+from shadowprice.executors.kubernetes.observation import observe_jobs
 from shadowprice.executors.kubernetes.orphan_pods import ORPHAN_CHECK_SECONDS, OrphanPodCollector
-from shadowprice.executors.kubernetes.pods import folders
+from shadowprice.executors.kubernetes.pods import job_paths
 from shadowprice.executors.kubernetes.records import ConfigMapStore
 from shadowprice.executors.kubernetes.session import KubernetesSession
 from shadowprice.executors.kubernetes.settings import read_settings
@@ -183,7 +183,7 @@ class KubernetesExecutor:
             await self._lease.acquire(connection, namespace)
         await session.cluster.start()
         if not self._observing:
-            session.gates = await has_gates(connection)
+            session.gates = await supports_scheduling_gates(connection)
             await self._load_records()
         self._look_at_nodes()
         self.background.again("resync", self._patrol, "looking at the cluster", RESYNC_SECONDS)
@@ -230,7 +230,7 @@ class KubernetesExecutor:
             owner = Owner.from_labels(spec.labels)
             session, cluster = self.session, self.session.cluster
             namespace = owner.namespace if owner is not None else session.identity.namespace
-            plan, refusal = plan_of(
+            plan, refusal = build_launch_plan(
                 spec,
                 nodes=cluster.nodes.items,
                 servers=cluster.servers,
@@ -468,7 +468,7 @@ class KubernetesExecutor:
             self._registry.remove_job(job)
             await asyncio.to_thread(shutil.rmtree, self._directories.job(job), ignore_errors=True)
             if self.settings.shared:  # does nothing if it isn't mounted here
-                own = Path(folders(self.settings, job)[0]).parent
+                own = Path(job_paths(self.settings, job)[0]).parent
                 await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
 
     async def logs(
@@ -525,7 +525,7 @@ class KubernetesExecutor:
         identity = self.session.identity
         skipped = None if self._observing else identity
         pods = self.session.cluster.pods.items.values()
-        return (*ours, *observed(pods, identity.namespace, skipped))
+        return (*ours, *observe_jobs(pods, identity.namespace, skipped))
 
 
 def build_owner_reference(owner: Owner) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from shadowprice.executors.generations.placement_checks import (
     validate_spec,
 )
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.nodes import NodeView, check_room, resource_requests
-from shadowprice.executors.kubernetes.pods import PORT, check_pod
+from shadowprice.executors.kubernetes.nodes import NodeView, check_allocatable, resource_requests
+from shadowprice.executors.kubernetes.pods import RENDEZVOUS_PORT, check_pod
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
 
 
-def plan_of(
+def build_launch_plan(
     spec: GenerationSpec,
     *,
     nodes: Mapping[str, NodeView],
@@ -48,7 +48,7 @@ def plan_of(
             if server not in servers:
                 raise PlacementError(f"the node {server} is not ready")
             demands, existing = allocated_on(server, deals), allocated_on(server, held)
-            check_room(nodes[server], used(server), demands, existing, settings.gpu)
+            check_allocatable(nodes[server], used(server), demands, existing, settings.gpu)
             for item in demands:
                 resource_requests(item, nodes[server], settings.gpu)
     except PlacementError as error:
@@ -81,5 +81,8 @@ def _master(
         port = SystemRandom().choice(RENDEZVOUS_PORTS)  # random: other pods share the node's ports
         return nodes[processes[0].server].address, port
     if len(processes) == 1:
-        return "127.0.0.1", PORT
-    return f"{processes[0].name}.{names.generation_name(spec.job, spec.generation)}", PORT
+        return "127.0.0.1", RENDEZVOUS_PORT
+    return (
+        f"{processes[0].name}.{names.generation_name(spec.job, spec.generation)}",
+        RENDEZVOUS_PORT,
+    )

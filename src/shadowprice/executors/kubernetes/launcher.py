@@ -17,17 +17,17 @@ from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNN
 from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.objects import GenerationObjects
-from shadowprice.executors.kubernetes.pod_status import REFUSING
+from shadowprice.executors.kubernetes.pod_status import TAKEN_OVER_RECORD
 from shadowprice.executors.kubernetes.pods import (
-    TOKEN,
+    TOKEN_VARIABLE,
     ObjectContext,
-    pod_of,
-    secret_of,
-    service_of,
+    build_headless_service,
+    build_pod,
+    build_secret,
 )
 from shadowprice.executors.kubernetes.session import KubernetesSession
 from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
-from shadowprice.executors.kubernetes.views import kept
+from shadowprice.executors.kubernetes.views import merge_pod_view
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
 
@@ -70,7 +70,7 @@ class GenerationLauncher:
         entry.token = spec.progress_token
         try:
             try:
-                secret = await self._license(secret_of(spec, place), launch)
+                secret = await self._license(build_secret(spec, place), launch)
             except _RefusedError:
                 self.created_nothing = True
                 raise
@@ -79,18 +79,18 @@ class GenerationLauncher:
             # A service that took over recorded that before it deleted the secret.
             state = (await session.records.read(spec.job)).generations.get(entry.number, {})
             if state.get("phase") != ACCEPTED or state.get("closing"):
-                entry.load_state(state or {"phase": REFUSED, **REFUSING})
+                entry.load_state(state or {"phase": REFUSED, **TAKEN_OVER_RECORD})
                 return "another service has taken it over"
             if state.get("stop"):
                 return "it was stopped before it started"
             node = session.cluster.node
             bodies = [
-                pod_of(spec, process, place, node(process.server), session.settings, secret)
+                build_pod(spec, process, place, node(process.server), session.settings, secret)
                 for process in processes_of(spec)
             ]
             if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
                 service = await self._create_object(
-                    "services", service_of(spec, place, secret), launch
+                    "services", build_headless_service(spec, place, secret), launch
                 )
                 self._objects.uids["services"] = service
             limit = asyncio.Semaphore(_AT_ONCE)
@@ -192,11 +192,11 @@ class GenerationLauncher:
             return "the service stopped before it started this generation"
         if secret is not None:
             objects.uids["secrets"] = str(secret["metadata"]["uid"])
-            entry.token = _decoded((secret.get("data") or {}).get(TOKEN, ""))
+            entry.token = _decoded((secret.get("data") or {}).get(TOKEN_VARIABLE, ""))
         views = {view.process: view for view in await objects.pods()}
         for part in entry.parts.values():
             if part.process in views:
-                part.view = kept(part.view, views[part.process])
+                part.view = merge_pod_view(part.view, views[part.process])
             if part.view is None and entry.phase == RUNNING:
                 # Deleted meanwhile; its node needs a moment to kill the processes.
                 part.vanished = time.monotonic()

@@ -11,7 +11,7 @@ from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import is_device
 from shadowprice.executors.contract import ServerInfo
 from shadowprice.executors.generations.placement_checks import PlacementError, gpu_millis
-from shadowprice.executors.kubernetes.quantities import unit_of, units
+from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
 from shadowprice.executors.memory import round_down_memory
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
@@ -53,7 +53,7 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
     )
     limit = int(bounds.RESOURCES.most)
     has = {
-        name: units(text, unit_of(name))
+        name: parse_quantity(text, unit_of(name))
         for name, text in list((status.get("allocatable") or {}).items())[:limit]
         if not name.startswith(_LEFT_OUT)
     }
@@ -72,7 +72,7 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
     )
 
 
-def bears(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
     """Return whether tolerations tolerate a taint."""
     key, value, effect = taint
     return any(
@@ -84,7 +84,7 @@ def bears(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str])
     )
 
 
-def server_of(
+def to_server_info(
     node: NodeView,
     used: Mapping[str, int],
     *,
@@ -108,7 +108,7 @@ def server_of(
     kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
-    open_ = not node.cordoned and all(bears(tolerations, taint) for taint in node.taints)
+    open_ = not node.cordoned and all(tolerates(tolerations, taint) for taint in node.taints)
     return ServerInfo(node.name[: int(bounds.NAME.most)], capacity, node.labels, takes_work=open_)
 
 
@@ -136,7 +136,7 @@ def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> d
     return requests
 
 
-def check_room(
+def check_allocatable(
     node: NodeView,
     used: Mapping[str, int],
     wanted: Sequence[Mapping[str, int]],

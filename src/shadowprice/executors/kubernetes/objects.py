@@ -13,7 +13,7 @@ from shadowprice.executors.kubernetes.tracked_generation import KubernetesGenera
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.errors import ApiError
 
-FEW: Final = 8
+MAX_PODS_READ_BY_NAME: Final = 8
 """Maximum number of pods that are read by name; more are listed by label."""
 
 
@@ -44,7 +44,7 @@ class GenerationObjects:
         by a name, it reads only that pod.
         """
         parts = self._entry.parts.values()
-        if not 0 < len(parts) <= FEW:
+        if not 0 < len(parts) <= MAX_PODS_READ_BY_NAME:
             return await self._listed()
         lists = await asyncio.gather(*(self._listed(f"metadata.name={part.pod}") for part in parts))
         return [view for views in lists for view in views]

@@ -10,7 +10,7 @@ from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.views import PodView
 
 
-def observed(
+def observe_jobs(
     pods: Iterable[PodView], namespace: str, skipped: ServiceId | None
 ) -> tuple[ObservedJob, ...]:
     """Return the jobs that pods belong to, except those of the service ``skipped``.

@@ -18,8 +18,12 @@ POD_GONE_AFTER_SECONDS: Final = 5.0
 It is also the time after which a created pod counts as missing if no event or list shows it.
 """
 
-KILLED: Final = 137
-REFUSING: Final[dict[str, Any]] = {"command": 0, "at": 0.0, "reason": "another service took over"}
+EXIT_SIGKILL: Final = 137
+TAKEN_OVER_RECORD: Final[dict[str, Any]] = {
+    "command": 0,
+    "at": 0.0,
+    "reason": "another service took over",
+}
 
 _NEVER: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
 _BEGINS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -31,7 +35,7 @@ _WHY: Final = (
 )
 
 
-def end_of(
+def process_exit_of(
     part: PodProcess,
     *,
     node: NodeView | None,
@@ -104,9 +108,9 @@ def _exited(
     if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
         if not (stop_requested or exit_.code == 0):
             return ProcessExit(part.process, -1, exit_.at, lost=_why_over(part, view))
-    elif view.deleting and not stop_requested and exit_.code in {EXIT_SIGTERM, KILLED}:
+    elif view.deleting and not stop_requested and exit_.code in {EXIT_SIGTERM, EXIT_SIGKILL}:
         return ProcessExit(part.process, -1, exit_.at, lost=_removed(part))
-    killed = stop_requested and exit_.code == KILLED and not out_of_memory
+    killed = stop_requested and exit_.code == EXIT_SIGKILL and not out_of_memory
     return ProcessExit(
         part.process, exit_.code, exit_.at, stop_requested=stop_requested, killed=killed, note=note
     )
@@ -135,7 +139,7 @@ def _why_over(part: PodProcess, view: PodView) -> str:
     return f"the pod of {part.process} was ended on {part.server}: {reason or 'no reason given'}"
 
 
-def refusal_of(entry: KubernetesGeneration, patience: float) -> str:
+def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
     """Return why a generation is refused, empty while it may start.
 
     ``patience`` is the timeout in seconds of its pods' start.

@@ -17,8 +17,8 @@ from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
 
-TOKEN: Final = "SHADOWPRICE_PROGRESS_TOKEN"
-PORT: Final = 29_500
+TOKEN_VARIABLE: Final = "SHADOWPRICE_PROGRESS_TOKEN"
+RENDEZVOUS_PORT: Final = 29_500
 """Rendezvous port of processes whose pods have their own addresses."""
 
 _OWN_PLACE: Final = "/shadowprice"
@@ -57,7 +57,7 @@ class ObjectContext:
     gated: bool = False  # scheduling gates hold the pods until all exist
 
 
-def text_of(text: str) -> str:
+def replace_invalid_utf8(text: str) -> str:
     """Return a text as valid UTF-8; invalid parts are replaced."""
     try:
         content = text.encode("utf-8", "surrogateescape")
@@ -66,16 +66,16 @@ def text_of(text: str) -> str:
     return content.decode("utf-8", "replace")
 
 
-def literal(text: str) -> str:
+def escape_references(text: str) -> str:
     """Return a text escaped so that Kubernetes doesn't expand ``$(NAME)``."""
-    return text_of(text).replace("$", "$$")
+    return replace_invalid_utf8(text).replace("$", "$$")
 
 
 def _meta(spec: GenerationSpec, place: ObjectContext, name: str) -> dict[str, Any]:
     labels = place.service.labels(spec.job, spec.generation)
-    notes = {names.JOB_NAME: names.written(spec.job), names.EXECUTION: place.execution}
+    notes = {names.JOB_NAME: names.encode_job_name(spec.job), names.EXECUTION: place.execution}
     if spec.tenant:
-        notes[names.TENANT] = text_of(spec.tenant)
+        notes[names.TENANT] = replace_invalid_utf8(spec.tenant)
     meta: dict[str, Any] = {"name": name, "namespace": place.namespace}
     meta |= {"labels": labels, "annotations": notes}
     if place.owner is not None:
@@ -83,20 +83,22 @@ def _meta(spec: GenerationSpec, place: ObjectContext, name: str) -> dict[str, An
     return meta
 
 
-def secret_of(spec: GenerationSpec, place: ObjectContext) -> dict[str, Any]:
+def build_secret(spec: GenerationSpec, place: ObjectContext) -> dict[str, Any]:
     """Return the secret of a generation, without which its pods can't start.
 
     It contains the token and the job's environment variables. It also gates the pods: a pod that is
     created after the secret's deletion never starts.
     """
-    variables = {TOKEN: spec.progress_token, **spec.program.environment}
-    data = {k: base64.b64encode(text_of(v).encode()).decode() for k, v in variables.items()}
+    variables = {TOKEN_VARIABLE: spec.progress_token, **spec.program.environment}
+    data = {
+        k: base64.b64encode(replace_invalid_utf8(v).encode()).decode() for k, v in variables.items()
+    }
     meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
     kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
     return {**kind, "metadata": meta, "data": data}
 
 
-def service_of(
+def build_headless_service(
     spec: GenerationSpec, place: ObjectContext, secret: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the headless service that gives the pods of a generation their DNS names."""
@@ -114,13 +116,13 @@ def _owned(place: ObjectContext, secret: Mapping[str, Any]) -> dict[str, Any]:
     return {**reference, "name": secret["metadata"]["name"], "uid": secret["metadata"]["uid"]}
 
 
-def folders(settings: KubernetesSettings, job: str) -> tuple[str, str]:
+def job_paths(settings: KubernetesSettings, job: str) -> tuple[str, str]:
     """Return a job's checkpoint and working directories, as its pods see them."""
     own = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _OWN_PLACE
     return f"{own}/checkpoints", f"{own}/work"
 
 
-def reached(settings: KubernetesSettings, url: str) -> str:
+def url_from_pod(settings: KubernetesSettings, url: str) -> str:
     """Return a URL of the service as pods reach it."""
     if not url or not settings.service_url:
         return url
@@ -153,7 +155,7 @@ def check_pod(spec: GenerationSpec, settings: KubernetesSettings) -> None:
             )
 
 
-def pod_of(
+def build_pod(
     spec: GenerationSpec,
     process: Process,
     place: ObjectContext,
@@ -177,7 +179,7 @@ def pod_of(
     account = options.get("service_account")
     body: dict[str, Any] = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": seconds(spec.program.grace),
+        "terminationGracePeriodSeconds": whole_grace_seconds(spec.program.grace),
         "enableServiceLinks": False,
         "automountServiceAccountToken": account is not None,
         "shareProcessNamespace": options.get("share_processes", True),
@@ -207,7 +209,7 @@ def pod_of(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body}
 
 
-def seconds(grace: float) -> int:
+def whole_grace_seconds(grace: float) -> int:
     """Return a grace period in whole seconds, at least 1.
 
     With 0, the API server would delete a pod object while its processes run.
@@ -246,7 +248,7 @@ def _container(
     request: Mapping[str, Any],
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    checkpoints, work = folders(settings, spec.job)
+    checkpoints, work = job_paths(settings, spec.job)
     variables = environment_of(
         spec,
         process,
@@ -254,9 +256,9 @@ def _container(
         master_port=place.master[1],
         checkpoint_dir=spec.checkpoint_dir or checkpoints,
     )
-    variables["SHADOWPRICE_PROGRESS_URL"] = reached(settings, spec.progress_url)
+    variables["SHADOWPRICE_PROGRESS_URL"] = url_from_pod(settings, spec.progress_url)
     variables["SHADOWPRICE_HOST"] = process.server  # a pod's host name is its own
-    del variables[TOKEN]
+    del variables[TOKEN_VARIABLE]
     argv = spec.program.command
     if argv[:2] == _SHELL and len(argv) >= 3:
         argv = (*_SHELL, _LINE, "line", *argv[2:])
@@ -265,9 +267,11 @@ def _container(
     container: dict[str, Any] = {
         "name": names.CONTAINER,
         "image": spec.program.image or settings.image,
-        "command": [literal(word) for word in argv],
+        "command": [escape_references(word) for word in argv],
         "workingDir": spec.program.directory or work,
-        "env": [{"name": key, "value": literal(value)} for key, value in variables.items()],
+        "env": [
+            {"name": key, "value": escape_references(value)} for key, value in variables.items()
+        ],
         "envFrom": [{"secretRef": {"name": names.generation_name(spec.job, spec.generation)}}],
         "resources": {"requests": requests, "limits": limits},
         "volumeMounts": list(mounts),
@@ -291,7 +295,7 @@ def _volumes(
         volumes.append({"name": name, **source})
         mounts.append({"name": name, "mountPath": path, **{k: v for k, v in more.items() if v}})
 
-    for path in folders(settings, spec.job):
+    for path in job_paths(settings, spec.job):
         if not settings.shared:
             add({"emptyDir": {}}, path)
         elif settings.volume == "host":

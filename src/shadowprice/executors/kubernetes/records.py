@@ -40,7 +40,7 @@ class JobGenerations:
         data = item.get("data") or {}
         states = json.loads(data.get(_FIELD, "{}"))
         return cls(
-            names.read(data.get("job")),
+            names.decode_job_name(data.get("job")),
             int(data.get("fence", 0)),
             {int(number): state for number, state in states.items()},
             {k: item["metadata"][k] for k in ("name", "namespace", "labels", "resourceVersion")},
@@ -49,7 +49,7 @@ class JobGenerations:
     def data(self) -> dict[str, str]:
         """Return the data of its ConfigMap."""
         states = json.dumps({str(number): state for number, state in self.generations.items()})
-        return {"job": names.written(self.job), "fence": str(self.fence), _FIELD: states}
+        return {"job": names.encode_job_name(self.job), "fence": str(self.fence), _FIELD: states}
 
     # ------------------------------------------------------------------ commands
 
@@ -100,7 +100,7 @@ class ConfigMapStore:
 
     async def load(self) -> list[JobGenerations]:
         """Read the records of all jobs that aren't discarded."""
-        selector = f"{names.SERVICE}={self._service},{names.OPEN}=true"
+        selector = f"{names.SERVICE}={self._service},{names.OPEN_LABEL}=true"
         more: dict[str, object] = {}
         records: dict[str, JobGenerations] = {}
         while True:
@@ -161,7 +161,7 @@ class ConfigMapStore:
             return result
 
     async def _write(self, record: JobGenerations, open_: bool) -> JobGenerations:
-        labels = {names.SERVICE: self._service, names.OPEN: str(open_).lower()}
+        labels = {names.SERVICE: self._service, names.OPEN_LABEL: str(open_).lower()}
         name = names.record_name(self._service, record.job)
         meta = {**record.meta, "name": name, "namespace": self._namespace, "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": record.data()}

@@ -432,7 +432,9 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         if entry is not None and not entry.is_finished:
             most = max(1, min(most, MAX_CHUNK_BYTES))
             return await self._live_logs(entry, process, start, most)
-        return await asyncio.to_thread(self._registry.read_log, job, generation, process, start, most)
+        return await asyncio.to_thread(
+            self._registry.read_log, job, generation, process, start, most
+        )
 
     def _has_logs(self, job: str, number: int) -> bool:
         entry = self._registry.entries.get((job, number))

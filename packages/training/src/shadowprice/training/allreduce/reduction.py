@@ -12,7 +12,7 @@ import torch
 from shadowprice.training.errors import TrainingError
 
 
-class Reduction:
+class GradientSync:
     """Synchronises a model's gradients once a step, and checks that none is missed.
 
     `DistributedDataParallel` averages gradients only in the first backward pass after a forward

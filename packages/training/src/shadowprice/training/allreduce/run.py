@@ -26,9 +26,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from shadowprice import jobs
-from shadowprice.training.allreduce.buffers import Buffers
-from shadowprice.training.allreduce.loading import batches
-from shadowprice.training.allreduce.reduction import Reduction
+from shadowprice.training.allreduce.buffers import BufferSync
+from shadowprice.training.allreduce.loading import iter_parts
+from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.allreduce.step import Step
 from shadowprice.training.checkpoints import Restored, load_and_broadcast, packed
 from shadowprice.training.checkpoints import save as save_checkpoint
@@ -45,7 +45,7 @@ from shadowprice.training.generation import (
     workers,
 )
 from shadowprice.training.randomness import seed_all
-from shadowprice.training.reporting import Reporter
+from shadowprice.training.reporting import ProgressReporter
 from shadowprice.training.sampling import Order
 
 SAVE_EVERY: Final = 600.0
@@ -91,9 +91,9 @@ class Run:
         """Stop flag, loss sum and report flag, summed over the workers."""
         hold(self._agreement)
         self._save_every = save_every
-        self._reporter = Reporter(report_every)
+        self._reporter = ProgressReporter(report_every)
         self._models: list[Any] = []
-        self._reductions: list[Reduction] = []
+        self._reductions: list[GradientSync] = []
         self._kept: dict[str, Any] | None = None
         self._gradients: dict[str, dict[str, Any]] = {}
         self._notes: dict[str, float] = {}
@@ -127,7 +127,7 @@ class Run:
         # `Buffers` synchronises them. The constructor's argument differs between torch versions.
         wrapped.broadcast_buffers = False
         self._models.append(wrapped)
-        self._reductions.append(Reduction(wrapped))
+        self._reductions.append(GradientSync(wrapped))
         return wrapped
 
     def keep(self, **objects: Any) -> bool:
@@ -198,8 +198,8 @@ class Run:
             raise TrainingError("call run.keep(model=..., optimizer=...) before the first step")
         rank, world = self.generation.rank, self.generation.world
         remaining = range(self.done, self.total)
-        loaded = batches(data, self.order, remaining, rank, world, collate=collate, **options)
-        buffers = Buffers([_unwrapped(model) for model in self._models])
+        loaded = iter_parts(data, self.order, remaining, rank, world, collate=collate, **options)
+        buffers = BufferSync([_unwrapped(model) for model in self._models])
         _set_gradients(self._kept, self._gradients)
         self._gradients = {}
         for number in remaining:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shadowprice.training.allreduce.buffers import Buffers
-from shadowprice.training.allreduce.loading import moved
-from shadowprice.training.allreduce.reduction import Reduction
+from shadowprice.training.allreduce.buffers import BufferSync
+from shadowprice.training.allreduce.loading import to_device
+from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.sampling import Order, Part
@@ -30,8 +30,8 @@ class Step:
         order: Order,
         share: Sequence[Part],
         batches: Iterator[Any],
-        reductions: Sequence[Reduction],
-        buffers: Buffers,
+        reductions: Sequence[GradientSync],
+        buffers: BufferSync,
         *,
         workers: int,
         device: torch.device,
@@ -57,7 +57,7 @@ class Step:
             raise TrainingError(f"step {self.number} is gone through twice: its samples count once")
         self._buffers.begin()
         for index, part in enumerate(self._share):
-            batch = moved(next(self._batches), self._device)
+            batch = to_device(next(self._batches), self._device)
             self._buffers.reset()
             seed_all(self._order.key(part.step, part.number))
             self._part = part

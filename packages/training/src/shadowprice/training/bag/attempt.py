@@ -72,7 +72,7 @@ def current() -> Attempt:
     return _current
 
 
-def serve(
+def worker_main(
     connection: Connection,
     lifeline: Connection,
     function: bytes,

@@ -27,7 +27,7 @@ RESULT: Final = "result.pickle"
 _FORMAT: Final = "shadowprice-bag"
 
 
-class Commits:
+class ResultStore:
     """The directory of one bag, created if necessary and locked against other processes.
 
     Raises `TrainingError` if the directory contains another bag or other files, or another process

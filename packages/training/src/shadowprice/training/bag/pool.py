@@ -9,7 +9,7 @@ import signal
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from shadowprice.training.bag.attempt import READY, serve
+from shadowprice.training.bag.attempt import READY, worker_main
 from shadowprice.training.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Worker:
         child_lifeline, self._lifeline = context.Pipe(duplex=False)
         self.ready = False
         self.process: ForkServerProcess = context.Process(
-            target=serve,
+            target=worker_main,
             args=(child_connection, child_lifeline, function, dict(os.environ)),
             daemon=False,
         )

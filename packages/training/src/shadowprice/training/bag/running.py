@@ -15,7 +15,7 @@ from typing import Any
 
 from shadowprice import jobs
 from shadowprice.training.bag.attempt import CLAIM, DONE
-from shadowprice.training.bag.commits import Commits
+from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Plan
 from shadowprice.training.bag.outcome import Ending, Outcome, Progress, TaskFailedError, Try
 from shadowprice.training.bag.pool import Pool, Worker
@@ -34,7 +34,7 @@ class _Copy:
     """Whether it has its task's token; then no other copy of the task runs or starts."""
 
 
-class Run:
+class BagRun:
     """A bag while it runs.
 
     ``plan`` covers the tasks ``remaining``, given by index; ``finished`` has the results of the
@@ -51,7 +51,7 @@ class Run:
         *,
         retries: int,
         keep_going: bool,
-        store: Commits | None,
+        store: ResultStore | None,
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self._pool = pool

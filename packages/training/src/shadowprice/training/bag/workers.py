@@ -8,12 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from shadowprice.training.bag.commits import Commits
+from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Planner, StatedCopies
 from shadowprice.training.bag.fork_server import start_fork_server
 from shadowprice.training.bag.outcome import Outcome, Progress
 from shadowprice.training.bag.pool import Pool
-from shadowprice.training.bag.running import Run
+from shadowprice.training.bag.running import BagRun
 from shadowprice.training.errors import TrainingError
 
 MAX_PROCESSES: Final = 4096
@@ -84,13 +84,13 @@ class Workers:
         payloads = [_pickle(task, f"tasks[{index}]") for index, task in enumerate(task_list)]
         store = None
         if directory is not None:
-            store = Commits(Path(directory), self._function, payloads)
+            store = ResultStore(Path(directory), self._function, payloads)
         try:
             finished = store.done() if store is not None else {}
             remaining = [task for task in range(len(task_list)) if task not in finished]
             planner = copies if isinstance(copies, Planner) else StatedCopies(copies)
             plan = planner.plan(len(task_list), remaining, self._pool.processes, deadline)
-            run = Run(
+            run = BagRun(
                 self._pool, plan, payloads, remaining, finished,
                 retries=retries, keep_going=keep_going, store=store, progress=progress,
             )  # fmt: skip

@@ -19,9 +19,13 @@ import torch.distributed as dist
 from transformers import TrainerCallback
 
 from shadowprice import jobs
-from shadowprice.training.callbacks.following import SAVE_EVERY, Following, be_a_node, divided
-from shadowprice.training.callbacks.seals import newest as newest_whole
-from shadowprice.training.callbacks.seals import numbered, seal, unseal
+from shadowprice.training.callbacks.following import (
+    SAVE_EVERY,
+    TrainingMonitor,
+    set_torchrun_variables,
+    split_batch,
+)
+from shadowprice.training.callbacks.seals import latest_complete, numbered, seal, unseal
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
 
@@ -37,8 +41,8 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
     ``batch`` is over all workers; every number of workers has to divide it, or `TrainingError` is
     raised. A worker computes at most ``largest`` samples at a time.
     """
-    _, workers = be_a_node()
-    size, times = divided(batch, largest, workers)
+    _, workers = set_torchrun_variables()
+    size, times = split_batch(batch, largest, workers)
     return {
         "output_dir": str(jobs.current().checkpoint_dir),
         "per_device_train_batch_size": size,
@@ -52,7 +56,7 @@ def newest(folder: str | Path | None = None) -> str | None:
 
     ``folder`` is the Trainer's ``output_dir``; by default the job's checkpoint directory.
     """
-    checkpoint = newest_whole(Path(folder or jobs.current().checkpoint_dir), "checkpoint-")
+    checkpoint = latest_complete(Path(folder or jobs.current().checkpoint_dir), "checkpoint-")
     return None if checkpoint is None else str(checkpoint[1])
 
 
@@ -64,7 +68,7 @@ class Elastic(TrainerCallback):
     """
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
-        self._following = Following(save_every, report_every)
+        self._following = TrainingMonitor(save_every, report_every)
         self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:

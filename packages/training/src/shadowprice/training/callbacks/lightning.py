@@ -22,9 +22,13 @@ import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Sampler
 
 from shadowprice import jobs
-from shadowprice.training.callbacks.following import SAVE_EVERY, Following, be_a_node, divided
-from shadowprice.training.callbacks.seals import newest as newest_whole
-from shadowprice.training.callbacks.seals import numbered, seal, unseal
+from shadowprice.training.callbacks.following import (
+    SAVE_EVERY,
+    TrainingMonitor,
+    set_torchrun_variables,
+    split_batch,
+)
+from shadowprice.training.callbacks.seals import latest_complete, numbered, seal, unseal
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import shield
 from shadowprice.training.sampling import Order
@@ -34,7 +38,7 @@ _BEFORE, _AFTER, _KEPT = "lightning-", ".ckpt", 2
 
 def arguments() -> dict[str, Any]:
     """Return the arguments of Lightning's `Trainer` that depend on this generation's workers."""
-    _, workers = be_a_node()
+    _, workers = set_torchrun_variables()
     return {
         "num_nodes": workers,
         "devices": 1,
@@ -54,7 +58,7 @@ def newest(folder: str | Path | None = None) -> str | None:
 
 
 def _found(folder: str | Path | None) -> tuple[int, Path] | None:
-    return newest_whole(Path(folder or jobs.current().checkpoint_dir), _BEFORE, _AFTER)
+    return latest_complete(Path(folder or jobs.current().checkpoint_dir), _BEFORE, _AFTER)
 
 
 class _Steps(Sampler[list[int]]):
@@ -86,8 +90,8 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
     checkpoints; by default the job's own. ``options`` go to `DataLoader`: ``num_workers``,
     ``collate_fn``.
     """
-    rank, workers = be_a_node()
-    size, _ = divided(order.batch, order.batch, workers)
+    rank, workers = set_torchrun_variables()
+    size, _ = split_batch(order.batch, order.batch, workers)
     checkpoint = _found(folder)
     steps = _Steps(order, 0 if checkpoint is None else checkpoint[0], rank, size)
     return DataLoader(data, batch_sampler=steps, worker_init_fn=shield, **options)
@@ -100,7 +104,7 @@ class Elastic(pl.Callback):
     """
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
-        self._following = Following(save_every, report_every)
+        self._following = TrainingMonitor(save_every, report_every)
         self._batches = 0
         """Mini-batches done. `global_step` would count the steps of every optimizer."""
 

@@ -43,7 +43,7 @@ def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, 
     yield from sorted(matches, reverse=True)
 
 
-def newest(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
+def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
     """Return number and path of the newest complete checkpoint, None without any."""
     for number, path in numbered(folder, before, after):
         if is_complete(path):

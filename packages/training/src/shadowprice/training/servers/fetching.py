@@ -15,7 +15,7 @@ _STOP_POLL_SECONDS: Final = 0.1
 """Seconds between polls of the stop signal while a worker waits."""
 
 
-class Fetcher:
+class ChunkPrefetcher:
     """Fetches chunks in background threads, and keeps the last ones used.
 
     ``fetch`` returns a chunk by its number. It may take long, and may raise. ``keep`` is the number

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import torch
 
 
-class GoneError(Exception):
+class PeerLostError(Exception):
     """The process at the other end of a link is gone."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kind of a message."""
 
     NEXT = 1
@@ -61,7 +61,7 @@ class Kind(IntEnum):
 class Message:
     """One message. Its token and index are the `dealing.Key` of the work that it is about."""
 
-    kind: Kind
+    kind: MessageKind
     token: int = 0
     index: int = 0
     version: int = 0  # number of mini-batches, or steps, in the parameters
@@ -81,10 +81,10 @@ class Link(Protocol):
         """Device of the gradients and parameters on this link."""
 
     def send(self, message: Message) -> None:
-        """Send a message; raise `GoneError` if the other end is gone."""
+        """Send a message; raise `PeerLostError` if the other end is gone."""
 
     def receive(self, into: Any = None) -> Message:
-        """Wait for the next message, and return it; raise `GoneError` if the other end is gone.
+        """Wait for the next message, and return it; raise `PeerLostError` if the other end is gone.
 
         The payload is written to ``into``, a tensor of its size in bytes.
         """
@@ -131,7 +131,7 @@ class LocalLink:
         message = self._incoming.get()
         if message is None:
             self._incoming.put(None)
-            raise GoneError("the link was closed")
+            raise PeerLostError("the link was closed")
         assert isinstance(message, Message)
         if into is not None and message.payload is not None:
             into.copy_(message.payload)

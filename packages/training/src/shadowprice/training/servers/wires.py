@@ -30,11 +30,11 @@ _MOST_PAUSE: Final = 1e-3
 
 _UNWATCHED: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 """Keeps torch from watching groups in a thread of its own, which would end a server's process when
-a worker dies. `Wire` waits for each operation itself and gets its errors.
+a worker dies. `TensorTransport` waits for each operation itself and gets its errors.
 """
 
 
-class Wire:
+class TensorTransport:
     """One end of a GPU transport.
 
     ``group`` is a process group of two for these tensors only, and ``rank`` is 0 or 1. ``device``
@@ -121,7 +121,7 @@ def _limit(content: Any) -> timedelta:
     return timedelta(seconds=_STALLED + content.numel() / _SLOWEST)
 
 
-def create_nccl_transport(store: Any, rank: int) -> Wire:
+def create_nccl_transport(store: Any, rank: int) -> TensorTransport:
     """Return one end of a transport between GPUs.
 
     Both ends meet in ``store``; ``rank`` is 0 at one end and 1 at the other.
@@ -129,19 +129,21 @@ def create_nccl_transport(store: Any, rank: int) -> Wire:
     for name, value in _UNWATCHED.items():
         os.environ.setdefault(name, value)
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = _FOREVER  # `Wire` has limits of its own
-    return Wire(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
+    options._timeout = _FOREVER  # `TensorTransport` has limits of its own
+    return TensorTransport(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
 
 
-WIRES: Final[dict[str, Callable[[Any, int], Wire]]] = {"nccl": create_nccl_transport}
+TRANSPORTS: Final[dict[str, Callable[[Any, int], TensorTransport]]] = {
+    "nccl": create_nccl_transport
+}
 """Constructors of transports by backend; with gloo, tensors travel with their headers."""
 
 
-def device_of(backend: str) -> Any:
+def transport_device(backend: str) -> Any:
     """Return the device for transfers of tensors, where a server keeps its shard.
 
     ``backend`` is that of `recipe.Settings`. Raises `TrainingError` if torch lacks it here.
     """
-    if backend not in {"gloo", *WIRES} or (backend == "nccl" and not nccl_here()):
+    if backend not in {"gloo", *TRANSPORTS} or (backend == "nccl" and not nccl_here()):
         raise no_backend(backend)
     return own_device() if backend == "nccl" else torch.device("cpu")
