@@ -29,8 +29,12 @@ from tests.train.forking import CONTEXT
 from tests.train.servers import generations
 
 from shadowprice.training import servers
-from shadowprice.training.servers.messages import MessageKind, Message
-from shadowprice.training.servers.pairs import offer_shared_memory, connect_pair, accept_shared_memory
+from shadowprice.training.servers.messages import Message, MessageKind
+from shadowprice.training.servers.pairs import (
+    accept_shared_memory,
+    connect_pair,
+    offer_shared_memory,
+)
 
 SIZES = (1, 16, 48)
 """Megabytes of a gradient."""
