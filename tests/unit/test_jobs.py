@@ -322,5 +322,6 @@ def test_importing_it_costs_a_job_nothing() -> None:
         "shadowprice",
         "shadowprice.jobs",
         "shadowprice.jobs.changes",
+        "shadowprice.jobs.files",
     }
     assert not loaded & {"numpy", "pydantic", "numba", "asyncio", "urllib.request", "statistics"}

@@ -54,12 +54,7 @@ class _Failure:
 class BackgroundTasks:
     """The background tasks of one component.
 
-    Parameters
-    ----------
-    log : Logger
-        Logger for failures.
-    failed : callable
-        Receives the kind of every failed task, in one word, for metrics.
+    ``failed`` receives the kind of every failed task, in one word, for metrics.
     """
 
     def __init__(self, log: logging.Logger, failed: Callable[[str], None] = ignore_failure) -> None:
@@ -80,14 +75,8 @@ class BackgroundTasks:
     ) -> asyncio.Task[None]:
         """Start a task that runs once; if it fails, that stays a health error.
 
-        Parameters
-        ----------
-        what : str
-            The task's kind, in one word.
-        said : str
-            Description for people: ``marking the pod``.
-        vital : bool
-            Whether a failure is a health error. Otherwise it is only logged and counted.
+        ``what`` is the task's kind, in one word, and ``said`` its description for people: ``marking
+        the pod``. If ``vital`` is false, a failure is only logged and counted.
         """
         task = self._begin(self._guarded(what, work, said, vital=vital))
         # A task that is cancelled before its first step never awaits the work.
@@ -121,20 +110,14 @@ class BackgroundTasks:
     ) -> None:
         """Repeat a step until it returns True; a failed step is retried.
 
-        Parameters
-        ----------
-        what, said
-            See `spawn`.
-        step : callable
-            Runs one step; returns True after the last.
-        pause : float
-            Seconds before every step; at least `RETRY_SECONDS` after a failure.
+        ``what`` and ``said`` are as in `spawn`. ``pause`` is in seconds, before every step; after a
+        failure it is at least `RETRY_SECONDS`.
         """
         wait = pause
         try:
             while True:
                 await asyncio.sleep(wait)
-                over = await self._tried(what, step, said)
+                over = await self.attempt(what, step, said)
                 if over:
                     return
                 wait = pause if over is not None else max(pause, RETRY_SECONDS)
@@ -143,14 +126,11 @@ class BackgroundTasks:
 
     async def attempt(
         self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
-    ) -> None:
-        """Run a step once, and record a failure. A later success clears it."""
-        await self._tried(what, step, said)
-
-    async def _tried(
-        self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
     ) -> bool | None:
-        """Run a step; return whether it was the last, or None if it failed."""
+        """Run a step once; return whether it was the last, or None if it failed.
+
+        A failure is recorded until a later success.
+        """
         lasting = None
         if said in self._failures:
             lasting = asyncio.get_running_loop().call_later(
@@ -219,10 +199,7 @@ class BackgroundTasks:
 async def run_all(*steps: Callable[[], Awaitable[None] | None]) -> None:
     """Run every step of a shutdown in order, even if one raises.
 
-    Raises
-    ------
-    Exception
-        The exception of a step, or an `ExceptionGroup` of several, after all steps ran.
+    Raises the exception of a step, or an `ExceptionGroup` of several, after all steps ran.
     """
     errors: list[Exception] = []
     for step in steps:

@@ -29,26 +29,11 @@ _MOST_TOLD = 500
 
 
 def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[Fault, ...]]:
-    """Parse a progress report.
+    """Parse a progress report that arrived at ``at``, from its decoded JSON.
 
-    An invalid metric or other optional part is left out, so that it costs no progress.
-
-    Parameters
-    ----------
-    body : object
-        The decoded JSON.
-    at : float
-        Time of arrival, seconds since 1970.
-
-    Returns
-    -------
-    (Progressed, tuple of Fault)
-        The report, and the problems of the parts that were left out.
-
-    Raises
-    ------
-    InputError
-        If the generation or the mini-batches are invalid, with a diagnostic for every problem.
+    An invalid metric or other optional part is left out, so that it costs no progress. Returns the
+    report, and the problems of the parts that were left out. Raises InputError if the generation or
+    the mini-batches are invalid, with a diagnostic for every problem.
     """
     if not isinstance(body, Mapping):
         raise InputError(

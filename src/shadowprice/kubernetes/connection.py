@@ -74,16 +74,10 @@ class MissingLibraryError(MissingExtraError):
 class ApiClient:
     """A connection to one API server, as one user; created by `open`.
 
-    Attributes
-    ----------
-    namespace : str
-        Namespace of the context or the service account; ``default`` if there is none.
-    requests : int
-        Number of requests sent, including retries.
-    may_write : callable
-        Whether requests that change objects may be sent; urgent ones always may. It is called
-        right before each request, so that a suspended process which lost its lease writes
-        nothing.
+    ``may_write`` says whether requests that change objects may be sent; urgent ones always may. It
+    is called right before each request, so that a suspended process which lost its lease writes
+    nothing. ``namespace`` is that of the context or the service account, by default ``default``.
+    ``requests`` counts the requests sent, including retries.
     """
 
     def __init__(self, client: Any, namespace: str) -> None:
@@ -98,20 +92,10 @@ class ApiClient:
     async def open(cls, address: str = "", context: str = "") -> ApiClient:
         """Read the server's address and credentials, without sending a request.
 
-        Parameters
-        ----------
-        address : str
-            Path of a kubeconfig, or ``in-cluster``. If empty: in-cluster in a pod with a
-            service account, else ``$KUBECONFIG`` or ``~/.kube/config``.
-        context : str
-            A context of the kubeconfig; empty for the current one.
-
-        Raises
-        ------
-        ConfigError
-            If the file is missing or invalid.
-        MissingLibraryError
-            If the client library isn't installed.
+        ``address`` is the path of a kubeconfig, or ``in-cluster``. If empty: in-cluster in a pod
+        with a service account, else ``$KUBECONFIG`` or ``~/.kube/config``. ``context`` is one of
+        the kubeconfig; empty for the current one. Raises `ConfigError` if the file is missing or
+        invalid, and `MissingLibraryError` if the client library isn't installed.
         """
         try:  # this import takes seconds
             client, config = await asyncio.to_thread(_library)
@@ -167,12 +151,7 @@ class ApiClient:
     async def get(self, path: str, **query: object) -> dict[str, Any]:
         """Return an object or a list.
 
-        Raises
-        ------
-        ApiError
-            If the server refuses.
-        ApiUnreachableError
-            If the server doesn't answer.
+        Raises `ApiError` if the server refuses, and `ApiUnreachableError` if it doesn't answer.
         """
         return await self.request("GET", path, query=query)
 
@@ -206,16 +185,9 @@ class ApiClient:
     ) -> dict[str, Any]:
         """Send a request, with retries if it is throttled (429).
 
-        At most `MAX_INFLIGHT_REQUESTS` are sent concurrently; ``urgent`` ones don't count.
-
-        Raises
-        ------
-        ApiError
-            If the server refuses, or throttles it for more than `RETRY_TIMEOUT_SECONDS` seconds.
-        LeadershipLostError
-            If the connection must not write now.
-        ApiUnreachableError
-            If the server doesn't answer.
+        At most `MAX_INFLIGHT_REQUESTS` are sent concurrently; ``urgent`` ones don't count. Raises
+        as `get` does, also if it is throttled for more than `RETRY_TIMEOUT_SECONDS` seconds, and
+        `LeadershipLostError` if the connection must not write now.
         """
         text = await self._sent(method, path, query or {}, body, content, urgent=urgent)
         try:
@@ -272,14 +244,8 @@ class ApiClient:
     ) -> AsyncIterator[bytes]:
         """Yield the lines of a streamed response, with their line ends.
 
-        Parameters
-        ----------
-        silence : float
-            Timeout in seconds between pieces of data.
-        answer : float
-            Timeout in seconds of the response's start.
-        **query
-            As in `get`.
+        ``silence`` is the timeout in seconds between pieces of data, ``answer`` that of the
+        response's start.
         """
         try:
             async with asyncio.timeout(answer):

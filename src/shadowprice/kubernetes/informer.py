@@ -38,27 +38,13 @@ MIN_HEALTHY_WATCH_SECONDS: Final = 1.0
 
 
 class Informer(Generic[CachedT]):
-    """Caches a reduced form of all objects of one kind.
+    """Caches a reduced form of all objects of one kind, by ``NAMESPACE/NAME`` or ``NAME``.
 
-    Parameters
-    ----------
-    path : str
-        API path of the list: ``/api/v1/pods``, ``/api/v1/namespaces/NAME/pods``.
-    reduce : callable
-        Returns the cached form of an object, None to omit it.
-    changed : callable, optional
-        Receives every change: key, old and new form; None if the object is absent.
-    query : mapping, optional
-        More parameters of the list: ``labelSelector``, ``fieldSelector``.
-
-    Attributes
-    ----------
-    items : dict
-        Cached forms by ``NAMESPACE/NAME``, or ``NAME`` for kinds without namespaces.
-    healthy : bool
-        Whether the last request succeeded.
-    lists, watches : int
-        Number of requests of each kind.
+    ``path`` is the API path of the list: ``/api/v1/pods``, ``/api/v1/namespaces/NAME/pods``.
+    ``reduce`` returns the cached form of an object, None to omit it. ``changed`` receives every
+    change: key, old and new form; None if the object is absent. ``query`` has more parameters of
+    the list: ``labelSelector``, ``fieldSelector``. ``healthy`` says whether the last request
+    succeeded; ``lists`` and ``watches`` count requests.
     """
 
     def __init__(
@@ -81,13 +67,7 @@ class Informer(Generic[CachedT]):
         self.lists = self.watches = 0
 
     async def start(self) -> None:
-        """List all objects, then watch them until `close`.
-
-        Raises
-        ------
-        ApiError
-            If the first list fails.
-        """
+        """List all objects, then watch them until `close`; raise `ApiError` if the list fails."""
         await self._list()
         self._task = asyncio.create_task(self._follow())
 

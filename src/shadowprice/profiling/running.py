@@ -27,8 +27,8 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.store import GenerationStore
+from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.profiling import memory
 from shadowprice.profiling.fit import Speed
@@ -291,7 +291,7 @@ class Bench:
         while seen.over is None:
             await asyncio.sleep(_LOOK)
             now = time.time()
-            report = entry.new_progress()
+            report = entry.poll_progress()
             if report is not None:
                 try:
                     seen.pace.add(report.at, report.progress / 1e6)

@@ -27,7 +27,7 @@ from shadowprice.training.generation import own_device
 from shadowprice.training.servers import chunks
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run
-from shadowprice.training.servers.shard import seeded, trained
+from shadowprice.training.servers.shard import build_seeded_model, trainable_parameters
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.train.servers import scripts
 from tests.train.servers.threads import Threads
@@ -70,8 +70,8 @@ def minibatches_by_chunk(recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 def plain(recipe: Recipe, minibatches: Iterator[dict[str, Any]]) -> tuple[Any, list[float]]:
     """Train as a script does that knows nothing of servers."""
-    model = seeded(recipe).to(own_device())
-    optimizer = recipe.optimizer(trained(model))
+    model = build_seeded_model(recipe).to(own_device())
+    optimizer = recipe.optimizer(trainable_parameters(model))
     rate = optimizer.param_groups[0]["lr"]
     losses = []
     for number, batch in enumerate(minibatches):
@@ -81,7 +81,7 @@ def plain(recipe: Recipe, minibatches: Iterator[dict[str, Any]]) -> tuple[Any, l
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
-    return torch.cat([one.detach().reshape(-1) for _, one in trained(model)]), losses
+    return torch.cat([one.detach().reshape(-1) for _, one in trainable_parameters(model)]), losses
 
 
 def learnt(threads: Threads, worker: int = 0) -> Any:
@@ -94,7 +94,7 @@ def test_one_worker_and_one_server_are_a_plain_loop(tmp_path: Path) -> None:
     outcome = run(recipe, Settings(observe=lambda _, loss: losses.append(loss)))
     assert outcome is not None
     wanted, curve = plain(recipe, minibatches_by_chunk(recipe))
-    found = torch.cat([one.detach().reshape(-1) for _, one in trained(outcome.model)])
+    found = torch.cat([one.detach().reshape(-1) for _, one in trainable_parameters(outcome.model)])
     assert torch.allclose(found, wanted, rtol=1e-12)
     assert np.allclose(losses, curve, rtol=1e-12)
     assert outcome.minibatches == len(curve)

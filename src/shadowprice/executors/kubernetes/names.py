@@ -17,7 +17,7 @@ PROCESS: Final = f"{PREFIX}process"
 JOB_NAME: Final = f"{PREFIX}job-name"
 TENANT: Final = f"{PREFIX}tenant"
 EXECUTION: Final = f"{PREFIX}execution"
-OPEN: Final = f"{PREFIX}open"
+OPEN_LABEL: Final = f"{PREFIX}open"
 SCHEDULING_GATE: Final = f"{PREFIX}together"
 CONTAINER: Final = "job"
 
@@ -59,13 +59,13 @@ class ServiceId:
         return ",".join(f"{k}={v}" for k, v in self.labels(job, generation).items())
 
 
-def written(job: str) -> str:
+def encode_job_name(job: str) -> str:
     """Encode a job's name as a string that the API server preserves."""
     return json.dumps(job)
 
 
-def read(text: Any) -> str:
-    """Decode a name that `written` encoded; return an empty string if it is invalid."""
+def decode_job_name(text: Any) -> str:
+    """Decode a name that `encode_job_name` encoded; return an empty string if it is invalid."""
     try:
         name = json.loads(text)
     except (TypeError, ValueError):

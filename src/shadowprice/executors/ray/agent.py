@@ -44,14 +44,8 @@ _PROGRESS = 65_536
 def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
     """Write the supervisor's sources if they are missing, and make them importable.
 
-    Parameters
-    ----------
-    root : str
-        The executor's directory on this node, created if missing.
-    digest : str
-        Digest of the sources.
-    bundle : dict of str to str
-        The sources by path.
+    ``root`` is the executor's directory on this node, created if missing. ``bundle`` has the
+    sources by path, and ``digest`` identifies them.
     """
     base = Path(root)
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,11 +76,8 @@ def _parts() -> Any:
 class ProcessActor:
     """Starts one process on its node, and reports its state.
 
-    Parameters
-    ----------
-    place : dict
-        ``root``, ``digest``, ``bundle``: see `prepare_code`; ``key``: unique name of this
-        process of this generation.
+    ``place`` has ``root``, ``digest`` and ``bundle`` of `prepare_code`, and ``key``, a unique name
+    of this process of this generation.
     """
 
     def __init__(self, place: dict[str, Any]) -> None:
@@ -111,20 +102,10 @@ class ProcessActor:
     ) -> dict[str, Any]:
         """Check and create directories, and return the node's address, environment, GPUs and port.
 
-        Returns ``error`` instead if a directory isn't usable.
-
-        Parameters
-        ----------
-        base : str
-            Directory that the service and all nodes share; empty to skip the check.
-        token : str
-            Expected content of its file ``.shadowprice-id``.
-        folders : list of str
-            Directories to create.
-        gpus : bool
-            Whether the node has GPUs.
-        inherit : list of str
-            Names of environment variables to return, besides ``LC_*``.
+        Returns ``error`` instead if a directory isn't usable. ``base`` is a directory that the
+        service and all nodes share, whose file ``.shadowprice-id`` has the content ``token``; if
+        empty, the check is skipped. ``folders`` are created. ``inherit`` are names of environment
+        variables to return, besides ``LC_*``.
         """
         import ray  # noqa: PLC0415  # the node's version
 
@@ -238,7 +219,7 @@ class ProcessActor:
         ):
             return False
         with self._lock:  # excludes a concurrent start
-            lock = self._generation().take_lock()
+            lock = self._generation().try_lock()
             if lock is None:
                 return False
             lock.release()
@@ -288,7 +269,7 @@ class ProcessActor:
         """Remove the files of the ended process."""
         until = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         while self._path.is_dir() and time.monotonic() < until:
-            lock = self._generation().take_lock()
+            lock = self._generation().try_lock()
             if lock is not None:  # the supervisor has exited
                 lock.release()
                 break
@@ -314,18 +295,9 @@ def read_segment_chunk(path: str, name: str, offset: int) -> str:
 def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any]:
     """Clean up after a dead actor, on its node: kill its processes, and return the result.
 
-    Parameters
-    ----------
-    place : dict
-        See `ProcessActor`.
-    patience : float
-        Seconds to wait for the supervisor, which kills its processes when its lifeline closes.
-
-    Returns
-    -------
-    dict
-        ``known``: whether the process was ever started here; ``cleared``: whether none of its
-        processes runs; ``state``: its last state.
+    ``patience`` is in seconds, for the supervisor, which kills its processes when its lifeline
+    closes. In the result, ``known`` says whether the process was ever started here, ``cleared``
+    whether none of its processes runs, and ``state`` is its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
     generation = _parts()
@@ -337,7 +309,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     record = generation.GenerationDirectory(path)
     until = time.monotonic() + patience
     while time.monotonic() < until:
-        lock = record.take_lock()
+        lock = record.try_lock()
         if lock is None:
             time.sleep(0.1)
             continue
@@ -358,7 +330,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
             if claim is None:
                 continue
             claim.release()
-        if phase in generation.TERMINAL_PHASES or record.settle("its agent was killed"):
+        if phase in generation.TERMINAL_PHASES or record.mark_lost_if_dead("its agent was killed"):
             return {"known": True, "cleared": True, "state": record.state()}
     return {"known": True, "cleared": False, "state": None}
 

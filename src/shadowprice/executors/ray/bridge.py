@@ -51,7 +51,7 @@ class Bridge:
         self._place: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
         self._following: queue.Queue[tuple[str, str]] = queue.Queue()
-        self._looks: dict[str, Any] = {}
+        self._polls: dict[str, Any] = {}
         self._looking = threading.Lock()
         self._answers: dict[str, Callable[..., Any]] = {
             name.removeprefix("do_"): getattr(self, name)
@@ -164,25 +164,25 @@ class Bridge:
             self._looking.release()
 
     def _reported(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
-        if self._looks:  # drop late responses, which are outdated
+        if self._polls:  # drop late responses, which are outdated
             late, _ = ray.wait(
-                list(self._looks.values()), num_returns=len(self._looks), timeout=0.0
+                list(self._polls.values()), num_returns=len(self._polls), timeout=0.0
             )
-            self._looks = {
-                name: pending for name, pending in self._looks.items() if pending not in late
+            self._polls = {
+                name: pending for name, pending in self._polls.items() if pending not in late
             }
         for name in names:
             actor = self._actors.get(name)
-            if actor is not None and name not in self._looks:  # one request to a stuck actor
-                self._looks[name] = actor.look.remote()
-        requests = {self._looks[name]: name for name in names if name in self._looks}
+            if actor is not None and name not in self._polls:  # one request to a stuck actor
+                self._polls[name] = actor.look.remote()
+        requests = {self._polls[name]: name for name in names if name in self._polls}
         ready = (
             ray.wait(list(requests), num_returns=len(requests), timeout=most)[0] if requests else []
         )
         progress: dict[str, list[Any] | None] = {}
         for reference in ready:
             name = requests[reference]
-            del self._looks[name]
+            del self._polls[name]
             with contextlib.suppress(RayError):  # its actor ended: `_follow` reports that
                 progress[name] = ray.get(reference)["progress"]
         return progress

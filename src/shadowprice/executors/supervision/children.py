@@ -37,19 +37,10 @@ def become_subreaper() -> None:
 def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Popen[bytes], int]:
     """Start a process in a new session; return it with the read end of its output pipe.
 
-    Parameters
-    ----------
-    plan : mapping
-        ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory``
-        (limit of private memory in bytes, 0 for none), ``user`` (uid, gid and supplementary
-        groups; None or absent to keep the supervisor's user).
-    cgroup : Path or None
-        The control group that it joins.
-
-    Raises
-    ------
-    OSError
-        If it can't be started: the program or the directory is missing or not accessible.
+    ``plan`` has ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory``
+    (limit of private memory in bytes, 0 for none) and ``user`` (uid, gid and supplementary groups;
+    None or absent to keep the supervisor's user). Raises OSError if the program or the directory is
+    missing or not accessible.
     """
     parent = os.getpid()
     cores, memory = plan["cores"], plan["memory"]

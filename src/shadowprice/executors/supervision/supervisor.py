@@ -26,7 +26,7 @@ from shadowprice.executors.generations.generation import (
     start_time,
 )
 from shadowprice.executors.generations.logs import LogWriter
-from shadowprice.executors.generations.verdict import (
+from shadowprice.executors.generations.outcome import (
     all_succeeded,
     compute_outcome,
     has_outcome,
@@ -40,16 +40,16 @@ STRAY_GRACE: Final = 2.0
 MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20
 """Maximum output in bytes per second and process; reading more is delayed."""
 
-_PIECE: Final = 65_536
+_READ_BYTES: Final = 65_536
 _LIFELINE: Final = "lifeline"
-_AGAIN: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 """Seconds between checks for processes that should have ended."""
 
-_SOON: Final = 0.02
+_MIN_POLL_SECONDS: Final = 0.02
 """Minimum seconds between such checks, which applies after SIGKILL."""
 
 
-_SHORT: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
+_OUT_OF_MEMORY_STATUSES: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
 """Wait statuses typical of a program whose allocations fail at its memory limit."""
 
 
@@ -69,17 +69,11 @@ class _Child:
 
 
 class Supervisor:
-    """Runs one generation to its end.
+    """Runs one generation, claimed by this process, to its end.
 
-    Parameters
-    ----------
-    generation : Generation
-        Claimed by this process.
-    bell : str
-        Path of the executor's named pipe.
-    lifeline : int
-        Read end of a pipe, or -1. When its write end closes, everything is killed at once,
-        because its holder may no longer be able to stop the generation.
+    ``bell`` is the path of the executor's named pipe. ``lifeline`` is the read end of a pipe, or
+    -1. When its write end closes, everything is killed at once, because its holder may no longer be
+    able to stop the generation.
     """
 
     def __init__(self, generation: GenerationDirectory, bell: str, lifeline: int = -1) -> None:
@@ -215,9 +209,9 @@ class Supervisor:
         now = time.monotonic()
         timeout: float | None = None
         if self._ending:
-            timeout = max(_SOON, min(self._deadline - now, _AGAIN))
+            timeout = max(_MIN_POLL_SECONDS, min(self._deadline - now, _POLL_SECONDS))
         elif self._settled:
-            timeout = max(_SOON, self._settled - now)
+            timeout = max(_MIN_POLL_SECONDS, self._settled - now)
         if any(child.taken >= MAX_OUTPUT_BYTES_PER_SECOND for child in self._children.values()):
             timeout = min(timeout if timeout is not None else 1.0, max(0.0, self._second + 1 - now))
         for key, _ in self._selector.select(timeout):
@@ -251,7 +245,7 @@ class Supervisor:
     def _pump(self, child: _Child) -> None:
         """Read output; stop reading at its end or above the rate limit."""
         try:
-            content = os.read(child.pipe, _PIECE)
+            content = os.read(child.pipe, _READ_BYTES)
         except BlockingIOError:
             return
         if not content:
@@ -300,7 +294,7 @@ class Supervisor:
                     self._killed.add(child.name)
                 elif self._cgroup is not None and cgroups.was_oom_killed(self._cgroup / child.name):
                     self._notes[child.name] = "it used more memory than its job requests"
-                elif returned in _SHORT and child.memory and not self._ending:
+                elif returned in _OUT_OF_MEMORY_STATUSES and child.memory and not self._ending:
                     self._notes[child.name] = (
                         f"what it maps is held to {child.memory >> 20} MiB, the memory that its "
                         "job asks for, which may be why"
@@ -336,12 +330,12 @@ class Supervisor:
         """Return whether to wait for helpers of workers that exited 0; note those that stay.
 
         A worker that daemonizes would count as done at once, with no explanation. Helpers that end
-        with their parent need a moment, so they get `_AGAIN` seconds. Processes that remain are
+        with their parent need a moment, so they get `_POLL_SECONDS`. Processes that remain are
         noted and ended with the generation.
         """
         if not all_succeeded(self._exits, workers, tolerant=self._tolerant):
             return False
-        self._settled = self._settled or time.monotonic() + _AGAIN
+        self._settled = self._settled or time.monotonic() + _POLL_SECONDS
         if self._alone:
             return False
         # A single check misses processes that are being forked; a child proves that some remain.
@@ -437,7 +431,7 @@ class Supervisor:
         taken = 0
         while child.pipe >= 0 and taken < MAX_OUTPUT_BYTES_PER_SECOND:
             try:
-                content = os.read(child.pipe, _PIECE)
+                content = os.read(child.pipe, _READ_BYTES)
             except BlockingIOError:
                 break
             if not content:
@@ -470,15 +464,7 @@ def notify_executor(bell: str, path: Path) -> None:
 
 
 def main(path: Path, lifeline: int = -1) -> int:
-    """Claim a generation and run it; do nothing if it is claimed or to be stopped.
-
-    Parameters
-    ----------
-    path : Path
-        The generation's directory.
-    lifeline : int
-        See `Supervisor`.
-    """
+    """Claim a generation and run it; do nothing if it is claimed or to be stopped."""
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         # Handled, not ignored: spawned processes would inherit an ignored signal.
         signal.signal(number, lambda *_: None)

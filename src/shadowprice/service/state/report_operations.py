@@ -38,7 +38,7 @@ from shadowprice.executors.contract import (
     StartRefused,
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
-from shadowprice.executors.generations.verdict import ALL_WORKERS_SUCCEEDED
+from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure

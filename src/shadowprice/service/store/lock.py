@@ -23,7 +23,7 @@ class DirectoryLock:
 
     def __init__(self, folder: Path) -> None:
         self._holder = folder / "lock"
-        lock = FileLock.take(folder)
+        lock = FileLock.try_acquire(folder)
         if lock is None:
             hint = "stop it first, or use another --data"
             raise InputError(Fault(f"--data {folder}", f"{self._read_holder()} writes there", hint))

@@ -23,7 +23,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.specs.cluster import TenantSpec
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.wording import quote_for_display
-from shadowprice.executors.kubernetes.quantities import unit_of, units
+from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
@@ -156,7 +156,7 @@ def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
         if bare not in cluster.column and bare.endswith("/gpu") and "gpu" in cluster.column:
             bare = "gpu"
         _check_counted(bare, cluster)
-        share[bare] = units(amount, unit_of(bare))
+        share[bare] = parse_quantity(amount, unit_of(bare))
     if not share:
         raise InvalidShareError(
             f"quota {stated.name} limits no resource of the servers; "

@@ -22,18 +22,10 @@ Key = tuple[int, int]
 class Work:
     """The next assignment of a worker.
 
-    Parameters
-    ----------
-    token : int
-        Token for pushes and commits of the results.
-    epoch : int
-        The epoch, from 0.
-    chunk : int
-        The chunk; in synchronous training, the step.
-    first, last : int
-        Half-open range of mini-batches of the chunk, or of parts of the step.
-    ahead : int
-        The chunk that the worker will probably get next, for prefetching; -1 for none.
+    ``token`` is for pushes and commits of the results. ``chunk`` is the step in synchronous
+    training. ``first`` and ``last`` are a half-open range of mini-batches of the chunk, or of parts
+    of the step. ``ahead`` is the chunk that the worker will probably get next, for prefetching; -1
+    for none.
     """
 
     token: int
@@ -57,18 +49,9 @@ class Ledger:
     never assigned to a second worker while the first still processes it. Within an epoch a worker
     gets the nearest free chunk, and of several the first in the epoch's order.
 
-    Parameters
-    ----------
-    minibatches : sequence of int
-        Mini-batches of every chunk.
-    epochs : int
-        Number of epochs.
-    order : callable
-        Returns the order of the chunks in an epoch.
-    record : mapping, optional
-        Result of `record` to resume from.
-    distance : callable, optional
-        Returns the distance between a worker and a chunk, 0 for the nearest possible.
+    ``minibatches`` are those of every chunk. ``order`` returns the order of the chunks in an epoch.
+    ``record`` is a result of `record` to resume from. ``distance`` is that between a worker and a
+    chunk, 0 for the nearest possible.
     """
 
     def __init__(
@@ -119,12 +102,7 @@ class Ledger:
     def deal(self, worker: int, workers: int) -> Work | None:
         """Assign a free chunk to a worker; return None if no chunk is free now.
 
-        Parameters
-        ----------
-        worker : int
-            The requesting worker, whose earlier assignment expires.
-        workers : int
-            Number of workers.
+        The worker's earlier assignment expires.
         """
         del workers
         self._lapse(worker)
@@ -149,12 +127,7 @@ class Ledger:
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
         """Commit a mini-batch; return the gradients to apply now, None if the commit is stale.
 
-        Parameters
-        ----------
-        worker, token : int
-            The worker that computed it, and its token.
-        index : int
-            Number of the mini-batch in its chunk.
+        ``index`` is the number of the mini-batch in its chunk.
         """
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker:
@@ -251,16 +224,8 @@ class Rounds:
     """Assigns the parts of each step, one step at a time, for synchronous training.
 
     Every worker gets a share of the step's parts; the share of a lost worker goes to another. The
-    step is applied once all shares are committed, in the order of its parts.
-
-    Parameters
-    ----------
-    order : Order
-        Samples and parts of each step.
-    epochs : int
-        Number of epochs.
-    record : mapping, optional
-        Result of `record` to resume from.
+    step is applied once all shares are committed, in the order of its parts. ``record`` is a result
+    of `record` to resume from.
     """
 
     def __init__(self, order: Order, epochs: int, record: Mapping[str, Any] | None = None) -> None:

@@ -20,11 +20,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from shadowprice.training.servers.measuring import Traffic
-from shadowprice.training.servers.messages import GoneError, Kind, Message
-from shadowprice.training.servers.wires import WIRES, Wire, device_of
+from shadowprice.training.errors import first_line
+from shadowprice.training.servers.measuring import TrafficMeter
+from shadowprice.training.servers.messages import Message, MessageKind, PeerLostError
+from shadowprice.training.servers.wires import TRANSPORTS, TensorTransport, transport_device
 
-NUMBERS: Final = 24
+MAX_HEADER_NUMBERS: Final = 24
 """Limit of the numbers in a message."""
 
 _FIXED: Final = 7
@@ -46,7 +47,7 @@ _TYPES: Final = (
 _FOREVER: Final = timedelta(days=3650)
 """No timeout, because a worker computes as long as necessary; the other's death ends a wait."""
 
-_LARGE: Final = (Kind.PUSH, Kind.VALUES)
+_LARGE: Final = (MessageKind.PUSH, MessageKind.VALUES)
 """Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
 next one overwrites it. A worker waits for only one of the two kinds at a time, so they never
 block each other on a transport.
@@ -57,7 +58,7 @@ _CPU: Final = torch.device("cpu")
 _MARK: Final = 32
 
 
-class Memory:
+class SharedMemoryBuffer:
     """Memory that two processes of one machine share, half of it for each direction.
 
     It has no name in a file system, so it disappears with the processes, however they end. The
@@ -73,7 +74,7 @@ class Memory:
         self.capacity = half
 
     @classmethod
-    def make(cls, capacity: int) -> tuple[Memory, str] | None:
+    def make(cls, capacity: int) -> tuple[SharedMemoryBuffer, str] | None:
         """Return new memory and its address for the other process; None if it is unavailable."""
         if not hasattr(os, "memfd_create"):
             return None
@@ -90,7 +91,7 @@ class Memory:
         return cls(mapped, first=True), f"/proc/{os.getpid()}/fd/{descriptor}:{size}:{mark.hex()}"
 
     @classmethod
-    def open(cls, handle: str) -> Memory | None:
+    def open(cls, handle: str) -> SharedMemoryBuffer | None:
         """Return the memory at an address, None if it is on another machine."""
         try:
             path, size, mark = handle.split(":")
@@ -114,16 +115,16 @@ class PairLink:
     through ``wire`` if there is one.
     """
 
-    def __init__(self, group: Any, rank: int, wire: Wire | None = None) -> None:
+    def __init__(self, group: Any, rank: int, wire: TensorTransport | None = None) -> None:
         self._group = group
         self._other = 1 - rank
         self._wire = wire
         self.device = _CPU if wire is None else wire.device
         """Device of gradients and parameters."""
-        self.memory: Memory | None = None
-        self.traffic = Traffic()
+        self.memory: SharedMemoryBuffer | None = None
+        self.traffic = TrafficMeter()
         """Meter of moved bytes, which several links may share."""
-        self._received: dict[Kind, Any] = {}
+        self._received: dict[MessageKind, Any] = {}
 
     @property
     def copies(self) -> bool:
@@ -144,7 +145,7 @@ class PairLink:
             content = payload.view(torch.uint8)
         size = 0 if content is None else content.numel()
         route = self._place(message.kind, size)
-        header = torch.zeros(_FIXED + NUMBERS, dtype=torch.float64)
+        header = torch.zeros(_FIXED + MAX_HEADER_NUMBERS, dtype=torch.float64)
         fixed = (message.kind, message.token, message.index, message.version)
         rest = (size, 10 * type_index + route, len(message.numbers), *message.numbers)
         values = torch.tensor((*fixed, *rest), dtype=torch.float64)
@@ -161,9 +162,9 @@ class PairLink:
                         self._sent(content, 1)
                 self.traffic.bytes += size
         except RuntimeError as error:
-            raise GoneError(_first_line(error)) from error
+            raise PeerLostError(first_line(error)[:200]) from error
 
-    def _place(self, kind: Kind, size: int) -> int:
+    def _place(self, kind: MessageKind, size: int) -> int:
         if kind not in _LARGE or not size:
             return _HERE
         if self._wire is not None:
@@ -173,7 +174,7 @@ class PairLink:
 
     def receive(self, into: Any = None) -> Message:
         """Return the next message; see `messages.Link.receive`."""
-        header = torch.empty(_FIXED + NUMBERS, dtype=torch.float64)
+        header = torch.empty(_FIXED + MAX_HEADER_NUMBERS, dtype=torch.float64)
         try:
             self._group.recv([header], self._other, 0).wait(_FOREVER)
             values = header.tolist()
@@ -184,14 +185,14 @@ class PairLink:
             payload = None
             if size:
                 with self.traffic:
-                    payload = self._content(Kind(kind), size, route, into)
+                    payload = self._content(MessageKind(kind), size, route, into)
                     self.traffic.bytes += size
         except RuntimeError as error:
-            raise GoneError(_first_line(error)) from error
+            raise PeerLostError(first_line(error)[:200]) from error
         if payload is not None and payload is not into:
             payload = payload.view(_TYPES[type_index])
         numbers = tuple(values[_FIXED : _FIXED + count])
-        return Message(Kind(kind), token, index, version, numbers, payload)
+        return Message(MessageKind(kind), token, index, version, numbers, payload)
 
     def close(self) -> None:
         """Say that nothing more comes; see `messages.Link.close`."""
@@ -207,10 +208,10 @@ class PairLink:
         self._sent(header, 0)
         self._group.recv([torch.empty(1)], self._other, 1).wait(_FOREVER)
 
-    def _content(self, kind: Kind, size: int, place: int, into: Any) -> Any:
+    def _content(self, kind: MessageKind, size: int, place: int, into: Any) -> Any:
         target = None if into is None else into.view(torch.uint8)
         if target is not None and target.numel() != size:
-            raise GoneError(f"{size} bytes came where {target.numel()} are expected")
+            raise PeerLostError(f"{size} bytes came where {target.numel()} are expected")
         if place == _SHARED and self.memory is not None:
             shared = self.memory.incoming[:size]
             if target is None:
@@ -235,57 +236,52 @@ class PairLink:
         return into
 
 
-def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "gloo") -> PairLink:
+def connect_pair(
+    store: Any, name: str, rank: int, patience: timedelta, backend: str = "gloo"
+) -> PairLink:
     """Return one end of a link, once the other process has connected.
 
     Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``patience`` is the
-    timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs.
-
-    Raises
-    ------
-    GoneError
-        If the other process doesn't connect in time.
-    TrainingError
-        If torch lacks the backend here.
+    timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs. Raises
+    `GoneError` if the other process doesn't connect in time, and `TrainingError` if torch lacks the
+    backend here.
     """
-    device_of(backend)  # fail before waiting for the other process
+    transport_device(backend)  # fail before waiting for the other process
     wire = None
     try:
         group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, patience)
-        if backend in WIRES:
-            wire = WIRES[backend](dist.PrefixStore(f"{name}-wire", store), rank)
+        if backend in TRANSPORTS:
+            wire = TRANSPORTS[backend](dist.PrefixStore(f"{name}-wire", store), rank)
             wire.meet(patience)
     except RuntimeError as error:
-        raise GoneError(f"{name}: the other process did not come: {_first_line(error)}") from error
+        raise PeerLostError(
+            f"{name}: the other process did not come: {first_line(error)[:200]}"
+        ) from error
     return PairLink(group, rank, wire)
 
 
-def offer(link: PairLink, capacity: int) -> bool:
+def offer_shared_memory(link: PairLink, capacity: int) -> bool:
     """Offer shared memory to a worker; return whether the worker is on this machine."""
-    memory = Memory.make(capacity) if capacity and not link.wired else None
+    memory = SharedMemoryBuffer.make(capacity) if capacity and not link.wired else None
     address = b"" if memory is None else memory[1].encode()
     payload = torch.frombuffer(bytearray(address), dtype=torch.uint8) if address else None
-    link.send(Message(Kind.OFFER, payload=payload))
+    link.send(Message(MessageKind.OFFER, payload=payload))
     taken = bool(link.receive().numbers[0])
     if memory is not None and taken:
         link.memory = memory[0]
     return taken
 
 
-def take_offer(link: PairLink) -> bool:
+def accept_shared_memory(link: PairLink) -> bool:
     """Accept a server's offer of shared memory; return whether the server is on this machine."""
     message = link.receive()
     memory = None
     if message.payload is not None:
-        memory = Memory.open(message.payload.numpy().tobytes().decode())
-    link.send(Message(Kind.OFFER, numbers=(float(memory is not None),)))
+        memory = SharedMemoryBuffer.open(message.payload.numpy().tobytes().decode())
+    link.send(Message(MessageKind.OFFER, numbers=(float(memory is not None),)))
     link.memory = memory
     return memory is not None
 
 
 def _rounded(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -30,11 +30,11 @@ _MOST_PAUSE: Final = 1e-3
 
 _UNWATCHED: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 """Keeps torch from watching groups in a thread of its own, which would end a server's process when
-a worker dies. `Wire` waits for each operation itself and gets its errors.
+a worker dies. `TensorTransport` waits for each operation itself and gets its errors.
 """
 
 
-class Wire:
+class TensorTransport:
     """One end of a GPU transport.
 
     ``group`` is a process group of two for these tensors only, and ``rank`` is 0 or 1. ``device``
@@ -51,12 +51,7 @@ class Wire:
 
         NCCL connects each direction at its first use, and needs both ends for that. A first send
         would therefore block until the receive. Later the receiver waits for a header, which comes
-        after the send.
-
-        Raises
-        ------
-        RuntimeError
-            If the connection fails or times out.
+        after the send. Raises RuntimeError if the connection fails or times out.
         """
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
         operations = [self._group.send, self._group.recv]
@@ -68,12 +63,7 @@ class Wire:
         """Send bytes, and return when they have arrived.
 
         ``content`` is a tensor of bytes on `device`. ``announce`` sends their header, and waits for
-        the acknowledgement of the receiver.
-
-        Raises
-        ------
-        RuntimeError
-            If the other end is gone.
+        the acknowledgement of the receiver. Raises RuntimeError if the other end is gone.
         """
         with self._or_none():
             with self._aside():
@@ -85,10 +75,7 @@ class Wire:
     def receive(self, into: Any) -> None:
         """Receive announced bytes into a tensor of the same size on `device`.
 
-        Raises
-        ------
-        RuntimeError
-            If they don't arrive.
+        Raises RuntimeError if they don't arrive.
         """
         with self._or_none(), self._aside():
             self._wait_for(self._group.recv([into], self._other, 0), _limit(into))
@@ -134,7 +121,7 @@ def _limit(content: Any) -> timedelta:
     return timedelta(seconds=_STALLED + content.numel() / _SLOWEST)
 
 
-def create_nccl_transport(store: Any, rank: int) -> Wire:
+def create_nccl_transport(store: Any, rank: int) -> TensorTransport:
     """Return one end of a transport between GPUs.
 
     Both ends meet in ``store``; ``rank`` is 0 at one end and 1 at the other.
@@ -142,24 +129,21 @@ def create_nccl_transport(store: Any, rank: int) -> Wire:
     for name, value in _UNWATCHED.items():
         os.environ.setdefault(name, value)
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = _FOREVER  # `Wire` has limits of its own
-    return Wire(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
+    options._timeout = _FOREVER  # `TensorTransport` has limits of its own
+    return TensorTransport(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
 
 
-WIRES: Final[dict[str, Callable[[Any, int], Wire]]] = {"nccl": create_nccl_transport}
+TRANSPORTS: Final[dict[str, Callable[[Any, int], TensorTransport]]] = {
+    "nccl": create_nccl_transport
+}
 """Constructors of transports by backend; with gloo, tensors travel with their headers."""
 
 
-def device_of(backend: str) -> Any:
+def transport_device(backend: str) -> Any:
     """Return the device for transfers of tensors, where a server keeps its shard.
 
-    ``backend`` is that of `recipe.Settings`.
-
-    Raises
-    ------
-    TrainingError
-        If torch lacks the backend here.
+    ``backend`` is that of `recipe.Settings`. Raises `TrainingError` if torch lacks it here.
     """
-    if backend not in {"gloo", *WIRES} or (backend == "nccl" and not nccl_here()):
+    if backend not in {"gloo", *TRANSPORTS} or (backend == "nccl" and not nccl_here()):
         raise no_backend(backend)
     return own_device() if backend == "nccl" else torch.device("cpu")

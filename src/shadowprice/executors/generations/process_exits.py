@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shadowprice.executors.generations.verdict import (
+from shadowprice.executors.generations.outcome import (
     GenerationOutcome,
     compute_outcome,
     has_outcome,
@@ -15,39 +15,19 @@ from shadowprice.executors.generations.verdict import (
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """How one process ended.
+    """How one process ended."""
 
-    Parameters
-    ----------
-    name : str
-        The process, ``worker-0`` or ``ps-1``.
-    code : int
-        Its exit status; -1 if unknown.
-    at : float
-        Seconds since 1970 by its node's clock.
-    stop_requested : bool
-        Whether it had been signalled to end.
-    killed : bool
-        Whether it was killed after its grace period.
-    outside : bool
-        Whether something other than the executor ended it.
-    lost : str
-        Why it counts as lost; empty if it doesn't.
-    note : str
-        Explanation besides its exit status.
-    """
-
-    name: str
-    code: int
-    at: float
-    stop_requested: bool = False
-    killed: bool = False
-    outside: bool = False
-    lost: str = ""
-    note: str = ""
+    name: str  # `worker-0` or `ps-1`
+    code: int  # its exit status; -1 if unknown
+    at: float  # seconds since 1970 by its node's clock
+    stop_requested: bool = False  # it had been signalled to end
+    killed: bool = False  # after its grace period
+    outside: bool = False  # something other than the executor ended it
+    lost: str = ""  # why it counts as lost; empty if it doesn't
+    note: str = ""  # explanation besides its exit status
 
     @classmethod
-    def of(cls, name: str, state: Mapping[str, Any], lost: str) -> ProcessExit:
+    def from_state(cls, name: str, state: Mapping[str, Any], lost: str) -> ProcessExit:
         """Build it from the last state that the process's supervisor wrote.
 
         ``lost`` is the reason used if the supervisor didn't see the process end.
@@ -78,17 +58,8 @@ def _exits(ends: Iterable[ProcessExit]) -> list[tuple[str, int]]:
 def is_outcome_final(ends: Sequence[ProcessExit], workers: int, *, tolerant: bool) -> bool:
     """Return whether the running processes can't change the generation's result.
 
-    A lost process always decides: even if workers are tolerated, the scheduler has to find a new
-    placement.
-
-    Parameters
-    ----------
-    ends : sequence of PartEnd
-        The processes that have ended.
-    workers : int
-        Number of workers of the generation.
-    tolerant : bool
-        Whether the generation continues if a worker dies.
+    ``ends`` are of the processes that have ended. A lost process always decides: even if workers
+    are tolerated, the scheduler has to find a new placement.
     """
     return any(end.lost for end in ends) or has_outcome(_exits(ends), workers, tolerant=tolerant)
 
@@ -96,22 +67,12 @@ def is_outcome_final(ends: Sequence[ProcessExit], workers: int, *, tolerant: boo
 def outcome_from_exits(
     ends: Sequence[ProcessExit], workers: int, *, stop_ordered: bool, tolerant: bool = False
 ) -> GenerationOutcome:
-    """Return how a generation ended.
+    """Return how a generation ended; ``ends`` has all processes, workers first.
 
     A lost process makes the generation lost, unless all workers exited 0, because other failures
     may be its consequence. Otherwise an unprompted end takes precedence over an end after a signal,
-    because nodes' clocks differ.
-
-    Parameters
-    ----------
-    ends : sequence of PartEnd
-        All processes, workers first.
-    workers : int
-        Number of workers.
-    stop_ordered : bool
-        Whether the scheduler stopped the generation.
-    tolerant : bool
-        See `is_outcome_final`.
+    because nodes' clocks differ. ``stop_ordered`` says whether the scheduler stopped the
+    generation.
     """
     done = [end for end in ends[:workers] if not end.lost and end.code == 0]
     lost = [end for end in ends if end.lost]

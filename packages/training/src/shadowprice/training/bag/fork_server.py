@@ -16,13 +16,13 @@ _VARIABLE: Final = "SHADOWPRICE_BAG_PROGRAM"
 _PARTS: Final = ("sys_path", "init_main_from_name", "init_main_from_path")
 
 
-def begin(module: str) -> None:
+def start_fork_server(module: str) -> None:
     """Start the fork server of this program with a function's module preloaded.
 
     A server that already runs, for an earlier bag or for the program itself, stays as it is.
     Processes then import what it lacks.
     """
-    data = spawn.get_preparation_data("nursery")
+    data = spawn.get_preparation_data("fork server")
     os.environ[_VARIABLE] = json.dumps({name: data[name] for name in _PARTS if name in data})
     try:
         preload = [__name__, "shadowprice.training.bag.attempt"]

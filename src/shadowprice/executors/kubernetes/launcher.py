@@ -10,39 +10,43 @@ import base64
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice.executors.environment import processes_of
 from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNNING
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.entry import KubernetesEntry
-from shadowprice.executors.kubernetes.judging import REFUSING
-from shadowprice.executors.kubernetes.objects import Objects
-from shadowprice.executors.kubernetes.pods import TOKEN, Place, pod_of, secret_of, service_of
-from shadowprice.executors.kubernetes.views import kept
+from shadowprice.executors.kubernetes.objects import GenerationObjects
+from shadowprice.executors.kubernetes.pod_status import TAKEN_OVER_RECORD
+from shadowprice.executors.kubernetes.pods import (
+    TOKEN_VARIABLE,
+    ObjectContext,
+    build_headless_service,
+    build_pod,
+    build_secret,
+)
+from shadowprice.executors.kubernetes.session import KubernetesSession
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
+from shadowprice.executors.kubernetes.views import merge_pod_view
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
 
-if TYPE_CHECKING:
-    from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-
 log = logging.getLogger("shadowprice.executors")
 
-AGAIN: Final = 1.0
-AGAIN_AT_LAST: Final = 10.0
+INITIAL_BACKOFF_SECONDS: Final = 1.0
+MAX_BACKOFF_SECONDS: Final = 10.0
 """Initial and maximum backoff of requests that failed, in seconds."""
 
 _AT_ONCE: Final = 16
 
 
-class Launch:
+class GenerationLauncher:
     """Launches one generation, or resumes the launch of another service."""
 
     def __init__(
-        self, executor: KubernetesExecutor, entry: KubernetesEntry, objects: Objects
+        self, session: KubernetesSession, entry: KubernetesGeneration, objects: GenerationObjects
     ) -> None:
-        self._executor = executor
+        self._session = session
         self._entry = entry
         self._objects = objects
         self.created_nothing = False
@@ -50,44 +54,43 @@ class Launch:
 
     async def begin(self) -> str:
         """Create the secret, the service and the pods; return a reason if that fails."""
-        entry, executor = self._entry, self._executor
+        entry, session = self._entry, self._session
         spec, plan = entry.spec, entry.state["plan"]
         if spec is None:
             return await self.resume()
         launch = secrets.token_hex(16)
-        place = Place(
-            executor.identity,
+        place = ObjectContext(
+            session.identity,
             entry.namespace,
             launch,
             tuple(plan["master"]),
             plan.get("owner"),
-            executor.gates and len(entry.parts) > 1,
+            session.gates and len(entry.parts) > 1,
         )
         entry.token = spec.progress_token
         try:
             try:
-                secret = await self._license(secret_of(spec, place), launch)
+                secret = await self._license(build_secret(spec, place), launch)
             except _RefusedError:
                 self.created_nothing = True
                 raise
             if secret is None:
                 return await self.resume()
             # A service that took over recorded that before it deleted the secret.
-            state = (await executor.records.read(spec.job)).generations.get(entry.number, {})
+            state = (await session.records.read(spec.job)).generations.get(entry.number, {})
             if state.get("phase") != ACCEPTED or state.get("closing"):
-                entry.take(state or {"phase": REFUSED, **REFUSING})
+                entry.load_state(state or {"phase": REFUSED, **TAKEN_OVER_RECORD})
                 return "another service has taken it over"
             if state.get("stop"):
                 return "it was stopped before it started"
+            node = session.cluster.node
             bodies = [
-                pod_of(
-                    spec, process, place, executor.node(process.server), executor.settings, secret
-                )
+                build_pod(spec, process, place, node(process.server), session.settings, secret)
                 for process in processes_of(spec)
             ]
             if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
                 service = await self._create_object(
-                    "services", service_of(spec, place, secret), launch
+                    "services", build_headless_service(spec, place, secret), launch
                 )
                 self._objects.uids["services"] = service
             limit = asyncio.Semaphore(_AT_ONCE)
@@ -124,12 +127,7 @@ class Launch:
     async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
         """Create the secret; return None if an earlier launch of the generation created it.
 
-        Raises
-        ------
-        ApiError
-            If the API server doesn't answer.
-        _RefusedError
-            If it refuses, or another object has the secret's name.
+        Raises `_RefusedError` if the API server refuses, or another object has the secret's name.
         """
         objects = self._objects
         try:
@@ -152,8 +150,8 @@ class Launch:
 
         Return its uid; ``""`` if a stop command came before the API server answered.
         """
-        until = time.monotonic() + self._executor.settings.patience
-        pauses = Backoff(AGAIN, AGAIN_AT_LAST)
+        until = time.monotonic() + self._session.settings.patience
+        pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         name = str(body["metadata"]["name"])
         while True:
             try:
@@ -194,11 +192,11 @@ class Launch:
             return "the service stopped before it started this generation"
         if secret is not None:
             objects.uids["secrets"] = str(secret["metadata"]["uid"])
-            entry.token = _decoded((secret.get("data") or {}).get(TOKEN, ""))
+            entry.token = _decoded((secret.get("data") or {}).get(TOKEN_VARIABLE, ""))
         views = {view.process: view for view in await objects.pods()}
         for part in entry.parts.values():
             if part.process in views:
-                part.view = kept(part.view, views[part.process])
+                part.view = merge_pod_view(part.view, views[part.process])
             if part.view is None and entry.phase == RUNNING:
                 # Deleted meanwhile; its node needs a moment to kill the processes.
                 part.vanished = time.monotonic()

@@ -10,22 +10,14 @@ from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.views import PodView
 
 
-def observed(
+def observe_jobs(
     pods: Iterable[PodView], namespace: str, skipped: ServiceId | None
 ) -> tuple[ObservedJob, ...]:
-    """Return the jobs that pods belong to.
+    """Return the jobs that pods belong to, except those of the service ``skipped``.
 
     A pod's job is named by Shadowprice's annotation, by the labels of known controllers, or by an
-    owner of a kind of job. Other pods belong to no job and only use capacity.
-
-    Parameters
-    ----------
-    pods : iterable of PodView
-        All pods.
-    namespace : str
-        Namespace whose jobs keep their names; elsewhere the namespace is prefixed.
-    skipped : ServiceId or None
-        Service whose pods are skipped.
+    owner of a kind of job. Other pods belong to no job and only use capacity. Outside
+    ``namespace``, a job's name is prefixed with its namespace.
     """
     by_job: dict[tuple[str, str, bool], list[PodView]] = {}
     for view in pods:

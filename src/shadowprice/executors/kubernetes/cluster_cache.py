@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from shadowprice.executors.contract import ServerInfo
+from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.nodes import NodeView, node_view, server_of
-from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.kubernetes.nodes import NodeView, node_view, to_server_info
+from shadowprice.executors.kubernetes.settings import KubernetesSettings
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.informer import Informer
@@ -23,33 +24,19 @@ Events of pods may be later than the end of their generation.
 """
 
 
-class Cluster:
+class ClusterCache:
     """Nodes, pods, and the servers derived from them.
 
-    Parameters
-    ----------
-    service : ServiceId
-        This service, whose pods are distinguished by their labels.
-    happened : callable
-        Receives every change of an own pod: key of the job, generation.
-    moved : callable
-        Receives the name of a node that appeared, disappeared, or changed its readiness.
-
-    Attributes
-    ----------
-    servers : dict of str to ServerInfo
-        Servers of nodes that are, or recently were, ready, as last reported.
-    last : dict of str to PodView
-        Last states of own pods that no longer exist.
-    own : dict of str to PodView
-        Own pods by namespace and name.
+    ``service`` is this service, whose pods are distinguished by their labels. ``happened`` receives
+    every change of an own pod: key of the job, generation. ``moved`` receives the name of a node
+    that appeared, disappeared, or changed its readiness.
     """
 
     def __init__(
         self,
         connection: ApiClient,
         service: ServiceId,
-        settings: Settings,
+        settings: KubernetesSettings,
         happened: Callable[[str, int], None],
         moved: Callable[[str], None],
     ) -> None:
@@ -60,8 +47,11 @@ class Cluster:
         self._used: dict[str, Counter[str]] = {}
         self._gone: dict[str, float] = {}
         self.servers: dict[str, ServerInfo] = {}
+        """Servers of nodes that are, or recently were, ready, as last reported."""
         self.last: dict[str, PodView] = {}
+        """Last states of own pods that no longer exist."""
         self.own: dict[str, PodView] = {}
+        """Own pods by namespace and name."""
         self._stray_since: dict[str, float] = {}
         self._used_by_strays: dict[str, Counter[str]] = {}
         self.nodes: Informer[NodeView] = Informer(
@@ -70,13 +60,7 @@ class Cluster:
         self.pods: Informer[PodView] = Informer(connection, "/api/v1/pods", pod_view, self._changed)
 
     async def start(self) -> None:
-        """Start both informers.
-
-        Raises
-        ------
-        ApiError
-            If the first list fails.
-        """
+        """Start both informers; raise `ApiError` if the first list fails."""
         await self.nodes.start()
         await self.pods.start()
 
@@ -136,13 +120,7 @@ class Cluster:
             self._stray_since[f"{view.namespace}/{view.name}"] = -math.inf
 
     def find_strays(self, live: Collection[tuple[str, int]]) -> None:
-        """Update the strays.
-
-        Parameters
-        ----------
-        live : collection of (str, int)
-            Job keys and numbers of the generations that haven't ended.
-        """
+        """Update the strays; ``live`` are keys and numbers of unfinished generations."""
         now, previous = time.monotonic(), self._stray_since
         self._stray_since = {
             key: previous.get(key, now)
@@ -156,6 +134,20 @@ class Cluster:
         for _, view in self.strays():
             self._used_by_strays.setdefault(view.node, Counter()).update(view.takes)
 
+    def node(self, server: str) -> NodeView:
+        """Return a node; raise `PlacementError` if it doesn't exist."""
+        node = self.nodes.items.get(server)
+        if node is None:
+            raise PlacementError(f"the node {server} has left the cluster")
+        return node
+
+    def is_lost(self, server: str) -> bool:
+        """Return whether the processes on a node count as lost."""
+        since, node = self.gone_since(server), self.nodes.items.get(server)
+        return since is not None and (
+            time.monotonic() - since > self._settings.lost_after or (node is not None and node.off)
+        )
+
     def gone_since(self, server: str) -> float | None:
         """Return the monotonic time since which a node is missing or not ready, or None."""
         node = self.nodes.items.get(server)
@@ -166,7 +158,7 @@ class Cluster:
             return self._gone.get(server)
         return self._gone.setdefault(server, time.monotonic())
 
-    def look(self, expected: Collection[str]) -> tuple[list[ServerInfo], list[str]]:
+    def diff_servers(self, expected: Collection[str]) -> tuple[list[ServerInfo], list[str]]:
         """Update the servers; return new or changed ones, and the names of lost ones.
 
         A node that isn't ready may be healthy: after an outage of the API server, its kubelet first
@@ -180,7 +172,7 @@ class Cluster:
             since = self.gone_since(name)
             was_server = name in self.servers or name in expected
             if since is None or (was_server and not node.off and since > latest):
-                servers[name] = server_of(
+                servers[name] = to_server_info(
                     node, self.used(name), gpu=self._settings.gpu, tolerations=tolerations
                 )
         previous, self.servers = self.servers, servers

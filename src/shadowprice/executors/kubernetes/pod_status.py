@@ -6,11 +6,11 @@ import re
 import time
 from typing import Any, Final
 
-from shadowprice.executors.generations.parts import ProcessExit
-from shadowprice.executors.generations.verdict import EXIT_SIGTERM
-from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
+from shadowprice.executors.generations.outcome import EXIT_SIGTERM
+from shadowprice.executors.generations.process_exits import ProcessExit
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.views import Exit, PodView
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
+from shadowprice.executors.kubernetes.views import ContainerExit, PodView
 
 POD_GONE_AFTER_SECONDS: Final = 5.0
 """Seconds after a forced deletion of a pod until its node has surely killed its processes.
@@ -18,8 +18,12 @@ POD_GONE_AFTER_SECONDS: Final = 5.0
 It is also the time after which a created pod counts as missing if no event or list shows it.
 """
 
-KILLED: Final = 137
-REFUSING: Final[dict[str, Any]] = {"command": 0, "at": 0.0, "reason": "another service took over"}
+EXIT_SIGKILL: Final = 137
+TAKEN_OVER_RECORD: Final[dict[str, Any]] = {
+    "command": 0,
+    "at": 0.0,
+    "reason": "another service took over",
+}
 
 _NEVER: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
 _BEGINS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -31,8 +35,8 @@ _WHY: Final = (
 )
 
 
-def end_of(
-    part: Part,
+def process_exit_of(
+    part: PodProcess,
     *,
     node: NodeView | None,
     lost_after: float,
@@ -41,18 +45,9 @@ def end_of(
 ) -> ProcessExit | None:
     """Return how a process ended, None if it hasn't.
 
-    Parameters
-    ----------
-    part : Part
-        The process and its pod.
-    node : NodeView or None
-        The current state of its node.
-    lost_after : float
-        Seconds after a node's loss until its processes count as lost.
-    gone_since : float or None
-        Monotonic time since which the node is missing or not ready.
-    withdrawn : bool
-        Whether its generation is being withdrawn.
+    ``gone_since`` is the monotonic time since which its node is missing or not ready;
+    ``lost_after`` seconds later the process counts as lost. ``withdrawn`` says whether its
+    generation is being withdrawn.
     """
     view = part.view
     now = time.monotonic()
@@ -80,17 +75,17 @@ def end_of(
     return _unseen(part) if signalled else _lost(part, _removed(part))
 
 
-def _unseen(part: Part) -> ProcessExit:
+def _unseen(part: PodProcess) -> ProcessExit:
     """Return the end of a process that was deleted, with an unknown exit status."""
     part.unseen = True
     return ProcessExit(part.process, EXIT_SIGTERM, time.time(), stop_requested=True)
 
 
-def _lost(part: Part, why: str) -> ProcessExit:
+def _lost(part: PodProcess, why: str) -> ProcessExit:
     return ProcessExit(part.process, -1, time.time(), lost=why)
 
 
-def _seems_over(part: Part, view: PodView, now: float) -> bool:
+def _seems_over(part: PodProcess, view: PodView, now: float) -> bool:
     """Return whether the processes of a pod in a final phase have ended.
 
     An evicted pod is marked as failed before they end.
@@ -101,7 +96,9 @@ def _seems_over(part: Part, view: PodView, now: float) -> bool:
     return now - part.over_since > POD_GONE_AFTER_SECONDS
 
 
-def _exited(part: Part, view: PodView, exit_: Exit, *, stop_requested: bool) -> ProcessExit:
+def _exited(
+    part: PodProcess, view: PodView, exit_: ContainerExit, *, stop_requested: bool
+) -> ProcessExit:
     out_of_memory = exit_.reason == "OOMKilled"
     note = ""
     if out_of_memory:
@@ -111,9 +108,9 @@ def _exited(part: Part, view: PodView, exit_: Exit, *, stop_requested: bool) -> 
     if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
         if not (stop_requested or exit_.code == 0):
             return ProcessExit(part.process, -1, exit_.at, lost=_why_over(part, view))
-    elif view.deleting and not stop_requested and exit_.code in {EXIT_SIGTERM, KILLED}:
+    elif view.deleting and not stop_requested and exit_.code in {EXIT_SIGTERM, EXIT_SIGKILL}:
         return ProcessExit(part.process, -1, exit_.at, lost=_removed(part))
-    killed = stop_requested and exit_.code == KILLED and not out_of_memory
+    killed = stop_requested and exit_.code == EXIT_SIGKILL and not out_of_memory
     return ProcessExit(
         part.process, exit_.code, exit_.at, stop_requested=stop_requested, killed=killed, note=note
     )
@@ -127,22 +124,22 @@ def start_error_message(message: str) -> str:
     return f"cannot run {program}: {reason}"
 
 
-def _never_began(part: Part, view: PodView) -> ProcessExit:
+def _never_began(part: PodProcess, view: PodView) -> ProcessExit:
     reason = view.message or view.reason or "its pod ended before its container started"
     context = f"{part.server} did not take {part.process}"
     return ProcessExit(part.process, -1, time.time(), lost=f"{context}: {view.reason}: {reason}")
 
 
-def _removed(part: Part) -> str:
+def _removed(part: PodProcess) -> str:
     return f"the pod of {part.process} was deleted by someone other than the scheduler"
 
 
-def _why_over(part: Part, view: PodView) -> str:
+def _why_over(part: PodProcess, view: PodView) -> str:
     reason = f"{view.reason}: {view.message}" if view.message else view.reason
     return f"the pod of {part.process} was ended on {part.server}: {reason or 'no reason given'}"
 
 
-def refusal_of(entry: KubernetesEntry, patience: float) -> str:
+def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
     """Return why a generation is refused, empty while it may start.
 
     ``patience`` is the timeout in seconds of its pods' start.
@@ -163,7 +160,7 @@ def refusal_of(entry: KubernetesEntry, patience: float) -> str:
             return f"no place on {part.server} within {patience:g} s: {view.unplaced}"
         if view is not None and view.waiting[0] not in _BEGINS:
             return _waits(part, view)
-    late = next((part for part in entry.parts.values() if not part.began), None)
+    late = next((part for part in entry.parts.values() if not part.has_started), None)
     return (
         ""
         if late is None
@@ -171,7 +168,7 @@ def refusal_of(entry: KubernetesEntry, patience: float) -> str:
     )
 
 
-def _waits(part: Part, view: PodView) -> str:
+def _waits(part: PodProcess, view: PodView) -> str:
     reason, message = view.waiting
     details = f": {message}" if message else ""
     return f"{part.process} can't start on {part.server}: {reason}{details}"

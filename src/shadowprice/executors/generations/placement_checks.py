@@ -1,10 +1,11 @@
-"""Validation of start commands that all executors share."""
+"""Validation of start commands, and demands of their processes, for all executors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from shadowprice.core.devices import is_device
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process
 
@@ -19,10 +20,8 @@ class PlacementError(Exception):
 def validate_spec(spec: GenerationSpec) -> None:
     """Check that a generation can be passed to processes.
 
-    Raises
-    ------
-    PlacementError
-        If there is no worker or no command, or a text contains a null character.
+    Raises `PlacementError` if there is no worker or no command, or a text contains a null
+    character.
     """
     if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):
         raise PlacementError("it has no worker")
@@ -41,6 +40,11 @@ def validate_spec(spec: GenerationSpec) -> None:
         if any("\0" in text for text in values):
             message = "it contains a null character; remove it"
             raise PlacementError(f"{location}: {message}")
+
+
+def gpu_millis(amounts: Mapping[str, int]) -> int:
+    """Return the total of GPUs of any kind, in thousandths."""
+    return sum(amount for name, amount in amounts.items() if is_device(name))
 
 
 def process_demand(spec: GenerationSpec, process: Process) -> Mapping[str, int]:

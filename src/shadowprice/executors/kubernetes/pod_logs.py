@@ -23,7 +23,7 @@ from shadowprice.kubernetes.pausing import Backoff
 MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
 """Minimum seconds between two fetches of a log that is being read."""
 
-SELDOM: Final = 10.0
+MAX_FETCH_BACKOFF_SECONDS: Final = 10.0
 """Maximum backoff in seconds of fetches that fail."""
 
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:\d\d)")
@@ -34,19 +34,11 @@ _SHORT: Final = 30.0
 _MISSING: Final = b"[some output is missing here: its node had removed it]\n"
 
 
-class Follower:
+class PodLogFollower:
     """Fetches the log of one pod into local files.
 
-    Parameters
-    ----------
-    path : str
-        API path of the pod.
-    folder : Path
-        Directory of the local log.
-    limit : int
-        Maximum bytes kept.
-    secret : str
-        Text that is replaced by ``***``.
+    ``path`` is the API path of the pod. Of the log, ``limit`` bytes are kept, in ``folder``;
+    ``secret`` is replaced by ``***``.
     """
 
     def __init__(
@@ -68,13 +60,13 @@ class Follower:
         self._last = b""
         self._same = 0
         self._looked = float("-inf")
-        self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, SELDOM)
+        self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
         self._busy = asyncio.Lock()
         self._followed = False
         self.complete = False
 
     @property
-    def some(self) -> bool:
+    def has_output(self) -> bool:
         """Whether any line was fetched."""
         return bool(self._last)
 
@@ -82,14 +74,8 @@ class Follower:
         """Return the last lines."""
         return tuple(self._writer.tail()) if self._writer is not None else ()
 
-    async def look(self) -> None:
-        """Fetch new lines, unless a fetch succeeded or failed a moment ago.
-
-        Raises
-        ------
-        ApiError
-            If the API server refuses or doesn't answer.
-        """
+    async def fetch_new(self) -> None:
+        """Fetch new lines, unless a fetch succeeded or failed a moment ago."""
         recent = time.monotonic() - self._looked <= MIN_FETCH_INTERVAL_SECONDS
         if self.complete or self._followed or recent or not self._pauses.over:
             return
@@ -100,7 +86,7 @@ class Follower:
             raise
         self._pauses.succeeded()
 
-    async def finish(self) -> None:
+    async def fetch_rest(self) -> None:
         """Fetch the rest of an ended pod's log."""
         if not self.complete:
             await self._fetch(follow=False)
@@ -118,7 +104,7 @@ class Follower:
                 except ApiError as error:
                     if not error.passing:
                         return  # the pod is gone
-                    if time.monotonic() - since > SELDOM:
+                    if time.monotonic() - since > MAX_FETCH_BACKOFF_SECONDS:
                         self._pauses.succeeded()
                     await asyncio.sleep(self._pauses.failed())
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, processes_of
-from shadowprice.executors.generations.placing import (
+from shadowprice.executors.generations.placement_checks import (
     RENDEZVOUS_PORTS,
     PlacementError,
     allocated_on,
@@ -16,35 +16,25 @@ from shadowprice.executors.generations.placing import (
     validate_spec,
 )
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.nodes import NodeView, check_room, resource_requests
-from shadowprice.executors.kubernetes.pods import PORT, check_pod
-from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.kubernetes.nodes import NodeView, check_allocatable, resource_requests
+from shadowprice.executors.kubernetes.pods import RENDEZVOUS_PORT, check_pod
+from shadowprice.executors.kubernetes.settings import KubernetesSettings
 
 
-def plan_of(
+def build_launch_plan(
     spec: GenerationSpec,
     *,
     nodes: Mapping[str, NodeView],
     servers: Collection[str],
     used: Callable[[str], Mapping[str, int]],
     held: Iterable[Mapping[str, Any]],
-    settings: Settings,
+    settings: KubernetesSettings,
     namespace: str,
 ) -> tuple[dict[str, Any], str]:
     """Return the plan of a generation, and a reason if it is refused.
 
-    Parameters
-    ----------
-    nodes : mapping of str to NodeView
-        The nodes by name.
-    servers : collection of str
-        Names of the nodes that currently are servers.
-    used : callable
-        Returns the usage of other pods on a node.
-    held : iterable of mapping
-        The ``deals`` of other generations.
-    namespace : str
-        Namespace of the generation's objects.
+    ``servers`` are the nodes that currently are servers. ``used`` returns the usage of other pods
+    on a node. ``held`` has the ``deals`` of other generations.
     """
     held = list(held)
     processes = processes_of(spec)
@@ -58,7 +48,7 @@ def plan_of(
             if server not in servers:
                 raise PlacementError(f"the node {server} is not ready")
             demands, existing = allocated_on(server, deals), allocated_on(server, held)
-            check_room(nodes[server], used(server), demands, existing, settings.gpu)
+            check_allocatable(nodes[server], used(server), demands, existing, settings.gpu)
             for item in demands:
                 resource_requests(item, nodes[server], settings.gpu)
     except PlacementError as error:
@@ -85,11 +75,14 @@ def _master(
     spec: GenerationSpec,
     processes: tuple[Process, ...],
     nodes: Mapping[str, NodeView],
-    settings: Settings,
+    settings: KubernetesSettings,
 ) -> tuple[str, int]:
     if settings.network == "host" or spec.program.pod.get("host_network"):
         port = SystemRandom().choice(RENDEZVOUS_PORTS)  # random: other pods share the node's ports
         return nodes[processes[0].server].address, port
     if len(processes) == 1:
-        return "127.0.0.1", PORT
-    return f"{processes[0].name}.{names.generation_name(spec.job, spec.generation)}", PORT
+        return "127.0.0.1", RENDEZVOUS_PORT
+    return (
+        f"{processes[0].name}.{names.generation_name(spec.job, spec.generation)}",
+        RENDEZVOUS_PORT,
+    )

@@ -13,7 +13,7 @@ from typing import Any, Final
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import environment_of, inherited_environment
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
-from shadowprice.executors.generations.placing import RENDEZVOUS_PORTS, PlacementError
+from shadowprice.executors.generations.placement_checks import RENDEZVOUS_PORTS, PlacementError
 from shadowprice.executors.local.machine import ProcessAllocation
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
@@ -36,26 +36,9 @@ def build_launch_plan(
 ) -> dict[str, Any]:
     """Return the plan of a generation as JSON-compatible values.
 
-    Parameters
-    ----------
-    dealt : sequence of Dealt
-        Allocation of every process.
-    own : Path
-        The job's directory; default parent of its working and checkpoint directories.
-    progress : Path
-        File for progress reports.
-    port : int
-        Rendezvous port of its processes on this machine.
-    log_bytes : int
-        Maximum bytes kept of each process's log.
-    bell : Path
-        The executor's named pipe.
-    cgroup : Path or None
-        The generation's control group.
-    memory : str
-        ``cgroup``, ``rlimit`` or ``off``.
-    user : mapping, optional
-        The user of its processes, from `users.user_credentials`; by default the executor's own.
+    ``own`` is the job's directory, the default parent of its working and checkpoint directories.
+    ``port`` is the rendezvous port of its processes on this machine. ``memory`` is ``cgroup``,
+    ``rlimit`` or ``off``. ``user`` is from `users.user_credentials`; by default the executor's own.
     """
     execution = secrets.token_hex(16)
     checkpoints = spec.checkpoint_dir or str(own / "checkpoints")
@@ -107,10 +90,7 @@ def build_launch_plan(
 def free_port(taken: Container[int]) -> int:
     """Return a port of this machine that is free and not in ``taken``.
 
-    Raises
-    ------
-    PlacementError
-        If none of 200 random ports is free.
+    Raises `PlacementError` if none of 200 random ports is free.
     """
     draw = SystemRandom()
     for _ in range(200):

@@ -14,7 +14,7 @@ from shadowprice.executors.environment import (
     processes_of,
 )
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
-from shadowprice.executors.generations.placing import (
+from shadowprice.executors.generations.placement_checks import (
     PlacementError,
     allocated_on,
     allocations_of,
@@ -83,22 +83,9 @@ def build_process_plan(
 ) -> dict[str, Any]:
     """Return the supervisor's plan for one process; see `local.planning.build_launch_plan`.
 
-    Parameters
-    ----------
-    actor : str
-        Name of its actor; an environment variable marks its processes with it.
-    master : (str, int)
-        Rendezvous address and port, on the node of worker 0.
-    checkpoints, work : str
-        The job's directories.
-    inherited : mapping of str to str
-        The node's environment.
-    gpus : sequence of str or None
-        GPUs that Ray allocated; None if its node has none.
-    log_bytes : int
-        Maximum size of its log.
-    limit_memory : bool
-        Whether to limit its private memory to its demand.
+    ``actor`` is the name of its actor; an environment variable marks its processes with it.
+    ``master`` is the rendezvous address and port, on the node of worker 0. ``inherited`` is the
+    node's environment. ``gpus`` were allocated by Ray; None if the node has none.
     """
     environment = inherited_environment(spec, inherited) | environment_of(
         spec,

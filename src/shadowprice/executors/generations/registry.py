@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from shadowprice.executors.contract import GenerationStatus, InvalidProgress, Progressed, Report
-from shadowprice.executors.generations.entry import TrackedGeneration
+from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 
 GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
 
@@ -23,7 +23,7 @@ class GenerationRegistry(Generic[GenerationT]):
         self._locks: dict[str, asyncio.Lock] = {}
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
 
-    def one_at_a_time(self, job: str) -> asyncio.Lock:
+    def job_lock(self, job: str) -> asyncio.Lock:
         """Return the lock that serializes a job's commands."""
         if len(self._locks) > _LOCKS:
             self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
@@ -32,23 +32,23 @@ class GenerationRegistry(Generic[GenerationT]):
     @property
     def live(self) -> list[GenerationT]:
         """The generations that haven't ended."""
-        return [entry for entry in self.entries.values() if not entry.over]
+        return [entry for entry in self.entries.values() if not entry.is_finished]
 
     @property
-    def deals(self) -> list[Mapping[str, Any]]:
+    def allocations(self) -> list[Mapping[str, Any]]:
         """Demands of the generations that haven't ended, each with its server."""
-        return [deal for entry in self.live for deal in entry.deals]
+        return [deal for entry in self.live for deal in entry.allocations]
 
     @property
-    def ordered(self) -> list[GenerationT]:
+    def in_acceptance_order(self) -> list[GenerationT]:
         """The generations in order of acceptance."""
         return sorted(self.entries.values(), key=lambda entry: entry.accepted)
 
-    def held(self) -> tuple[GenerationStatus, ...]:
+    def statuses(self) -> tuple[GenerationStatus, ...]:
         """Return every unforgotten generation, as `Executor.list` does."""
-        return tuple(entry.held() for entry in self.ordered)
+        return tuple(entry.to_status() for entry in self.in_acceptance_order)
 
-    def drop(self, job: str) -> None:
+    def remove_job(self, job: str) -> None:
         """Remove the entries of a job."""
         for key in [key for key in self.entries if key[0] == job]:
             del self.entries[key]
@@ -60,18 +60,12 @@ class GenerationRegistry(Generic[GenerationT]):
         for report in reports:
             self._reports.put_nowait(report)
 
-    def end(self) -> None:
+    def close_watch(self) -> None:
         """End `watch` after the queued reports."""
         self._reports.put_nowait(None)
 
     async def watch(self, first: Callable[[], Iterable[Report]] = tuple) -> AsyncIterator[Report]:
-        """Yield the current state of all generations, then new reports.
-
-        Parameters
-        ----------
-        first : callable
-            Returns reports to yield before those of generations.
-        """
+        """Yield reports of ``first``, the current state of all generations, then new reports."""
         # Starts and ends are emitted again below; progress was read once, so it must be kept.
         previous, reports = self._reports, asyncio.Queue[Report | None]()
         self._reports = reports
@@ -80,10 +74,10 @@ class GenerationRegistry(Generic[GenerationT]):
             if isinstance(report, Progressed | InvalidProgress):
                 self.emit((report,))
         self.emit(first())
-        for entry in self.ordered:
+        for entry in self.in_acceptance_order:
             entry.start_reported = entry.end_reported = False
             entry.reported_exit_count = 0
-            self.emit(entry.news())
+            self.emit(entry.pop_reports())
         while True:
             next_report = await reports.get()
             if next_report is None:

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.uploads.archive import is_unpacked, remove_unpacked, unpack
-from shadowprice.uploads.cleaning import remove_unchanged
 from shadowprice.uploads.packing import pack, select_files
+from shadowprice.uploads.unpacking import (
+    is_unpacked,
+    remove_unchanged,
+    remove_unpacked,
+    unpack,
+)
 from tests.unit.uploads.test_archive import described, make_tree
 
 LIMIT = 1 << 24

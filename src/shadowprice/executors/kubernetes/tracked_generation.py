@@ -6,22 +6,18 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.generations.entry import RemoteGeneration
 from shadowprice.executors.generations.generation import GenerationDirectory
-from shadowprice.executors.generations.parts import ProcessExit
-from shadowprice.executors.kubernetes.following import Follower
+from shadowprice.executors.generations.process_exits import ProcessExit
+from shadowprice.executors.generations.tracked_generation import RemoteGeneration
+from shadowprice.executors.kubernetes.pod_logs import PodLogFollower
 from shadowprice.executors.kubernetes.views import PodView
-
-if TYPE_CHECKING:
-    from shadowprice.executors.kubernetes.driving import Drive
 
 
 @dataclass
-class Part:
+class PodProcess:
     """One process of a generation, and its pod."""
 
     process: str
@@ -49,42 +45,38 @@ class Part:
     unseen: bool = False
     """Whether its exit status is unknown."""
     tail: tuple[str, ...] = ()
-    follower: Follower | None = None
+    follower: PodLogFollower | None = None
 
     @property
-    def began(self) -> bool:
+    def has_started(self) -> bool:
         """Whether its process has started."""
         return self.view is not None and self.view.began is not None
 
-    def known(self) -> dict[str, Any]:
+    def exit_record(self) -> dict[str, Any]:
         """Return its end for the record, for a restarted service."""
         assert self.end is not None
         return {"end": asdict(self.end), "tail": list(self.tail), "unseen": self.unseen}
 
-    def take(self, known: Mapping[str, Any]) -> None:
+    def load_exit_record(self, known: Mapping[str, Any]) -> None:
         """Restore its end from the record."""
         self.end = ProcessExit(**known["end"])
         self.tail, self.unseen = tuple(known["tail"]), bool(known["unseen"])
 
 
-class KubernetesEntry(RemoteGeneration):
-    """One generation that isn't forgotten; see `Entry`.
+class KubernetesGeneration(RemoteGeneration):
+    """One generation that isn't forgotten; its directory only holds logs."""
 
-    ``path`` is its directory, which only holds logs.
-    """
-
-    def __init__(self, job: str, number: int, path: Path) -> None:
-        super().__init__(job, number, GenerationDirectory(path))
-        self.parts: dict[str, Part] = {}
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
+        super().__init__(job, number, generation)
+        self.parts: dict[str, PodProcess] = {}
         self.spec: GenerationSpec | None = None
         self.token = ""
         self.namespace = ""
-        self.driver: Drive | None = None
         self.obstacle = ""
         """Why the API server doesn't let it start or end; empty if it does."""
         self.since = time.monotonic()
 
-    def take(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:
         """Apply the state in its record."""
         self.state = state
         stop = state.get("stop", {})
@@ -93,14 +85,14 @@ class KubernetesEntry(RemoteGeneration):
         self.placement = tuple(ServerAllocation(*share) for share in state.get("placement", ()))
         plan = state.get("plan")
         if plan and not self.parts:
-            self.take_plan(
+            self.set_plan(
                 {"processes": [{"name": part["process"]} for part in plan["parts"]], **plan}
             )
-            parts = [Part(**part) for part in plan["parts"]]
+            parts = [PodProcess(**part) for part in plan["parts"]]
             self.parts = {part.process: part for part in parts}
             self.namespace = str(plan["namespace"])
             for name, end in (state.get("deciding") or {}).items():
-                self.parts[name].take(end)
+                self.parts[name].load_exit_record(end)
 
     @property
     def termination_requested(self) -> bool:
@@ -112,8 +104,8 @@ class KubernetesEntry(RemoteGeneration):
 
     def exits(self) -> dict[str, int]:
         """Return the exit statuses of the processes that have ended, while others run."""
-        return {end.name: end.code for end in self.ends()}
+        return {end.name: end.code for end in self.process_exits()}
 
-    def ends(self) -> list[ProcessExit]:
+    def process_exits(self) -> list[ProcessExit]:
         """Return the ends of the processes that have ended."""
         return [part.end for part in self.parts.values() if part.end is not None]

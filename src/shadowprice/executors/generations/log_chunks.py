@@ -15,25 +15,9 @@ MAX_CHUNK_BYTES: Final = 1 << 20
 def read_chunk(
     folder: Path, number: int, process: str, start: int | None, most: int, *, complete: bool
 ) -> LogChunk:
-    """Return a chunk of a process's log; see `Executor.logs`.
+    """Return a chunk of a process's log in a generation's log folder; see `Executor.logs`.
 
-    Parameters
-    ----------
-    folder : Path
-        Directory of the generation's logs.
-    number : int
-        The generation.
-    start : int or None
-        Offset of the first byte; None for the last ``most`` bytes.
-    most : int
-        Maximum number of bytes.
-    complete : bool
-        Whether the process has ended.
-
-    Raises
-    ------
-    KeyError
-        If there is no such log.
+    ``complete`` says whether the process has ended.
     """
     if process not in logs.names(folder):
         raise KeyError(f"{process} of generation {number}")

@@ -13,26 +13,19 @@ from shadowprice.kubernetes.lease import Lease
 
 log = logging.getLogger("shadowprice.executors")
 
-AGAIN: Final = 2.0
-"""Timeout in seconds of an attempt to reacquire the lease."""
-
-TURN: Final = 45.0
+ACQUIRE_TIMEOUT_SECONDS: Final = 45.0
 """Seconds to wait at the start until a killed service's lease expires."""
 
+REACQUIRE_TIMEOUT_SECONDS: Final = 2.0
+"""The same after an outage; it is short, because the resync tries again."""
 
-class Charge:
+
+class ExecutorLease:
     """The lease of an executor, subject to the leader election of its service.
 
     There are two leases because they expire independently. A service without an election only has
     the executor's lease. A newly elected replica may have to wait until its predecessor's executor
-    lease expires.
-
-    Parameters
-    ----------
-    service : str
-        Label of the service.
-    election : Election or None
-        Election among the service's replicas; None for a single service.
+    lease expires. ``service`` is the service's label.
     """
 
     def __init__(self, service: str, election: Election | None) -> None:
@@ -52,18 +45,10 @@ class Charge:
         """Whether the lease isn't held and may be reacquired."""
         return self._lease is None or self._lease.lost.is_set()
 
-    async def take(self, connection: ApiClient, namespace: str) -> None:
-        """Acquire the lease.
-
-        Raises
-        ------
-        ExecutorError
-            If another service holds it.
-        ApiError
-            If the API server refuses.
-        """
+    async def acquire(self, connection: ApiClient, namespace: str) -> None:
+        """Acquire the lease; raise `ExecutorError` if another service holds it."""
         lease = self._new(connection, namespace)
-        if not await lease.take(TURN, self._is_deposed):
+        if not await lease.take(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
             raise ExecutorError(
                 f"the lease {self._service}-executor in {namespace} is held: the cluster is used "
                 "by another service; stop that one, or serve from another namespace"
@@ -73,17 +58,13 @@ class Charge:
     async def reacquire(self, connection: ApiClient, namespace: str) -> None:
         """Reacquire a lease that expired while the API server was unreachable.
 
-        If another executor holds it now, commands are refused until it is released.
-
-        Raises
-        ------
-        ApiError
-            If another executor holds the lease or leads, or the API server doesn't answer.
+        Raises `ApiError` if another executor holds the lease or leads; commands are then refused
+        until it is released.
         """
         if not self._elected():
             raise LeadershipLostError
         lease = self._new(connection, namespace)
-        if not await lease.take(AGAIN):
+        if not await lease.take(REACQUIRE_TIMEOUT_SECONDS):
             raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
         self._lease = lease
         log.info("the lease of %s is held again", self._service)

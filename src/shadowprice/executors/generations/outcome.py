@@ -36,14 +36,8 @@ def shell_exit_status(returned: int) -> int:
 def has_outcome(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
     """Return whether a generation that wasn't stopped has its result already.
 
-    Parameters
-    ----------
-    exits : sequence of (str, int)
-        Ended processes and their exit statuses, in order of their ends.
-    workers : int
-        Number of workers of the generation.
-    tolerant : bool
-        Whether the generation continues if a worker dies.
+    ``exits`` are processes with their exit statuses, in order of their ends. If ``tolerant``, the
+    generation continues if a worker dies.
     """
     return all_succeeded(exits, workers, tolerant=tolerant) or bool(
         _failed(exits, workers, tolerant)
@@ -86,25 +80,12 @@ def compute_outcome(
     killed: Set[str],
     notes: Mapping[str, str],
 ) -> GenerationOutcome:
-    """Return how a generation ended.
+    """Return how a generation ended, from the exits of all its processes in order.
 
-    Parameters
-    ----------
-    exits : sequence of (str, int)
-        All processes and their exit statuses, in order of their ends.
-    workers : int
-        Number of workers.
-    tolerant : bool
-        Whether the generation continues if a worker dies.
-    stopped : bool
-        Whether a stop command preceded any deciding exit.
-    from_outside : bool
-        Whether an external cause ended it, such as a shutdown or an operator.
-    killed : set of str
-        Processes killed after the grace period.
-    notes : mapping of str to str
-        Explanations besides the exit status, by process: why it didn't start, an OOM kill,
-        processes that it left running.
+    A stop command that preceded any deciding exit makes it ``stopped``. ``from_outside`` means that
+    an external cause ended it, such as a shutdown or an operator. ``killed`` are processes killed
+    after the grace period. ``notes`` explain a process besides its exit status: why it didn't
+    start, an OOM kill, processes that it left running.
     """
     codes = dict(exits)
     if all_succeeded(exits, workers, tolerant=tolerant):

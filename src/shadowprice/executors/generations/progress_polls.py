@@ -12,28 +12,23 @@ from shadowprice.executors.contract import Progressed, Report
 class ProgressPolls:
     """Running progress polls. Cancelling one would lose progress that it already read.
 
-    Parameters
-    ----------
-    emit : callable
-        Emits the result of a poll whose caller was cancelled.
+    ``emit`` emits the result of a poll whose caller was cancelled.
     """
 
     def __init__(self, emit: Callable[[Iterable[Report]], None]) -> None:
         self._emit = emit
-        self._under_way: set[asyncio.Task[Sequence[Progressed]]] = set()
+        self._running: set[asyncio.Task[Sequence[Progressed]]] = set()
 
     @property
-    def under_way(self) -> bool:
+    def in_progress(self) -> bool:
         """Whether a poll is running."""
-        return bool(self._under_way)
+        return bool(self._running)
 
-    async def wait_for(
-        self, look: Coroutine[Any, Any, Sequence[Progressed]]
-    ) -> Sequence[Progressed]:
+    async def poll(self, look: Coroutine[Any, Any, Sequence[Progressed]]) -> Sequence[Progressed]:
         """Run a poll and return its result; if cancelled, the poll continues and emits it."""
         task = asyncio.create_task(look)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -46,7 +41,7 @@ class ProgressPolls:
 
     async def end(self) -> None:
         """Cancel all running polls."""
-        looks = tuple(self._under_way)
+        looks = tuple(self._running)
         for look in looks:
             look.cancel()
         await asyncio.gather(*looks, return_exceptions=True)

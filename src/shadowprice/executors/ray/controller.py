@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import INHERITED_VARIABLES, Process, processes_of
@@ -25,19 +25,17 @@ from shadowprice.executors.generations.generation import (
     RUNNING,
     own_identity,
 )
-from shadowprice.executors.generations.parts import (
+from shadowprice.executors.generations.placement_checks import gpu_millis, process_demand
+from shadowprice.executors.generations.process_exits import (
     ProcessExit,
     is_outcome_final,
     outcome_from_exits,
 )
-from shadowprice.executors.generations.placing import process_demand
-from shadowprice.executors.ray.entry import RayGeneration, RayProcess
-from shadowprice.executors.ray.link import BridgeError
-from shadowprice.executors.ray.nodes import actor_resources, gpu_millis
-from shadowprice.executors.ray.planning import build_process_plan
-
-if TYPE_CHECKING:
-    from shadowprice.executors.ray.executor import RayExecutor
+from shadowprice.executors.ray.bridge_client import BridgeError
+from shadowprice.executors.ray.launch_plan import build_process_plan
+from shadowprice.executors.ray.nodes import actor_resources
+from shadowprice.executors.ray.session import RaySession
+from shadowprice.executors.ray.tracked_generation import RayGeneration, RayProcess
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -51,8 +49,8 @@ BRIDGE_CALL_TIMEOUT_SECONDS: Final = 90.0
 class RayGenerationController:
     """Drives one generation to its end."""
 
-    def __init__(self, executor: RayExecutor, entry: RayGeneration) -> None:
-        self._executor = executor
+    def __init__(self, session: RaySession, entry: RayGeneration) -> None:
+        self._session = session
         self._entry = entry
         self._asking: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
@@ -60,7 +58,7 @@ class RayGenerationController:
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
         try:
-            await self._executor.background.repeat("drive", self._on, self._entry.carrying)
+            await self._session.background.repeat("drive", self._on, self._entry.task_description)
         finally:
             for task in self._asking:
                 task.cancel()
@@ -73,22 +71,22 @@ class RayGenerationController:
             await self._run()
         except (BridgeError, OSError) as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
-        if not entry.over:
+        if not entry.is_finished:
             await asyncio.sleep(1.0)
-        return entry.over
+        return entry.is_finished
 
     async def _run(self) -> None:
         entry = self._entry
         if entry.phase == ACCEPTED and not await self._launch():
-            await self._executor.look(entry)
+            await self._session.refresh(entry)
             return
         self._take_lock()
         if entry.state.get("ending"):
             await self._let_go()
-            await self._executor.look(entry)
+            await self._session.refresh(entry)
             return
         while any(part.end is None for part in entry.parts.values()):
-            entry.news_came.clear()
+            entry.changed.clear()
             if self._broken is not None:
                 failure, self._broken = self._broken, None
                 raise failure
@@ -98,10 +96,10 @@ class RayGenerationController:
                     self._begin(self._attach(part))
             await asyncio.to_thread(entry.read)
             await self._order()
-            await self._executor.look(entry)
-            await entry.news_came.wait()
+            await self._session.refresh(entry)
+            await entry.changed.wait()
         await self._finish()
-        await self._executor.look(entry)
+        await self._session.refresh(entry)
 
     def _begin(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -112,17 +110,17 @@ class RayGenerationController:
         self._asking.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._broken = task.exception()
-            self._entry.news_came.set()
+            self._entry.changed.set()
 
     async def _ask(self, what: str, **more: Any) -> Any:
-        link = self._executor.link
+        link = self._session.link
         if link is None:
             raise BridgeError("not connected to Ray", "Closed")
-        return await link.ask(what, BRIDGE_CALL_TIMEOUT_SECONDS, **more)
+        return await link.call(what, BRIDGE_CALL_TIMEOUT_SECONDS, **more)
 
     def _take_lock(self) -> None:
         if self._entry.lock is None:
-            self._entry.lock = self._entry.generation.take_lock()
+            self._entry.lock = self._entry.generation.try_lock()
 
     def _write(self, **change: Any) -> None:
         generation = self._entry.generation
@@ -132,13 +130,13 @@ class RayGenerationController:
 
     async def _launch(self) -> bool:
         """Create the actors and start the processes; return whether that succeeded."""
-        entry, executor = self._entry, self._executor
+        entry, session = self._entry, self._session
         lock = await asyncio.to_thread(entry.generation.claim, own_identity())
         if lock is None:
             return False
         entry.lock = lock
         spec = GenerationSpec.from_record(entry.generation.plan()["spec"])
-        folder = executor.folder(spec.job)
+        folder = session.folder(spec.job)
         checkpoints = spec.checkpoint_dir or str(folder / "checkpoints")
         work = str(folder / "work")
         folders = [checkpoints, *([] if spec.program.directory else [work])]
@@ -174,8 +172,8 @@ class RayGenerationController:
                 work=work,
                 inherited=place["environment"],
                 gpus=place["gpus"],
-                log_bytes=executor.settings.log_bytes,
-                limit_memory=executor.settings.memory == "rlimit",
+                log_bytes=session.settings.log_bytes,
+                limit_memory=session.settings.memory == "rlimit",
             )
             with contextlib.suppress(BridgeError):  # `_attach` finds out whether it started
                 await self._ask("call", name=part.actor, method="go", arguments=[plan])
@@ -191,8 +189,8 @@ class RayGenerationController:
 
         Returns the node's properties, or ``error``.
         """
-        executor = self._executor
-        node = executor.nodes.get(part.server)
+        session = self._session
+        node = session.nodes.get(part.server)
         if node is None or node.id != part.node:
             return {"error": f"the node {part.server} has left the Ray cluster"}
         properties: dict[str, Any] = await self._ask(
@@ -201,13 +199,13 @@ class RayGenerationController:
             node=part.node,
             options=actor_resources(process_demand(spec, process), node),
             prepare={
-                "base": str(executor.base),
-                "token": executor.token,
+                "base": str(session.base),
+                "token": session.token,
                 "folders": folders,
                 "gpus": bool(gpu_millis(node.server.capacity)),
                 "inherit": list(INHERITED_VARIABLES),
             },
-            patience=executor.settings.patience,
+            patience=session.settings.patience,
         )
         if "error" in properties:
             return {"error": f"{part.server}: {properties['error']}"}
@@ -228,7 +226,7 @@ class RayGenerationController:
                     look = await self._ask("call", name=part.actor, method="look", arguments=[])
                     if look["state"] is None:  # never got `go`, and must not start now
                         await self._ask("kill", name=part.actor)
-                        part.lose(f"the service stopped before it started {part.process}")
+                        part.mark_lost(f"the service stopped before it started {part.process}")
                         return
                 part.attached = True
                 part.delivered = 0
@@ -240,7 +238,7 @@ class RayGenerationController:
         finally:
             part.asking = False
             if part.end is not None or part.attached:
-                self._entry.news_came.set()
+                self._entry.changed.set()
 
     async def _found(self, part: RayProcess) -> bool:
         """Return whether the actor exists; retry until Ray knows."""
@@ -259,27 +257,31 @@ class RayGenerationController:
         If its node doesn't return within `lost_after` seconds, the process counts as lost.
         """
         part.gone_since = part.gone_since or time.monotonic()
-        executor = self._executor
-        ids = {node.id for node in executor.nodes.values()}
-        current = executor.nodes.get(part.server)
+        session = self._session
+        ids = {node.id for node in session.nodes.values()}
+        current = session.nodes.get(part.server)
         node = part.node if part.node in ids else current.id if current is not None else ""
         if node:
             into = str(self._entry.generation.logs)
             result = await self._ask("clear", name=part.actor, node=node, into=into)
             if result["known"] and result["cleared"]:
                 part.on_node = False
-                part.take(result["state"])
+                part.load_state(result["state"])
                 if part.end is not None and part.end.lost:
-                    part.lose(f"the supervisor of {part.process} was killed on {part.server}")
+                    part.mark_lost(f"the supervisor of {part.process} was killed on {part.server}")
                 elif part.end is None:
-                    part.lose(f"{part.process} was never started on {part.server}")
+                    part.mark_lost(f"{part.process} was never started on {part.server}")
                 return
             if not result["known"] and node == part.node:
-                part.lose(f"the actor of {part.process} ended on {part.server} before it started")
+                part.mark_lost(
+                    f"the actor of {part.process} ended on {part.server} before it started"
+                )
                 return
-        if time.monotonic() - part.gone_since > executor.settings.lost_after:
-            executor.litter[part.actor] = part.server
-            part.lose(f"the node {part.server} left the Ray cluster while {part.process} ran on it")
+        if time.monotonic() - part.gone_since > session.settings.lost_after:
+            session.litter[part.actor] = part.server
+            part.mark_lost(
+                f"the node {part.server} left the Ray cluster while {part.process} ran on it"
+            )
 
     async def _order(self) -> None:
         """Stop the processes after a stop command, or once another process decided the result."""

@@ -36,7 +36,7 @@ class BridgeClient:
         self._pending: dict[int, asyncio.Future[Any]] = {}
 
     @property
-    def up(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the bridge can receive requests."""
         return self._reading is not None and not self._reading.done()
 
@@ -80,24 +80,13 @@ class BridgeClient:
                     future.set_exception(BridgeError("the connection to Ray was lost", "Closed"))
             self._pending.clear()
 
-    async def ask(self, what: str, limit: float | None = None, **more: Any) -> Any:
-        """Send a request and return the bridge's response.
+    async def call(self, what: str, limit: float | None = None, **more: Any) -> Any:
+        """Send the request ``what`` and return the bridge's response.
 
-        Parameters
-        ----------
-        what : str
-            Name of the request.
-        limit : float, optional
-            Timeout in seconds.
-        **more
-            Arguments of the request.
-
-        Raises
-        ------
-        BridgeError
-            If the request fails, or the bridge has ended.
+        ``limit`` is a timeout in seconds, and ``more`` the arguments of the request. Raises
+        `BridgeError` if the request fails, or the bridge has ended.
         """
-        if not self.up or self._process is None or self._process.stdin is None:
+        if not self.is_running or self._process is None or self._process.stdin is None:
             raise BridgeError("not connected to Ray", "Closed")
         number = next(self._numbers)
         future = self._pending[number] = asyncio.get_running_loop().create_future()

@@ -7,9 +7,9 @@ from typing import Any
 
 from shadowprice.executors.contract import Progressed
 from shadowprice.executors.generations.disk import FileLock
-from shadowprice.executors.generations.entry import RemoteGeneration
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory
-from shadowprice.executors.generations.parts import ProcessExit
+from shadowprice.executors.generations.process_exits import ProcessExit
+from shadowprice.executors.generations.tracked_generation import RemoteGeneration
 
 
 @dataclass
@@ -40,22 +40,22 @@ class RayProcess:
     responded: bool = True
     """Whether its actor responded to the last progress poll."""
 
-    def take(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:
         """Record its supervisor's state."""
         self.state = state
         if state.get("phase") in TERMINAL_PHASES:
-            self.end = ProcessExit.of(
+            self.end = ProcessExit.from_state(
                 self.process, state, f"{self.process} was lost on {self.server}"
             )
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """Record that it is lost, because its end can't be observed."""
         self.end = ProcessExit(self.process, -1, 0.0, lost=why)
         self.on_node = False
 
 
 class RayGeneration(RemoteGeneration):
-    """One generation that isn't forgotten; see `Entry`."""
+    """One generation that isn't forgotten."""
 
     def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         super().__init__(job, number, generation)
@@ -64,9 +64,9 @@ class RayGeneration(RemoteGeneration):
         self.latest: Progressed | None = None
         self._reported_progress: list[Any] = []
 
-    def take_plan(self, plan: dict[str, Any]) -> None:
+    def set_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
-        super().take_plan(plan)
+        super().set_plan(plan)
         if plan and not self.parts:
             parts = (RayProcess(**part) for part in plan["parts"])
             self.parts = {part.actor: part for part in parts}
@@ -82,14 +82,14 @@ class RayGeneration(RemoteGeneration):
         if lock is not None:
             lock.release()
 
-    def new_progress(self) -> Progressed | None:
+    def poll_progress(self) -> Progressed | None:
         """Return the progress received since the last call, or None."""
         latest, self.latest = self.latest, None
         return latest
 
-    async def newest_progress(self) -> Progressed | None:
-        """Return `new_progress` without a thread: the bridge already delivered it."""
-        return self.new_progress()
+    async def poll_progress_async(self) -> Progressed | None:
+        """Return `poll_progress` without a thread: the bridge already delivered it."""
+        return self.poll_progress()
 
     @property
     def is_stale(self) -> bool:
@@ -99,7 +99,7 @@ class RayGeneration(RemoteGeneration):
             for part in self.parts.values()
         )
 
-    def reported(self, part: RayProcess, progress: list[Any] | None) -> None:
+    def on_progress_file(self, part: RayProcess, progress: list[Any] | None) -> None:
         """Record the content of a process's progress file, if it is new and valid."""
         if progress is None:
             return

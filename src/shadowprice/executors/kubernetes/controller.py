@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice.executors.contract import Ending
 from shadowprice.executors.generations.generation import (
@@ -25,47 +25,43 @@ from shadowprice.executors.generations.generation import (
     RUNNING,
     TERMINAL_PHASES,
 )
-from shadowprice.executors.generations.parts import (
+from shadowprice.executors.generations.process_exits import (
     ProcessExit,
     is_outcome_final,
     outcome_from_exits,
 )
-from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
-from shadowprice.executors.kubernetes.following import Follower
-from shadowprice.executors.kubernetes.judging import (
-    end_of,
-    refusal_of,
+from shadowprice.executors.kubernetes.launcher import (
+    INITIAL_BACKOFF_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    GenerationLauncher,
 )
-from shadowprice.executors.kubernetes.launching import AGAIN, AGAIN_AT_LAST, Launch
-from shadowprice.executors.kubernetes.objects import Objects
-from shadowprice.executors.kubernetes.pods import (
-    seconds,
-)
-from shadowprice.executors.kubernetes.views import PodView, kept
+from shadowprice.executors.kubernetes.objects import GenerationObjects
+from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_failure_reason
+from shadowprice.executors.kubernetes.pods import whole_grace_seconds
+from shadowprice.executors.kubernetes.session import KubernetesSession
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
+from shadowprice.executors.kubernetes.views import PodView, merge_pod_view
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
 
-if TYPE_CHECKING:
-    from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-
 log = logging.getLogger("shadowprice.executors")
 
-FINISH: Final = -1
+PEER_ENDED_COMMAND: Final = -1
 """Stop command for the remaining processes of a generation that has its result."""
 
 LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0
 """Seconds that a node has to open a log stream before its pod is deleted."""
 
-SILENT: Final = 0.7
+EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7
 """The same for an empty log, because the start of an empty stream can't be observed."""
 
 MISSING_POD_POLL_SECONDS: Final = 2.0
 """Seconds after which created pods without an event are listed."""
 
-UNANSWERED: Final = 30.0
+MAX_LIST_BACKOFF_SECONDS: Final = 30.0
 """Maximum backoff in seconds of such listings that fail."""
 
-SETTLED: Final = 10.0
+STEADY_POLL_SECONDS: Final = 10.0
 """Seconds between checks of a running generation without events of its pods."""
 
 SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
@@ -83,22 +79,28 @@ Other errors become an obstacle if they last as long.
 _OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
 
 
-class Drive:
+class KubernetesGenerationController:
     """Drives one generation to its end."""
 
-    def __init__(self, executor: KubernetesExecutor, entry: KubernetesEntry) -> None:
-        self._executor = executor
+    def __init__(self, session: KubernetesSession, entry: KubernetesGeneration) -> None:
+        self._session = session
+        self._cluster = session.cluster
         self._entry = entry
-        self._objects = Objects(executor, entry)
+        self._objects = GenerationObjects(session, entry)
         self._following: set[asyncio.Task[None]] = set()
         self._launched = False
-        self._pauses = Backoff(AGAIN, AGAIN_AT_LAST)
-        self._unseen = Backoff(MISSING_POD_POLL_SECONDS, UNANSWERED)
+        self._closed = False
+        self._progress_count = 0
+        """Number of accepted changes, so that the backoff starts again after progress."""
+        self._listed_at = 0.0
+        self._obstructed_since: float | None = None
+        self._pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        self._unseen = Backoff(MISSING_POD_POLL_SECONDS, MAX_LIST_BACKOFF_SECONDS)
 
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
         try:
-            await self._executor.background.repeat("drive", self._on, self._entry.carrying)
+            await self._session.background.repeat("drive", self._on, self._entry.task_description)
         finally:
             tasks = tuple(self._following)
             for task in tasks:
@@ -107,19 +109,19 @@ class Drive:
 
     async def _on(self) -> bool:
         """Make one attempt to drive it to its end; return whether it has ended."""
-        entry, writes_before = self._entry, self._came
-        if entry.over:
+        entry, count_before = self._entry, self._progress_count
+        if entry.is_finished:
             return True
         try:
             await self._run()
         except ApiError as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
             await self._on_error(error)
-        if not entry.over:  # `_finish` may have found a pod that still runs
-            if self._came > writes_before:
+        if not entry.is_finished:  # `_finish` may have found a pod that still runs
+            if self._progress_count > count_before:
                 self._pauses.succeeded()
             await asyncio.sleep(self._pauses.failed())
-        return entry.over
+        return entry.is_finished
 
     async def _on_error(self, error: ApiError) -> None:
         """Note why the generation can't start or end; give it up after a time limit.
@@ -133,7 +135,7 @@ class Drive:
         entry, now = self._entry, time.monotonic()
         if self._obstructed_since is None:
             self._obstructed_since = now
-        settings = self._executor.settings
+        settings = self._session.settings
         starting = entry.phase == ACCEPTED and not entry.stop_ordered
         if not (starting or self._has_to_end()):
             return
@@ -155,7 +157,7 @@ class Drive:
         return (
             entry.stop_ordered
             or bool(entry.state.get("closing") or entry.state.get("end"))
-            or is_outcome_final(entry.ends(), entry.workers, tolerant=entry.tolerant)
+            or is_outcome_final(entry.process_exits(), entry.workers, tolerant=entry.tolerant)
         )
 
     async def _give_up(self, error: ApiError) -> None:
@@ -176,51 +178,48 @@ class Drive:
             await self._write(phase=REFUSED, reason=reason, plan=None)
         else:
             end = entry.state.get("end")
-            if not end and is_outcome_final(entry.ends(), entry.workers, tolerant=entry.tolerant):
+            if not end and is_outcome_final(
+                entry.process_exits(), entry.workers, tolerant=entry.tolerant
+            ):
                 end = self._end()
             lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
             await self._write(**_OVER, **(end or lost))
         log.warning("lost generation %d of %r: %s", entry.number, entry.job, reason)
-        self._executor.leave(views)
-        self._executor.look(entry)
+        self._session.leave(views)
+        self._session.emit(entry.pop_reports())
 
     async def _run(self) -> None:
         entry = self._entry
         if entry.state.get("end"):
             await self._finish_known()
-            self._executor.look(entry)
+            self._session.emit(entry.pop_reports())
             return
         if not self._launched and not entry.state.get("closing"):
-            launch = Launch(self._executor, entry, self._objects)
+            launch = GenerationLauncher(self._session, entry, self._objects)
             reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
             if reason and launch.created_nothing:
                 await self._write(phase=REFUSED, reason=reason, plan=None)
-                self._executor.look(entry)
+                self._session.emit(entry.pop_reports())
                 return
             if reason:
                 await self._close(reason)
-            self._launched, self._looked = True, time.monotonic()
+            self._launched, self._listed_at = True, time.monotonic()
         if entry.state.get("closing"):
             await self._withdraw()
-        while not await self._is_over():
-            entry.news_came.clear()
+        while any(part.end is None for part in entry.parts.values()):
+            entry.changed.clear()
             await self._judge()
-            self._executor.look(entry)  # the wait below may be long
+            self._session.emit(entry.pop_reports())  # the wait below may be long
             if entry.state.get("closing") and not self._closed:
                 await self._withdraw()
             await self._order()
             entry.obstacle, self._obstructed_since = "", None
             if any(part.end is None for part in entry.parts.values()):
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(SETTLED if self._settled() else 1.0):
-                        await entry.news_came.wait()
+                    async with asyncio.timeout(STEADY_POLL_SECONDS if self._settled() else 1.0):
+                        await entry.changed.wait()
         await self._finish()
-        self._executor.look(entry)
-
-    _came = 0
-    _closed = False
-    _looked = 0.0
-    _obstructed_since: float | None = None
+        self._session.emit(entry.pop_reports())
 
     def _settled(self) -> bool:
         """Return whether only events, and no timeouts, can change the generation's state."""
@@ -229,13 +228,10 @@ class Drive:
             part.view is not None
             and part.view.running
             and part.vanished is None
-            and self._executor.gone_since(part.server) is None
+            and self._cluster.gone_since(part.server) is None
             for part in entry.parts.values()
             if part.end is None
         )
-
-    async def _is_over(self) -> bool:
-        return all(part.end is not None for part in self._entry.parts.values())
 
     async def _write(self, **change: Any) -> None:
         """Update the generation's record, unless it has ended."""
@@ -248,25 +244,25 @@ class Drive:
                 state |= {"at": time.time(), **change}
             return dict(state)
 
-        state = await self._executor.records.change(self._entry.job, update)
-        self._entry.take(state)
-        self._came += 1
+        state = await self._session.records.change(self._entry.job, update)
+        self._entry.load_state(state)
+        self._progress_count += 1
 
     # ---------------------------------------------------------------- following
 
     async def _judge(self) -> None:
         """Apply the state of the pods: starts, ends and refusals."""
-        entry, executor = self._entry, self._executor
+        entry, cluster, settings = self._entry, self._cluster, self._session.settings
         await self._look_for_unseen()
         for part in entry.parts.values():
             if part.end is not None:
                 continue
             self._see(part)
-            part.end = end_of(
+            part.end = process_exit_of(
                 part,
-                node=executor.node_or_none(part.server),
-                lost_after=executor.settings.lost_after,
-                gone_since=executor.gone_since(part.server),
+                node=cluster.nodes.items.get(part.server),
+                lost_after=settings.lost_after,
+                gone_since=cluster.gone_since(part.server),
                 withdrawn=bool(entry.state.get("closing")),
             )
             if part.end is not None:
@@ -274,29 +270,29 @@ class Drive:
         if entry.phase != ACCEPTED or entry.state.get("closing"):
             return
         failed = any(part.end is not None and part.end.code > 0 for part in entry.parts.values())
-        if failed or all(part.began or _exited(part) for part in entry.parts.values()):
+        if failed or all(part.has_started or _exited(part) for part in entry.parts.values()):
             starts = [
                 item.view.began for item in entry.parts.values() if item.view and item.view.began
             ]
             await self._write(phase=RUNNING, started=max([*starts, entry.state["accepted"]]))
             return
-        reason = refusal_of(entry, executor.settings.patience)
+        reason = start_failure_reason(entry, settings.patience)
         if reason:
             await self._close(reason)
 
-    def _see(self, part: Part) -> None:
+    def _see(self, part: PodProcess) -> None:
         key = f"{self._entry.namespace}/{part.pod}"
-        view = self._executor.cluster.own.get(key)
+        view = self._cluster.own.get(key)
         if view is not None and self._is_of(part, view):
-            part.view, part.vanished = kept(part.view, view), None
+            part.view, part.vanished = merge_pod_view(part.view, view), None
             return
-        last = self._executor.last.pop(key, None)
+        last = self._cluster.last.pop(key, None)
         if last is not None and self._is_of(part, last):
-            part.view = kept(part.view, last)
+            part.view = merge_pod_view(part.view, last)
         if part.view is not None and part.vanished is None:
             part.vanished = time.monotonic()
 
-    def _is_of(self, part: Part, view: PodView) -> bool:
+    def _is_of(self, part: PodProcess, view: PodView) -> bool:
         """Return whether a pod of a process's name is this generation's."""
         entry = self._entry
         own = (view.job, view.generation) == (entry.key, entry.number)
@@ -314,7 +310,7 @@ class Drive:
             if part.end is None and part.view is None and part.vanished is None
         ]
         now = time.monotonic()
-        if not missing or not self._launched or now - self._looked < MISSING_POD_POLL_SECONDS:
+        if not missing or not self._launched or now - self._listed_at < MISSING_POD_POLL_SECONDS:
             return
         if not self._unseen.over:
             return
@@ -323,7 +319,7 @@ class Drive:
         except ApiError:
             self._unseen.failed()
             return  # a failed request says nothing about pods
-        self._looked = now
+        self._listed_at = now
         self._unseen.succeeded()
         for part in missing:
             if part.process in views:
@@ -334,7 +330,7 @@ class Drive:
     async def _close(self, why: str) -> None:
         """Record that the generation is to be withdrawn, before any object is deleted."""
         await self._write(closing=why)
-        self._entry.news_came.set()
+        self._entry.changed.set()
 
     async def _withdraw(self) -> None:
         """Delete the secret, and find the pods that have to end."""
@@ -342,7 +338,7 @@ class Drive:
         views = {view.process: view for view in await self._objects.pods()}
         for part in self._entry.parts.values():
             if part.process in views:
-                part.view = kept(part.view, views[part.process])
+                part.view = merge_pod_view(part.view, views[part.process])
             if part.view is None:
                 part.end = ProcessExit(part.process, -1, time.time(), lost="it never existed")
         self._closed = True
@@ -354,10 +350,10 @@ class Drive:
         if stop:
             command, grace = int(stop["command"]), float(stop["grace"])
         elif entry.state.get("closing"):
-            command, grace = FINISH, 0.0
-        elif is_outcome_final(entry.ends(), entry.workers, tolerant=entry.tolerant):
+            command, grace = PEER_ENDED_COMMAND, 0.0
+        elif is_outcome_final(entry.process_exits(), entry.workers, tolerant=entry.tolerant):
             await self._keep_what_decided()
-            command, grace = FINISH, entry.grace
+            command, grace = PEER_ENDED_COMMAND, entry.grace
         else:
             return
         if entry.phase == ACCEPTED and stop and not entry.state.get("closing"):
@@ -377,7 +373,7 @@ class Drive:
         Otherwise a restarted service would find deleted pods, and blame another client for them.
         """
         parts = self._entry.parts
-        ends = {name: part.known() for name, part in parts.items() if part.end is not None}
+        ends = {name: part.exit_record() for name, part in parts.items() if part.end is not None}
         if len(ends) < len(parts) and not self._entry.state.get("deciding"):
             await self._write(deciding=ends)
 
@@ -392,24 +388,24 @@ class Drive:
             return 0.0
         return float(max(0.0, now + 1.0 - view.terminating_since))
 
-    async def _deliver(self, part: Part, command: int, grace: float) -> None:
+    async def _deliver(self, part: PodProcess, command: int, grace: float) -> None:
         if part.view is None:
             return
         if part.view.running and not part.delivered:
             await self._listen(part)
-        lost = self._executor.is_lost(part.server)
+        lost = self._cluster.is_lost(part.server)
         part.stop_requested = True
         # The server counts a grace period from the first deletion, and only ever shortens it.
         now = time.monotonic()
         since = now if part.ending is None else part.ending
         allowed = min(part.allowed, now - since + grace)
-        grace_seconds = 0 if lost else seconds(allowed)
+        grace_seconds = 0 if lost else whole_grace_seconds(allowed)
         await self._objects.delete("pods", part.pod, part.view.uid, grace_seconds)
         part.ending, part.allowed = since, allowed
         part.delivered = command
-        self._came += 1
+        self._progress_count += 1
 
-    async def _listen(self, part: Part) -> None:
+    async def _listen(self, part: PodProcess) -> None:
         """Fetch a pod's log, and follow it, before the pod is deleted.
 
         This happens once, even if the deletion is retried.
@@ -417,43 +413,31 @@ class Drive:
         if part.listened:
             return
         part.listened = True
-        follower = self.follower(part)
+        follower = self._objects.follower(part)
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(LOG_OPEN_TIMEOUT_SECONDS):
-                await follower.look()
+                await follower.fetch_new()
         opened = asyncio.Event()
         following = follower.follow(opened)
-        task = self._executor.background.spawn("logs", following, "following a log", vital=False)
+        task = self._session.background.spawn("logs", following, "following a log", vital=False)
         self._following.add(task)
         task.add_done_callback(self._following.discard)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOG_OPEN_TIMEOUT_SECONDS if follower.some else SILENT):
+            async with asyncio.timeout(
+                LOG_OPEN_TIMEOUT_SECONDS if follower.has_output else EMPTY_LOG_TIMEOUT_SECONDS
+            ):
                 await opened.wait()
 
     # ---------------------------------------------------------------- ending
 
-    def follower(self, part: Part) -> Follower:
-        """Return the follower of a process's log, created on first use."""
-        if part.follower is None:
-            executor = self._executor
-            part.follower = Follower(
-                self._objects.connection,
-                self._objects.path("pods", part.pod),
-                self._entry.generation.logs,
-                part.process,
-                executor.settings.log_bytes,
-                self._entry.token,
-            )
-        return part.follower
-
-    async def _collect(self, part: Part) -> None:
+    async def _collect(self, part: PodProcess) -> None:
         """Fetch the rest of a process's log."""
         if part.view is None or not part.view.began:
             return
-        follower = self.follower(part)
+        follower = self._objects.follower(part)
         with contextlib.suppress(ApiError, TimeoutError, OSError):
             async with asyncio.timeout(LOG_DRAIN_TIMEOUT_SECONDS):
-                await follower.finish()
+                await follower.fetch_rest()
         part.tail = follower.tail()
 
     async def _finish(self) -> None:
@@ -486,14 +470,14 @@ class Drive:
             await self._cleared(views)
             if not any(map(self._goes_on, views)):
                 break
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(INITIAL_BACKOFF_SECONDS)
         end = self._entry.state["end"]
         await self._write(**_OVER, **end)
 
     def _goes_on(self, view: PodView) -> bool:
         """Return whether a pod may still run processes, on a node that isn't lost."""
         part = self._entry.parts.get(view.process)
-        return view.may_run and not (part is not None and self._executor.is_lost(part.server))
+        return view.may_run and not (part is not None and self._cluster.is_lost(part.server))
 
     async def _discard(self, kind: str) -> None:
         """Delete the secret or the service object; a refusal leaves it behind.
@@ -509,16 +493,10 @@ class Drive:
             log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
 
     async def _cleared(self, views: Iterable[PodView]) -> None:
-        """Delete the pods and the service object.
-
-        Raises
-        ------
-        ApiError
-            If a pod that may run can't be deleted.
-        """
+        """Delete the pods and the service object; raise if a pod that may run remains."""
         for view in views:
             part = self._entry.parts.get(view.process)
-            lost = part is not None and self._executor.is_lost(part.server)
+            lost = part is not None and self._cluster.is_lost(part.server)
             try:
                 await self._objects.delete(
                     "pods", view.name, view.uid, 0 if lost or view.over else 1
@@ -549,5 +527,5 @@ class Drive:
         }
 
 
-def _exited(part: Part) -> bool:
+def _exited(part: PodProcess) -> bool:
     return part.end is not None and not part.end.lost

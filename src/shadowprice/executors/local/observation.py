@@ -35,14 +35,9 @@ _MOST: Final = 10_000
 def observe_jobs(
     own: Iterable[GenerationStatus], slice_of: Callable[[Sequence[int]], str | None]
 ) -> tuple[ObservedJob, ...]:
-    """Return the executor's own generations, and jobs of other schedulers.
+    """Return the executor's own running and ended generations, and jobs of other schedulers.
 
-    Parameters
-    ----------
-    own : iterable of Held
-        Running and ended generations of the executor.
-    slice_of : callable
-        Returns the server of the given cores, None if none or several match.
+    ``slice_of`` returns the server of the given cores, None if none or several match.
     """
     ours: dict[str, ObservedJob] = {}
     for held in own:  # in order of acceptance: the newest generation of a job wins

@@ -40,12 +40,12 @@ from shadowprice.executors.generations.generation import (
 )
 from shadowprice.executors.progress import format_report_error, read_progress
 
-_MOST_PROGRESS: Final = 65_536
+_MAX_PROGRESS_BYTES: Final = 65_536
 
 UNEVEN_END_SECONDS: Final = 3.0
 """Seconds that workers may end after the first one without a report."""
 
-_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors caused by the service's own resource limits; the file is read again later."""
 
 
@@ -63,7 +63,7 @@ class TrackedGeneration:
         self.state: dict[str, Any] = {"phase": ACCEPTED, "command": 0, "accepted": 0.0}
         self.placement: tuple[ServerAllocation, ...] = ()
         self.processes: tuple[str, ...] = ()
-        self.deals: list[dict[str, Any]] = []
+        self.allocations: list[dict[str, Any]] = []
         self.port = 0
         self.grace = DEFAULT_GRACE_SECONDS
         self.progress = generation.progress
@@ -73,7 +73,7 @@ class TrackedGeneration:
         self.reported_exit_count = 0
         """Number of workers in the last report of those that exited."""
         self.launched = float("-inf")
-        self.looking = asyncio.Lock()
+        self.refreshing = asyncio.Lock()
         self._uneven_since: float | None = None
         """Monotonic time since which some workers have ended, and others haven't."""
         self._stop_command = 0
@@ -90,7 +90,7 @@ class TrackedGeneration:
         return str(self.state["phase"])
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it ended or was refused."""
         return self.phase in TERMINAL_PHASES
 
@@ -99,11 +99,11 @@ class TrackedGeneration:
         """Sort key for the order of acceptance."""
         return float(self.state.get("accepted", 0.0)), self.number
 
-    def take_plan(self, plan: dict[str, Any]) -> None:
+    def set_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
         if plan:
             self.processes = tuple(process["name"] for process in plan["processes"])
-            self.deals = plan["deals"]
+            self.allocations = plan["deals"]
             self.port = plan["port"]
             self.grace = plan["grace"]
             self.progress = Path(plan.get("progress") or self.generation.progress)
@@ -113,8 +113,8 @@ class TrackedGeneration:
         try:
             self.state = self.generation.state()
             self._stop_command = self.generation.stop()["command"]
-            if not self.deals and not self.over:
-                self.take_plan(self.generation.plan())
+            if not self.allocations and not self.is_finished:
+                self.set_plan(self.generation.plan())
         except FileNotFoundError:  # not accepted yet, or already removed
             return
         except (OSError, ValueError):
@@ -129,7 +129,7 @@ class TrackedGeneration:
         jobs = self.generation.path.parent.parent.parent
         return (jobs.parent / "live" / f"{self.key}.{self.number}").exists()
 
-    def news(self) -> list[Report]:
+    def pop_reports(self) -> list[Report]:
         """Return the reports that weren't emitted yet, and mark them as emitted."""
         reports: list[Report] = []
         started = self._started()
@@ -199,9 +199,9 @@ class TrackedGeneration:
             forced=bool(self.state.get("forced", False)),
         )
 
-    def held(self) -> GenerationStatus:
+    def to_status(self) -> GenerationStatus:
         """Return the generation's state for `Executor.list`."""
-        if self.over:
+        if self.is_finished:
             phase = GenerationPhase.ENDED
         elif self.stop_ordered:
             phase = GenerationPhase.STOPPING
@@ -219,7 +219,7 @@ class TrackedGeneration:
             identity=str(self.state.get("identity", "")),
         )
 
-    def new_progress(self) -> Progressed | None:
+    def poll_progress(self) -> Progressed | None:
         """Return progress that is new in the job's file since the last poll, or None.
 
         The job controls the path: it may be a link, a pipe, or a huge file.
@@ -230,7 +230,7 @@ class TrackedGeneration:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno not in _SHORT:
+            if error.errno not in _RESOURCE_ERRORS:
                 reason = (
                     "its progress file can't be read: it is a link, or its permissions forbid it"
                 )
@@ -246,16 +246,16 @@ class TrackedGeneration:
                 self._faults += bool(self._faults)
                 return None
             self._seen_progress = version
-            content = os.read(descriptor, _MOST_PROGRESS)
+            content = os.read(descriptor, _MAX_PROGRESS_BYTES)
         except OSError:
             return None
         finally:
             os.close(descriptor)
         return self.parse_progress(content, status.st_mtime)
 
-    async def newest_progress(self) -> Progressed | None:
-        """Run `new_progress` in a thread."""
-        return await asyncio.to_thread(self.new_progress)
+    async def poll_progress_async(self) -> Progressed | None:
+        """Run `poll_progress` in a thread."""
+        return await asyncio.to_thread(self.poll_progress)
 
     def parse_progress(self, content: bytes | str, at: float) -> Progressed | None:
         """Parse a progress file's content; record an invalid report or part of a report.
@@ -288,17 +288,17 @@ class RemoteGeneration(TrackedGeneration):
         super().__init__(job, number, generation)
         self.workers = 0
         self.tolerant = False
-        self.news_came = asyncio.Event()
+        self.changed = asyncio.Event()
         self.driving: asyncio.Task[None] | None = None
 
     @property
-    def carrying(self) -> str:
+    def task_description(self) -> str:
         """Description of the `driving` task, for people."""
         return f"carrying generation {self.number} of {self.job!r} on"
 
-    def take_plan(self, plan: dict[str, Any]) -> None:
+    def set_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
-        super().take_plan(plan)
+        super().set_plan(plan)
         if plan:
             self.tolerant = bool(plan["tolerates_workers"])
             self.workers = sum(name.startswith("worker-") for name in self.processes)
