@@ -106,10 +106,7 @@ class Tokens:
     def caller(self, header: str | None, now: int) -> Caller:
         """Return the caller that an ``Authorization`` header identifies.
 
-        Raises
-        ------
-        ProblemError
-            If the header has no valid token.
+        Raise `ProblemError` if the header has no valid token.
         """
         kind, _, token = (header or "").partition(" ")
         entry = self._known.get(hash_token(token.strip())) if kind.lower() == "bearer" else None
@@ -194,10 +191,7 @@ def tokens_query(now: int) -> Select[Any]:
 def read_token_file(path: Path) -> str | None:
     """Return the token in a file; None if the file doesn't exist.
 
-    Raises
-    ------
-    InputError
-        If the file is unreadable, readable by other users, or has no token.
+    Raise `InputError` if the file is unreadable, readable by other users, or has no token.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -275,10 +269,7 @@ def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str
 def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
     """Return the key of the job and the generation that a progress token belongs to.
 
-    Raises
-    ------
-    ProblemError
-        If the header has no valid progress token.
+    Raise `ProblemError` if the header has no valid progress token.
     """
     kind, _, token = (header or "").partition(" ")
     match = _PROGRESS_TOKEN.fullmatch(token.strip())

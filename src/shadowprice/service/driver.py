@@ -87,27 +87,8 @@ POINT_FLUSH_THRESHOLD: Final = 1_000
 class Driver(Writer):
     """Runs the durable engine in real time.
 
-    Parameters
-    ----------
-    truth : DurableEngine
-        Engine and store. From now on, only the driver's writer thread accesses them.
-    virtual : bool
-        Whether the service only observes, so that its own decisions run on paper.
-    keep : int
-        Nanoseconds for which closed jobs are kept.
-
-    Attributes
-    ----------
-    discard : callable or None
-        Delete the executor's data of closed jobs, and return the jobs that have none left.
-    fresh : callable or None
-        Fetch the jobs' current progress before a slot is accounted.
-    stale_jobs : callable or None
-        Return the jobs whose current progress is unknown.
-    foreign : callable or None
-        Return whether a generation of a job is an orphan: the store has no command for it.
-
-    All four are None without an executor of jobs.
+    From now on, only the writer's thread accesses ``truth``. If ``virtual``, the service only
+    observes and simulates its decisions. ``keep`` is the retention of closed jobs in nanoseconds.
     """
 
     snapshot_seconds = SNAPSHOT_SECONDS
@@ -148,6 +129,8 @@ class Driver(Writer):
         self._background = BackgroundTasks(log, metrics.failed)
         self._sweeping: asyncio.Task[None] | None = None
         self.uploads: UploadStore | None = None
+        # Set by the controller of an executor: `ExecutionController.discard`, `fresh` and
+        # `stale_jobs`, and `Reconciler.is_orphan`.
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fresh: Callable[[], Awaitable[None]] | None = None
         self.stale_jobs: Callable[[], frozenset[str]] | None = None

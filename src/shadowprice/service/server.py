@@ -25,13 +25,7 @@ log = logging.getLogger("shadowprice.service")
 
 
 def bind(settings: ServiceSettings) -> socket.socket:
-    """Return a listening socket for the settings' address.
-
-    Raises
-    ------
-    InputError
-        If the address can't be bound.
-    """
+    """Return a socket that listens on the settings' address; raise `InputError` if it can't."""
     place = f"--listen {settings.host}:{settings.port}"
     listener: socket.socket | None = None
     try:
@@ -86,19 +80,9 @@ def serve(
 ) -> None:
     """Serve until interrupted.
 
-    Parameters
-    ----------
-    on_ready : callable
-        Called with the service's URL once requests are answered.
-    service : Service, optional
-        Replaces the one built from the settings.
-
-    Raises
-    ------
-    InputError
-        If the startup options are invalid; nothing was changed.
-    ShadowpriceError
-        If the service failed.
+    ``on_ready`` is called with the service's URL once requests are answered. ``service`` replaces
+    the one built from the settings. Raise `InputError` if the startup options are invalid, with
+    nothing changed, and `ShadowpriceError` if the service failed.
     """
     if not settings.loopback:
         log.warning(

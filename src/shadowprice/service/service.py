@@ -99,15 +99,8 @@ DAY: Final = 86_400 * SECOND
 class Service:
     """A running scheduler: the writer, or a standby until it becomes the writer.
 
-    Parameters
-    ----------
-    settings : ServiceSettings
-        Startup options.
-    clock : Clock, optional
-        Source of time; by default the system's clock.
-    executor : Executor, optional
-        Replaces the executor that the settings name. In an observing service, it reports the jobs
-        of another scheduler.
+    ``clock`` replaces the system's clock, and ``executor`` the one that the settings name. In an
+    observing service, the executor reports the jobs of another scheduler.
     """
 
     def __init__(
@@ -174,14 +167,9 @@ class Service:
     def open(self) -> bool:
         """Validate the startup options and open the store, before an event loop runs.
 
-        Return whether this instance writes; False if it is a standby.
-
-        Raises
-        ------
-        InputError
-            If the startup options are invalid.
-        ExecutorError
-            If the executor is unreachable. The store isn't opened then.
+        Return whether this instance writes; False if it is a standby. Raise `InputError` if the
+        options are invalid. Raise `ExecutorError` before the store is opened if the executor is
+        unreachable.
         """
         self._check_token_file()
         if self._resident is not None:
@@ -196,12 +184,8 @@ class Service:
     async def start(self) -> None:
         """Become the writer: recover, apply the cluster file, resync with the executor.
 
-        Raises
-        ------
-        InputError
-            If the stored data contradict the startup options.
-        ExecutorError
-            If the executor is unreachable.
+        Raise `InputError` if the stored data contradict the startup options, and `ExecutorError` if
+        the executor is unreachable.
         """
         loop = asyncio.get_running_loop()
         clock = MonotonicWallClock(self._clock)
@@ -454,10 +438,7 @@ class Service:
     def uploads(self) -> UploadStore:
         """The files of jobs.
 
-        Raises
-        ------
-        ProblemError
-            If the executor takes none, or this instance doesn't lead.
+        Raises `ProblemError` if the executor takes none, or this instance doesn't lead.
         """
         uploads = self.writing.uploads
         if uploads is None:
@@ -467,13 +448,7 @@ class Service:
 
     @property
     def writing(self) -> Driver:
-        """The driver.
-
-        Raises
-        ------
-        ProblemError
-            If this instance is a standby or is stopping.
-        """
+        """The driver; raises `ProblemError` if this instance is a standby or is stopping."""
         if self.driver is None:
             code = "stopping" if self.stopping else "standby"
             detail = (
@@ -519,10 +494,7 @@ class Service:
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> Iterator[None]:
         """Reserve a tenant's open jobs and their memory during a block; None has no limit.
 
-        Raises
-        ------
-        ProblemError
-            If the tenant would exceed a limit.
+        Raise `ProblemError` if the tenant would exceed a limit.
         """
         if tenant is None:
             yield
@@ -572,10 +544,7 @@ def _only(truth: DurableEngine, operation: Any) -> Any:
 def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
     """Schedule an artificial job, so that the policy's kernels are compiled and loaded.
 
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is unknown.
+    Raise `InputError` if the policy or a parameter is unknown.
     """
     engine = Engine(cluster, build_live_policy(choice, cluster))
     worker = {

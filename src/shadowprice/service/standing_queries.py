@@ -42,13 +42,9 @@ class Answer(Generic[Result]):
 class StandingQuery(Generic[Result]):
     """A read-only query of the durable state about the coming slots, with its latest answer.
 
-    Readers of fewer slots share the answer of the most slots that were read lately, so that
-    alternating readers cause one computation. There is one computation at a time.
-
-    Parameters
-    ----------
-    compute : callable
-        Returns the answer for a number of slots; runs in the writer's thread, between two batches.
+    ``compute`` returns the answer for a number of slots; it runs in the writer's thread, between
+    two batches. Readers of fewer slots share the answer of the most slots that were read lately, so
+    that alternating readers cause one computation. There is one computation at a time.
     """
 
     def __init__(self, compute: Callable[[DurableEngine, int], Result]) -> None:

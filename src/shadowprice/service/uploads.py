@@ -62,19 +62,11 @@ class StoredUpload:
 
 
 class UploadStore:
-    """The uploads of all tenants. Only the event loop's thread changes it.
+    """The uploads of all tenants in a folder. Only the event loop's thread changes it.
 
-    Parameters
-    ----------
-    folder : Path
-        Its directory; `open` creates it.
-    max_bytes : int
-        Maximum bytes of one upload.
-    max_tenant_bytes : int
-        Maximum bytes of a tenant's uploads, including those that are arriving. Each counts for at
-        least `MIN_ACCOUNTED_BYTES`.
-    in_use : callable
-        Returns the tenant and digest of every upload that an open job uses.
+    The uploads of a tenant, including those that are arriving, have at most ``max_tenant_bytes``;
+    each counts for at least `MIN_ACCOUNTED_BYTES`. ``in_use`` returns the tenant and digest of
+    every upload that an open job uses.
     """
 
     def __init__(
@@ -95,12 +87,8 @@ class UploadStore:
     def open(self) -> None:
         """Find complete uploads, and remove what an earlier process left of others.
 
-        Files and directories with other names are left alone.
-
-        Raises
-        ------
-        OSError
-            If the directory can't be created or read.
+        Files and directories with other names are left alone. Raise OSError if the directory can't
+        be created or read.
         """
         self._stored.clear()
         self._sizes.clear()
@@ -141,10 +129,7 @@ class UploadStore:
     def use(self, tenant: str | None, digest: str, now: int) -> StoredUpload | None:
         """Record a use of an upload, and return it; None if there is none.
 
-        Raises
-        ------
-        ProblemError
-            If the use can't be recorded.
+        Raise `ProblemError` if the use can't be recorded.
         """
         upload = self.find(tenant, digest)
         if upload is None:
@@ -167,12 +152,8 @@ class UploadStore:
     ) -> Iterator[IncomingUpload]:
         """Store an upload during a block; if the block ends early, nothing is left.
 
-        ``limited`` says whether the limit of the tenant applies.
-
-        Raises
-        ------
-        ProblemError
-            If the store can't be written.
+        ``limited`` says whether the limit of the tenant applies. Raise `ProblemError` if the store
+        can't be written.
         """
         owner = _owner(tenant)
         reserved = 0
@@ -205,10 +186,7 @@ class UploadStore:
     def _make_room(self, owner: str, size: int, now: int) -> None:
         """Remove unused uploads of a tenant, the oldest first, until some bytes fit.
 
-        Raises
-        ------
-        ProblemError
-            If they don't fit.
+        Raise `ProblemError` if they don't fit.
         """
         limit = self._max_tenant_bytes
         reserved = self._sizes[owner] + self._arriving[owner]
@@ -248,10 +226,7 @@ class UploadStore:
     def sweep(self, now: int) -> None:
         """Remove uploads that no open job has used for `KEEP_SECONDS`.
 
-        Raises
-        ------
-        OSError
-            If a file can't be changed or removed; the others are.
+        Raise OSError if a file can't be changed or removed; the others are.
         """
         in_use = self._used()
         error: OSError | None = None
@@ -304,12 +279,8 @@ def _storage_problem(error: OSError) -> ProblemError:
 class IncomingUpload:
     """An upload that is arriving; its calls may be made in another thread, one at a time.
 
-    Parameters
-    ----------
-    file : file
-        The partial file, and its path in ``partial``.
-    reserve : callable
-        Reserves bytes of the tenant; raises ProblemError above the limit.
+    ``file`` is the partial file at the path ``partial``. ``reserve`` reserves bytes of the tenant,
+    and raises `ProblemError` above the limit.
     """
 
     def __init__(
@@ -329,10 +300,7 @@ class IncomingUpload:
     def expect(self, size: int) -> None:
         """Reserve bytes, before they are written.
 
-        Raises
-        ------
-        ProblemError
-            If there are more than one upload or the tenant may have.
+        Raise `ProblemError` above the limit of one upload or of the tenant.
         """
         self._expected += size
         if self._expected > self._max_bytes:
@@ -345,25 +313,15 @@ class IncomingUpload:
             self._reserved = accounted
 
     def write(self, content: bytes) -> None:
-        """Write a piece.
-
-        Raises
-        ------
-        OSError
-            If the file can't be written.
-        """
+        """Write a piece; raise OSError if that fails."""
         self._file.write(content)
         self._actual.update(content)
 
     def complete(self, now: int) -> None:
         """Verify the upload, and store it durably under its name, used ``now``.
 
-        Raises
-        ------
-        InputError
-            If the content has another digest, or is no archive that is accepted.
-        OSError
-            If the file can't be written.
+        Raise `InputError` if the content has another digest, or is no archive that is accepted.
+        Raise OSError if the file can't be written.
         """
         actual = self._actual.hexdigest()
         if actual != self._digest:

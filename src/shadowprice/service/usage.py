@@ -95,10 +95,7 @@ class Usage:
     def reserve(self, limits: UsageLimits, tenant: str, jobs: int, memory: int) -> Iterator[None]:
         """Reserve jobs and memory of a tenant during a block.
 
-        Raises
-        ------
-        ProblemError
-            If the tenant would exceed a limit.
+        Raise `ProblemError` if the tenant would exceed a limit.
         """
         if jobs and self._jobs[tenant] + jobs > limits.jobs:
             raise _exceeded(
@@ -142,10 +139,7 @@ class BodyMeter:
     def add(self, size: int) -> None:
         """Count bytes.
 
-        Raises
-        ------
-        ProblemError
-            If the bodies of the tenant's present requests exceed `MAX_BODIES`.
+        Raise `ProblemError` if the bodies of the tenant's present requests exceed `MAX_BODIES`.
         """
         if self._bodies[self._tenant] + size > MAX_BODIES:
             raise _exceeded(

@@ -47,12 +47,8 @@ class PendingOperation:
 class Writer:
     """Runs operations in a thread of its own, and publishes their results to readers.
 
-    If the store can't be written, `health_error` says so, and the writer retries.
-
-    Parameters
-    ----------
-    truth : DurableEngine
-        Engine and store. From now on, only the writer's thread accesses them.
+    If the store can't be written, `health_error` says so, and the writer retries. From now on, only
+    the writer's thread accesses ``truth``, the engine and store.
     """
 
     def __init__(self, truth: DurableEngine, metrics: Metrics) -> None:
@@ -94,10 +90,8 @@ class Writer:
     async def do(self, operation: Operation) -> Any:
         """Queue an operation, and return its result after the commit.
 
-        Raises
-        ------
-        ShadowpriceError
-            If the operation fails, the queue is full, or the store can't be written.
+        Raise `ShadowpriceError` if the operation fails, the queue is full, or the store can't be
+        written.
         """
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
@@ -149,10 +143,7 @@ class Writer:
     ) -> Mapping[tuple[str, int], int]:
         """Return when generations were commanded, in nanoseconds; orphans are absent.
 
-        Raises
-        ------
-        ProblemError
-            If the store can't be read.
+        Raise `ProblemError` if the store can't be read.
         """
         if not generations:
             return {}

@@ -232,13 +232,7 @@ async def _new_submissions(
 
 
 def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
-    """Refuse jobs whose user is not allowed.
-
-    Raises
-    ------
-    InputError
-        With every fault.
-    """
+    """Raise `InputError` if users of jobs are not allowed."""
     faults = [
         user_diagnostic(service.settings, submission.spec, "job" if single else f"jobs[{index}]")
         for index, submission in enumerate(submissions)
@@ -248,13 +242,7 @@ def _check_users(service: Service, submissions: list[Submission], *, single: boo
 
 
 async def _check_uploads(service: Service, submissions: list[Submission], *, single: bool) -> None:
-    """Record the use of uploads; refuse new jobs that name an unknown one.
-
-    Raises
-    ------
-    InputError
-        With every fault.
-    """
+    """Record the use of uploads; raise `InputError` if new jobs name unknown ones."""
     driver = service.writing
     faults: dict[str, Fault] = {}
     for index, submission in enumerate(submissions):
@@ -298,13 +286,7 @@ async def _job_of_request(service: Service, request: str | None) -> JobView | No
 
 
 async def get_view(service: Service, key: str) -> JobView:
-    """Return the job with a key, open or closed.
-
-    Raises
-    ------
-    ProblemError
-        If it was purged.
-    """
+    """Return the job with a key, open or closed; raise `ProblemError` if it was purged."""
     view = await find_view(service, key)
     if view is None:
         raise ProblemError("not-found", f"unknown job {quote_for_display(name_of_key(key))}")
@@ -314,10 +296,7 @@ async def get_view(service: Service, key: str) -> JobView:
 def scope_of(caller: Caller, tenant: str | None) -> str | None:
     """Return the tenant that a listing is confined to, None for all.
 
-    Raises
-    ------
-    ProblemError
-        If a tenant requests another tenant's entries.
+    Raise `ProblemError` if a tenant requests another tenant's entries.
     """
     if caller.scope is None:
         return tenant

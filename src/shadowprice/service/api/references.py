@@ -37,14 +37,8 @@ async def find_job(
 
     A name means the open job of that name, or the newest closed one. An operator may write
     ``tenant/name``, or ``/name`` for a job without a tenant. A number is an id if it isn't a name,
-    and ``id:17`` always is. Only jobs of ``tenant`` count if it is stated.
-
-    Raises
-    ------
-    ProblemError
-        If the caller has no such job.
-    InputError
-        If the name is that of several tenants' jobs.
+    and ``id:17`` always is. Only jobs of ``tenant`` count if it is stated. Raise `ProblemError` if
+    the caller has no such job, and `InputError` if several tenants have jobs of that name.
     """
     if reference.startswith(ID_PREFIX):
         views = await _jobs_with_id(service, caller, parse_id(reference.removeprefix(ID_PREFIX)))
@@ -134,10 +128,8 @@ async def find_reporting_job(
 ) -> tuple[str, int]:
     """Return the key and the generation of the job whose progress token a header has.
 
-    Raises
-    ------
-    ProblemError
-        If the header has no progress token, or one of another job than the reference means.
+    Raise `ProblemError` if the header has no progress token, or one of another job than the
+    reference means.
     """
     key, generation = verify_progress_token(service.key, header)
     if reference in {name_of_key(key), shown_key(key)}:

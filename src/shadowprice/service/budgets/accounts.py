@@ -54,35 +54,18 @@ class AccountEntry:
 class Account:
     """Account of a tenant with a budget. All amounts are in millionths of a point.
 
-    Parameters
-    ----------
-    tenant : str
-        Owner.
-    budget : Budget
-        Amount and times of the grants.
-    balance : int
-        Points that the tenant can spend. Negative if the budget was lowered below what was debited.
-    reserved : int
-        Points debited for open jobs, and not used yet.
-    spent : int
-        Points that jobs used in this period.
-    period : int
-        Number of the current period, the last one that was granted.
-    room : int
-        Remaining points of earlier periods that this period can still carry over. Negative if more
-        were carried over before the limit was lowered.
-    sums : mapping of EntryKind to int
-        Sums of this period's entries by kind, all positive.
+    ``room`` is what this period can still carry over from earlier ones; negative if more was
+    carried over before the limit was lowered.
     """
 
     tenant: str
     budget: Budget
-    balance: int = 0
-    reserved: int = 0
-    spent: int = 0
-    period: int = 0
+    balance: int = 0  # to spend; negative if the budget was lowered below what was debited
+    reserved: int = 0  # debited for open jobs, and not used yet
+    spent: int = 0  # used by jobs in this period
+    period: int = 0  # number of the current period, the last one that was granted
     room: int = 0
-    sums: Mapping[EntryKind, int] = field(default_factory=dict)
+    sums: Mapping[EntryKind, int] = field(default_factory=dict)  # of this period; all positive
 
     @property
     def begins(self) -> int:
@@ -107,15 +90,10 @@ Smaller steps of the clock must not repeat the grant of a period.
 
 
 class Accounts:
-    """The accounts of all tenants with a budget.
+    """The accounts of all tenants with a budget; ``next_entry`` is the number of the next entry.
 
-    Attributes
-    ----------
-    next_entry : int
-        Number of the next entry.
-    may_go_back : bool
-        Whether an account that is ahead of the clock is due. The clock may be wrong instead: once
-        it is corrected, the same periods would be granted again.
+    ``may_go_back`` says whether an account that is ahead of the clock is due. The clock may be
+    wrong instead: once it is corrected, the same periods would be granted again.
     """
 
     def __init__(self, known: Mapping[str, Account], next_entry: int) -> None:
@@ -276,13 +254,7 @@ def grant(account: Account, points: int, note: str) -> AccountUpdate:
 
 
 def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpdate:
-    """Debit the price of a job, and reserve it for the job.
-
-    Raises
-    ------
-    ValueError
-        If it exceeds the balance.
-    """
+    """Debit the price of a job, and reserve it; raise ValueError if it exceeds the balance."""
     if not account.can_pay(points):
         raise ValueError(f"{account.tenant} holds {account.balance}: debit of {points}")
     reserving = replace(account, reserved=account.reserved + points)

@@ -119,22 +119,12 @@ def insufficient_points_reason(
 
 @dataclass(frozen=True, slots=True)
 class RevisedWork:
-    """Work of a job before and after a revision that asks for more.
-
-    Parameters
-    ----------
-    before, after : Job
-        The old and the new description.
-    done : int
-        Mini-batches that are done.
-    raised : bool
-        Whether a process needs more, or a completion slot has a higher utility.
-    """
+    """Work of a job before and after a revision that asks for more."""
 
     before: Job
     after: Job
-    done: int
-    raised: bool
+    done: int  # mini-batches
+    raised: bool  # whether a process needs more, or a completion slot has a higher utility
 
     def remaining_process_slots(self) -> tuple[int, int]:
         """Return the minimum process-slots of the remaining work, before and after."""
@@ -216,13 +206,7 @@ class Billing:
             self.emit(self.put(accounts.change_budget(account, budget, now)), "changed")
 
     def grant(self, tenant: str, points: int, note: str) -> None:
-        """Give a tenant points beyond its budget.
-
-        Raises
-        ------
-        ProblemError
-            If the tenant has no budget.
-        """
+        """Give a tenant points beyond its budget; raise `ProblemError` if it has no budget."""
         account = self.accounts.get(tenant)
         if account is None:
             raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
@@ -240,18 +224,10 @@ class Billing:
     ) -> Mapping[str, int]:
         """Check that tenants can pay for decisions on an event, before these take effect.
 
-        A slot beyond the stated work is free if its tenant can't pay, and the job is known to have
-        completed since (``completed_later``).
-
-        Returns
-        -------
-        mapping of str to int
-            The price of the slot that begins, for each job that pays for it.
-
-        Raises
-        ------
-        InsufficientPointsError
-            With each job whose price exceeds the balance that earlier jobs leave.
+        Return the price of the slot that begins, for each job that pays for it. The slot is free if
+        the tenant can't pay, and the job is known to have completed since (``completed_later``).
+        Raise `InsufficientPointsError` with each job whose price exceeds the balance that earlier
+        jobs leave.
         """
         if not self.accounts:
             return {}
@@ -332,14 +308,9 @@ class Billing:
     def pay_overruns(self, slot: int, prices: Mapping[str, int]) -> None:
         """Debit the price of a slot that begins from jobs that run beyond their stated work.
 
-        Each job uses its unused price first. What it pays is reserved until it has used the slot.
-
-        Parameters
-        ----------
-        slot : int
-            The slot.
-        prices : mapping of str to int
-            Its price for each such job, in millionths of a point; the tenants can pay.
+        ``prices`` holds the slot's price for each such job, in millionths of a point; the tenants
+        can pay. Each job uses its unused price first. What it pays is reserved until it has used
+        the slot.
         """
         engine, truth = self._batch.engine, self._batch.truth
         for name in list(engine.running) if self.accounts else ():
@@ -409,20 +380,9 @@ class Billing:
         larger processes, the debit is the present cost of the remaining work less the unused part
         of the price. Afterwards all remaining process-slots have the same price.
 
-        Parameters
-        ----------
-        name : str
-            The job.
-        work : RevisedWork
-            Its old and new work.
-        cost : float or None
-            Cost of all its remaining work at current prices; None if the policy stated none.
-
-        Raises
-        ------
-        ProblemError
-            If the price exceeds the tenant's balance, or the work has no price because the promise
-            was withdrawn.
+        ``cost`` is that of all remaining work at current prices; None if the policy stated none.
+        Raise `ProblemError` if the price exceeds the balance, or the withdrawn promise left no
+        price.
         """
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)

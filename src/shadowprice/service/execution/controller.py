@@ -82,21 +82,8 @@ RETRY_SECONDS: Final = 1.0
 class ExecutionController:
     """Reconciles the executor's generations with the engine's desired state.
 
-    Parameters
-    ----------
-    key : bytes
-        The store's secret: signs progress tokens and command identities.
-    stated : collection of str
-        Servers of the cluster file. Their capacity is the file's, or less if the executor has less.
-
-    Attributes
-    ----------
-    settings : ServiceSettings or None
-        Define which users jobs may run as; None skips the check.
-    uploads : UploadStore or None
-        Files of jobs; None if the executor takes none.
-    inbox : PendingReports
-        Reports that are not recorded yet.
+    ``key`` is the store's secret, which signs progress tokens and command identities. The servers
+    in ``stated`` have the capacity of the cluster file, or less if the executor has less.
     """
 
     poll_seconds = POLL_SECONDS
@@ -106,8 +93,8 @@ class ExecutionController:
     ) -> None:
         self.executor = executor
         self.address = ""
-        self.settings: ServiceSettings | None = None
-        self.uploads: UploadStore | None = None
+        self.settings: ServiceSettings | None = None  # None skips the check of jobs' users
+        self.uploads: UploadStore | None = None  # None if the executor takes no files
         self._health_error: str | None = None
         self._driver = driver
         self._key = key
@@ -154,10 +141,7 @@ class ExecutionController:
     async def open(self) -> None:
         """Open the executor and resync with the generations that it holds.
 
-        Raises
-        ------
-        ExecutorError
-            If the executor is unreachable.
+        Raise `ExecutorError` if it is unreachable.
         """
         await self.executor.open()
         await self._configure()
@@ -255,12 +239,8 @@ class ExecutionController:
     async def settle(self) -> None:
         """Record pending reports; a report that fails stays pending and is retried.
 
-        Raises
-        ------
-        ProblemError
-            If the store isn't writable.
-        ExecutorError
-            If the executor is unreachable, so that it can't forget recorded generations yet.
+        Raise `ProblemError` if the store isn't writable, and `ExecutorError` if the executor is
+        unreachable, so that it can't forget recorded generations yet.
         """
         if self._unreported:
             orphans = tuple(self._unreported)

@@ -28,20 +28,8 @@ def check_executor_identity(
     """Refuse an executor's records that don't belong to the data; return whether they are new.
 
     If they are new, the running jobs are lost. Executors without local records always pass.
-
-    Parameters
-    ----------
-    truth : DurableEngine
-        The recovered data.
-    executor : Executor or None
-        The executor of jobs.
-    nothing_runs : bool
-        Whether an operator asserts that no job of these data, or of their copies, still runs.
-
-    Raises
-    ------
-    InputError
-        If the records are different without that assertion, or the mark can't be written.
+    ``nothing_runs`` is an operator's assertion that no job of these data, or of their copies, still
+    runs. Raise `InputError` if the records differ without it, or the mark can't be written.
     """
     if not isinstance(executor, KeepsLocalRecords):
         return False

@@ -400,13 +400,7 @@ class ObservationLoop:
         return self._health_error or self._background.health_error
 
     async def open(self) -> None:
-        """Open the executor.
-
-        Raises
-        ------
-        ExecutorError
-            If the executor is unreachable.
-        """
+        """Open the executor; raise `ExecutorError` if it is unreachable."""
         await self._executor.open()
 
     def begin(self) -> None:
@@ -420,12 +414,8 @@ class ObservationLoop:
     async def look(self) -> None:
         """Poll once, and record the changes.
 
-        Raises
-        ------
-        ExecutorError
-            If the executor is unreachable.
-        ProblemError
-            If the store can't be written.
+        Raise `ExecutorError` if the executor is unreachable, and `ProblemError` if the store can't
+        be written.
         """
         cluster = self._driver.published.servers.cluster
         if cluster is not self._cluster:

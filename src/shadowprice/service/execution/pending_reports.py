@@ -30,38 +30,19 @@ MAX_BACKOFF_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class PendingReport:
-    """A report that is not recorded yet.
-
-    Parameters
-    ----------
-    report : Report
-        The newest report of its subject.
-    fault : str
-        Why the last attempt failed; empty before the first one.
-    due : float
-        Monotonic time of the next attempt.
-    pause : float
-        Backoff in seconds after the next failure.
-    """
+    """The newest report of a subject, which is not recorded yet."""
 
     report: DurableReport | ServerSeen | ServerGone
-    fault: str = ""
-    due: float = 0.0
-    pause: float = INITIAL_BACKOFF_SECONDS
+    fault: str = ""  # why the last attempt failed; empty before the first one
+    due: float = 0.0  # monotonic time of the next attempt
+    pause: float = INITIAL_BACKOFF_SECONDS  # backoff in seconds after the next failure
 
 
 class PendingReports:
-    """Reports that are not recorded yet.
+    """Reports that are not recorded yet: new ones in ``reports``, and those to record in ``kept``.
 
-    Executors send each report once on a stream, so each one is kept until it is recorded. A
-    report that can't be recorded is retried with backoff, and doesn't delay other reports.
-
-    Attributes
-    ----------
-    reports : list of Report
-        New reports, not processed yet.
-    kept : dict of PendingReport
-        Reports to be recorded, by subject.
+    Executors send each report once on a stream, so each one is kept until it is recorded. A report
+    that can't be recorded is retried with backoff, and doesn't delay other reports.
     """
 
     def __init__(self) -> None:

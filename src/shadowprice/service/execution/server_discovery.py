@@ -26,12 +26,8 @@ ROLE_LABEL: Final = "shadowprice.io/role"
 class ServerDiscovery:
     """Applies the executor's server reports to the engine's cluster.
 
-    Parameters
-    ----------
-    stated : collection of str
-        Servers of the cluster file. Their capacity is the file's, or less if the executor has less.
-    discovers : bool
-        Whether the executor discovers servers itself.
+    The servers in ``stated`` have the capacity of the cluster file, or less if the executor has
+    less. ``discovers`` says whether the executor discovers servers itself.
     """
 
     def __init__(self, driver: Driver, stated: Collection[str], *, discovers: bool) -> None:

@@ -61,28 +61,14 @@ MAX_UNMANAGED_JOBS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class JobComparison:
-    """A job as simulated and as observed.
-
-    Parameters
-    ----------
-    view : JobView
-        The job as simulated until now.
-    started, ended : int or None
-        Observed start and end, in nanoseconds since 1970; None if it hasn't happened.
-    runs : int
-        Number of observed executions; a restart or a move counts as another one.
-    done : bool or None
-        Whether the job was observed to succeed; None if unknown.
-    utility : float or None
-        Utility of the observed end; None if it hasn't ended, or the utility is unknown.
-    """
+    """A job as simulated until now (``view``), and as observed."""
 
     view: JobView
-    started: int | None = None
-    ended: int | None = None
-    runs: int = 0
-    done: bool | None = None
-    utility: float | None = None
+    started: int | None = None  # observed, in nanoseconds since 1970; None if it hasn't happened
+    ended: int | None = None  # observed, as ``started``
+    runs: int = 0  # observed executions; a restart or a move counts as another one
+    done: bool | None = None  # whether the job was observed to succeed; None if unknown
+    utility: float | None = None  # of the observed end; None if it hasn't ended, or is unknown
 
     @property
     def observed_state(self) -> ObservedState:

@@ -76,16 +76,11 @@ class OutlookQueue:
         tenant: str | None,
         waits: bool,
     ) -> JobOutlook:
-        """Return the outlook of the job with a key; see `build_outlook` for the other arguments.
+        """Return the outlook of a job; see `build_outlook` for ``record`` and ``waits``.
 
-        ``tenant`` is the one that asks, None for an operator.
-
-        Raises
-        ------
-        ProblemError
-            If too many requests of the tenant wait.
-        ShadowpriceError
-            If the policy gives no quotes, or the cluster lacks a resource that the job names.
+        ``tenant`` is the requesting tenant, None for an operator. Raise `ProblemError` if too many
+        of its requests wait, and `ShadowpriceError` if the policy gives no quotes, or the cluster
+        lacks a resource that the job names.
         """
         async with self.turn(tenant):
             fork = await driver.do(ForkEngine(key, JobSpec.model_validate(record)))

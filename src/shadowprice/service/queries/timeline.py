@@ -313,26 +313,9 @@ def timeline(
 ) -> Timeline:
     """Return past, running and planned placements as a REST resource.
 
-    Parameters
-    ----------
-    connection : Connection
-        Reads the store.
-    published : ReadModel
-        The present state.
-    plans : PlannedBars
-        Planned placements.
-    now : int
-        Nanoseconds since 1970.
-    back, slots : int
-        Numbers of past and of future slots.
-    server, job : str, optional
-        Limit the result to one server or job.
-    scope : str, optional
-        The requesting tenant. Jobs of other tenants stay anonymous.
-    past : callable
-        Reads the past bars.
-    real : bool
-        Whether to omit planned placements.
+    ``back`` and ``slots`` are the numbers of past and of future slots, and ``now`` is in
+    nanoseconds since 1970. ``server`` and ``job`` limit the result. Jobs of other tenants than
+    ``scope`` stay anonymous. ``past`` reads the past bars, and ``real`` omits planned placements.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar

@@ -69,55 +69,25 @@ _START: Final = "from shadowprice.cli.main import run; run()"
 
 @dataclass(frozen=True, slots=True)
 class WhatIfRequest:
-    """Request of a what-if run.
+    """Request of a what-if run."""
 
-    Parameters
-    ----------
-    days : float
-        How far to look back.
-    servers : mapping of str to int
-        Servers to add (below 0: to take away) by kind.
-    choice : PolicyChoice
-        Who decides on the changed cluster.
-    """
-
-    days: float
-    servers: Mapping[str, int]
-    choice: PolicyChoice
+    days: float  # to look back
+    servers: Mapping[str, int]  # number to add, or to remove if negative, by kind
+    choice: PolicyChoice  # policy on the changed cluster
 
 
 @dataclass(slots=True)
 class WhatIfRun:
-    """A question and what came of it so far.
+    """A what-if run: its request and its results so far."""
 
-    Parameters
-    ----------
-    id : int
-        Its number, since the service was started.
-    question : Question
-        What was asked.
-    requested_at : int
-        When.
-    state : str
-        ``waiting``, ``running``, ``done``, ``failed`` or ``cancelled``.
-    done : int
-        Simulations that are over, of two.
-    jobs : int
-        Jobs that are simulated.
-    results : dict
-        Summaries, ``as_is`` and ``changed``.
-    reason : str
-        Why it failed.
-    """
-
-    id: int
+    id: int  # counts from 1 at each start of the service
     question: WhatIfRequest
-    requested_at: int
+    requested_at: int  # nanoseconds since 1970
     state: WhatIfState = "waiting"
-    done: int = 0
-    jobs: int = 0
-    results: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""
+    done: int = 0  # completed simulations, of two
+    jobs: int = 0  # number of simulated jobs
+    results: dict[str, Any] = field(default_factory=dict)  # summaries ``as_is`` and ``changed``
+    reason: str = ""  # why it failed
     task: asyncio.Task[None] | None = None
 
     def to_resource(self) -> WhatIf:
@@ -161,10 +131,7 @@ def parse_request(
 ) -> WhatIfRequest:
     """Validate the parameters of a request; ``now`` is the service's policy.
 
-    Raises
-    ------
-    InputError
-        If a kind of server, a count, the policy or a parameter is invalid.
+    Raise `InputError` if a kind of server, a count, the policy or a parameter is invalid.
     """
     faults = []
     servers = parameters.servers
@@ -287,13 +254,7 @@ class WhatIfRunner:
         return list(reversed(self._runs.values()))
 
     def get(self, number: int) -> WhatIfRun:
-        """Return a run.
-
-        Raises
-        ------
-        ProblemError
-            If the run is unknown.
-        """
+        """Return a run; raise `ProblemError` if it is unknown."""
         if number not in self._runs:
             raise ProblemError("not-found", f"there is no what-if {number}")
         return self._runs[number]
@@ -308,10 +269,7 @@ class WhatIfRunner:
     ) -> WhatIfRun:
         """Start a run in a background task.
 
-        Raises
-        ------
-        ProblemError
-            If too many runs wait, or no job was submitted in that time.
+        Raise `ProblemError` if too many runs wait, or no job was submitted in that time.
         """
         if not jobs:
             raise ProblemError("conflict", f"nothing was submitted in {question.days:g} days")

@@ -71,24 +71,14 @@ class Batch(Transaction):
         If the event gives a waiting job, or one beyond its stated work, a price that its tenant
         can't pay, abandon that job first.
 
-        Parameters
-        ----------
-        event : DriverEvent
-            The event.
-        counted : iterable of str
-            Jobs whose progress it changes, besides those of its commands.
-        billed : bool
-            Whether the job that it ends pays for the running slot. A job that was lost through no
-            fault of its own doesn't, or one that had ended before the slot began.
-        completed_later : set of str
-            Jobs that completed after the slot that begins. They aren't abandoned for its price.
+        ``counted`` are jobs whose progress it changes, besides those of its commands. Unless
+        ``billed``, the job that it ends doesn't pay for the running slot, because it was lost
+        through no fault of its own, or had ended before the slot began. ``completed_later`` are
+        jobs that completed after the slot that begins; they aren't abandoned for its price.
 
-        Raises
-        ------
-        InsufficientPointsError
-            If a tenant can't pay for jobs that arrive with it. The event has no effect.
-        ShadowpriceError
-            If the event is invalid, or the policy fails. The event has no effect.
+        Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event,
+        and `ShadowpriceError` if the event is invalid or the policy fails. The event then has no
+        effect.
         """
         if isinstance(event, SlotBegan) and overrunning_jobs(self):
             # Their tenants may be unable to pay. The rollback restores exactly this policy state.
@@ -141,10 +131,7 @@ class Batch(Transaction):
     def weighed(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
         """Return jobs that arrive together with the utilities that count.
 
-        Raises
-        ------
-        ShadowpriceError
-            If a value can't be compared.
+        Raise `ShadowpriceError` if a value can't be compared.
         """
         truth, engine = self.truth, self.engine
         if truth.values is None:
@@ -153,13 +140,7 @@ class Batch(Transaction):
             return truth.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, truth.coming)
 
     def begin_policy_anew(self) -> None:
-        """Resync the policy with the engine's state.
-
-        Raises
-        ------
-        ShadowpriceError
-            If the policy can't resync, or fails.
-        """
+        """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""
         with _blamed("beginning anew"):
             self.engine.session.resync()
 

@@ -29,12 +29,8 @@ class Operation(Protocol):
         """Perform the operation, and return the answer for its caller.
 
         It records rows with the batch (`Batch.also`, `Batch.put`), which writes them later. A row
-        that is written at once, to get its id, must be the last step.
-
-        Raises
-        ------
-        ShadowpriceError
-            If the operation fails. The caller rolls it back.
+        that is written at once, to get its id, must be the last step. Raise `ShadowpriceError` if
+        the operation fails. The caller rolls it back.
         """
         ...
 
@@ -59,43 +55,19 @@ class StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The servers, and the engine's position in time.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    lost, drained : frozenset of str
-        Unavailable servers, and those of them that an operator drained.
-    calendar : SlotCalendar
-        The times of slots.
-    slot_running : int or None
-        The running slot.
-    coming : int
-        The first slot that can still be decided.
-    backlog : int
-        Number of accepted jobs that wait for a decision.
-    until : int or None
-        First slot in which nothing may run; None without an end of the timespan.
-    until_at : int or None
-        The end of the timespan as it was set, in nanoseconds since 1970.
-    start_ups : StartUps
-        Newest start-up times of jobs.
-    withheld : mapping
-        Configured amounts that the executor lacks, by server and resource.
-    """
+    """The servers, and the engine's position in time."""
 
     cluster: Cluster
-    lost: frozenset[str]
-    drained: frozenset[str]
+    lost: frozenset[str]  # unavailable servers, including the drained ones
+    drained: frozenset[str]  # by an operator
     calendar: SlotCalendar
     slot_running: int | None
-    coming: int
-    backlog: int
-    until: int | None = None
-    until_at: int | None = None
-    start_ups: StartUps = field(default_factory=StartUps)
-    withheld: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    coming: int  # first slot that can still be decided
+    backlog: int  # number of accepted jobs that wait for a decision
+    until: int | None = None  # first slot in which nothing may run
+    until_at: int | None = None  # end of the timespan as it was set, in ns since 1970
+    start_ups: StartUps = field(default_factory=StartUps)  # newest ones
+    withheld: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `server_limits`
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
@@ -124,39 +96,15 @@ class ClusterState:
 
 @dataclass(slots=True)
 class CommitResult:
-    """Result of a batch: its changes, and the present state.
+    """Result of a batch: its changes, and the present state."""
 
-    Parameters
-    ----------
-    answers : list
-        For each operation, the result of `Operation.perform` or its error.
-    views : dict of str to JobView
-        Changed jobs.
-    specs : dict of str to mapping
-        New or revised specifications of jobs.
-    events : list of StreamEvent
-        New events of the event stream.
-    running : dict of str to Start or Resize
-        Newest command of each job that should run.
-    unacknowledged : dict of int to Start, Resize or Stop
-        Commands without an acknowledgement, by id.
-    servers : ClusterState or None
-        Servers and the position in time.
-    sequence : int
-        Number of the last engine event.
-    accounts : mapping of str to Account
-        Accounts of the tenants with a budget.
-    prices : mapping of (str, str) to float
-        Prices of the coming slot when the running one began, by kind of server and resource.
-    """
-
-    answers: list[Any] = field(default_factory=list)
-    views: dict[str, JobView] = field(default_factory=dict)
-    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    answers: list[Any] = field(default_factory=list)  # `Operation.perform` or its error
+    views: dict[str, JobView] = field(default_factory=dict)  # changed jobs
+    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # new or revised ones
     events: list[StreamEvent] = field(default_factory=list)
-    running: Mapping[str, Start | Resize] = field(default_factory=dict)
+    running: Mapping[str, Start | Resize] = field(default_factory=dict)  # desired state
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
     servers: ClusterState | None = None
-    sequence: int = 0
+    sequence: int = 0  # number of the last engine event
     accounts: Mapping[str, Account] = field(default_factory=dict)
-    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)  # as in `ReadModel`

@@ -113,12 +113,8 @@ class DurableEngine:
     def recover(self) -> None:
         """Load the state from the store, or initialize an empty store.
 
-        Raises
-        ------
-        StoreError
-            If the store can't be read.
-        InputError
-            If its content doesn't fit the cluster file or the policy.
+        Raise `StoreError` if the store can't be read, and `InputError` if its content doesn't fit
+        the cluster file or the policy.
         """
         started = time.monotonic()
         recovered: RecoveredState = recover(
@@ -212,13 +208,9 @@ class DurableEngine:
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
         """Perform operations in order, in one transaction.
 
-        The answers of the outcome hold an error for each operation that failed.
-
-        Raises
-        ------
-        StoreError
-            If nothing was written. The engine was recovered; if that failed too, `damaged` is set
-            and the caller must call `recover`.
+        The answers of the outcome hold an error for each operation that failed. Raise `StoreError`
+        if nothing was written. The engine was recovered then; if that failed too, `damaged` is set
+        and the caller must call `recover`.
         """
         try:
             return self._commit(operations)
@@ -315,10 +307,7 @@ class DurableEngine:
     def write_snapshot(self) -> None:
         """Write a snapshot at once, and delete the journal entries that it replaces.
 
-        Raises
-        ------
-        StoreError
-            If it can't be written.
+        Raise `StoreError` if it can't be written.
         """
         self._snapshotting = None  # an unfinished snapshot is outdated
         for _ in self._snapshot():
@@ -334,12 +323,7 @@ class DurableEngine:
 
         Events may be handled between two calls: the snapshot holds the state that it captured
         first. If the process ends before it is complete, the previous snapshot and its journal
-        remain.
-
-        Raises
-        ------
-        StoreError
-            If it can't be written.
+        remain. Raise `StoreError` if it can't be written.
         """
         until = time.perf_counter() + seconds
         if self._snapshotting is None:

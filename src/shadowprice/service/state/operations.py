@@ -220,10 +220,7 @@ def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
 def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
     """Submit the jobs of several requests in one event; return the response to each request.
 
-    Raises
-    ------
-    ShadowpriceError
-        If the event can't be handled.
+    Raise `ShadowpriceError` if the event can't be handled.
     """
     responses: list[Any] = []
     fresh: dict[str, Submission] = {}
@@ -244,11 +241,7 @@ def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
 
     Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`).
-
-    Raises
-    ------
-    InputError
-        If the cluster lacks a resource that the job needs.
+    Raise `InputError` if the cluster lacks a resource that the job needs.
     """
     cluster = batch.engine.cluster
     job = resolve_job(spec, cluster, batch.calendar, moment, key=key)
@@ -446,10 +439,8 @@ class ReviseJob:
     def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
         """Revise the job in the engine, and debit the price of its additional demand.
 
-        Raises
-        ------
-        ProblemError
-            If the policy refuses, the revision would displace another job, or the tenant can't pay.
+        Raise `ProblemError` if the policy refuses, the revision would displace another job, or the
+        tenant can't pay.
         """
         truth, engine = batch.truth, batch.engine
         record = engine.open_jobs.get(self.key)
@@ -524,39 +515,17 @@ def _refused_revision(name: str, reason: str) -> ProblemError:
 
 @dataclass(frozen=True, slots=True)
 class QuoteResult:
-    """A policy's quote, with the effects of the budget, the timespan and the promise margin.
-
-    Parameters
-    ----------
-    quote : Quote
-        The policy's answer.
-    refusal : mapping or None
-        The policy's reason if the job would be refused.
-    message : str
-        Further information, such as what the job would wait for.
-    price : int or None
-        Price in millionths of a point; None if the policy gave no price.
-    held : int or None
-        Balance of the tenant in millionths of a point; None if it has no budget.
-    reason : mapping or None
-        Why the service would refuse a job that the policy would admit.
-    timespan : mapping
-        Effect of the end of the timespan; empty if the end can't limit the plan.
-    margin : Margin
-        Margin between the planned completion and the promise.
-    share : float
-        Factor by which the stated utility counts. Utility and price are divided by it.
-    """
+    """A policy's quote, with the effects of the budget, the timespan and the promise margin."""
 
     quote: Quote
-    refusal: Mapping[str, Any] | None = None
-    message: str = ""
-    price: int | None = None
-    held: int | None = None
-    reason: Mapping[str, Any] | None = None
-    timespan: Mapping[str, Any] = field(default_factory=dict)
-    margin: Margin = field(default_factory=Margin)
-    share: float = 1.0
+    refusal: Mapping[str, Any] | None = None  # the policy's reason if the job would be refused
+    message: str = ""  # such as what the job would wait for
+    price: int | None = None  # in millionths of a point; None if the policy gave none
+    held: int | None = None  # the tenant's balance, as ``price``; None without a budget
+    reason: Mapping[str, Any] | None = None  # why the service would refuse what the policy admits
+    timespan: Mapping[str, Any] = field(default_factory=dict)  # empty if its end is too far
+    margin: Margin = field(default_factory=Margin)  # from plan to promise
+    share: float = 1.0  # factor of the stated utility; divides utility and price
 
     def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
         """Return the quote as a REST resource.
@@ -652,18 +621,10 @@ class QuoteJob:
 
 @dataclass(frozen=True, slots=True)
 class EngineFork:
-    """A copy of the engine at one moment, and a job to ask it about.
+    """A copy of the engine at one moment, and a job to query it about.
 
-    Parameters
-    ----------
-    engine : Engine
-        The copy, at the first slot that can still be decided.
-    calendar : SlotCalendar
-        The times of slots.
-    job : Job
-        The job as it would arrive if it were submitted now.
-    resolve : callable
-        Resolves another specification of the job in the same way; raises InputError.
+    The copy is at the first slot that can still be decided, and the job is as if submitted now.
+    ``resolve`` resolves another specification of the job in the same way, or raises `InputError`.
     """
 
     engine: Engine

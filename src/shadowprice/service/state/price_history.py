@@ -53,13 +53,7 @@ class PriceSampler:
         )
 
     def take(self) -> None:
-        """Take a sample, and write it to the store.
-
-        Raises
-        ------
-        StoreError
-            If it can't be written.
-        """
+        """Take a sample, and write it to the store; raise `StoreError` if it can't be written."""
         truth, started = self._truth, time.monotonic()
         self._slot = truth.engine.slot_running
         now = truth.clock.now()
@@ -107,10 +101,7 @@ def history(
 def purge_prices(store: Store, now: int, before: int) -> None:
     """Purge samples from before a moment, and those that are too old for their grain.
 
-    Raises
-    ------
-    StoreError
-        If the store can't be written.
+    Raise `StoreError` if the store can't be written.
     """
     table = tables.prices
     old = (

@@ -80,14 +80,9 @@ def recover(
     """Recover the durable state from a store, or initialize an empty store.
 
     ``cluster`` comes from the cluster file, and ``choice`` is the policy from now on. If
-    ``virtual``, no job really runs, so commands need no acknowledgement.
-
-    Raises
-    ------
-    InputError
-        If the data doesn't fit the cluster's slots or resources, or has an unknown format.
-    StoreError
-        If the store can't be read.
+    ``virtual``, no job really runs, so commands need no acknowledgement. Raise `InputError` if the
+    data doesn't fit the cluster's slots or resources, or has an unknown format, and `StoreError` if
+    the store can't be read.
     """
     version = store.get("format")
     if version is None:
@@ -279,10 +274,7 @@ def _replayed(
 def build_live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
     """Build the policy for the live service.
 
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is unknown, or the policy can't run live.
+    Raise `InputError` if the policy or a parameter is unknown, or the policy can't run live.
     """
     return choice.build(PolicyContext(cluster=cluster, itemised=True, end_moves=True))
 
@@ -429,21 +421,9 @@ def cluster_file_diff(
 ) -> CapacityChanged | None:
     """Return the event that applies the changes of the cluster file; None if it has none.
 
-    Parameters
-    ----------
-    before : Cluster
-        Content of the file when it was last read.
-    file : Cluster
-        Content of the file now.
-    now : Cluster
-        The cluster in force, including the changes of operators.
-    slot : int
-        First slot that can still be decided.
-
-    Raises
-    ------
-    InputError
-        If the file changes the set of resources or the horizon, or the event is invalid.
+    ``before`` is the file's content when it was last read, and ``now`` the cluster in force, with
+    the changes of operators. ``slot`` is the first slot that can still be decided. Raise
+    `InputError` if the file changes the set of resources or the horizon, or the event is invalid.
     """
     if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
         raise InputError(

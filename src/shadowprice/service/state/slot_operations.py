@@ -40,37 +40,21 @@ ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SlotAdvanceResult:
-    """Result of `AdvanceSlots`.
+    """Result of `AdvanceSlots`."""
 
-    Parameters
-    ----------
-    caught_up : bool
-        Whether the current slot runs. Only then all reports were applied.
-    left : tuple of Started, Refused, Ended or Misreported
-        Reports that failed; see `RecordReports.perform`.
-    """
-
-    caught_up: bool
-    left: tuple[DurableReport, ...] = ()
+    caught_up: bool  # whether the current slot runs; only then all reports were applied
+    left: tuple[DurableReport, ...] = ()  # those that failed; see `RecordReports.perform`
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceSlots:
     """Advance time: end the slots that are over, and begin those that are due.
 
-    Parameters
-    ----------
-    virtual : bool
-        Whether jobs are simulated: they progress at the declared rate and complete with their work.
-    stale_jobs : frozenset of str
-        Jobs with stale progress: they may have done more than was reported.
-    reports : sequence of Started, Refused, Ended or Misreported
-        Pending reports of the executor. Each is applied in the slot in which it happened.
-    since : int
-        Moment since which the service receives reports, in nanoseconds since 1970. Progress reports
-        of slots that began before may be lost.
-    last_reports : mapping of str to int
-        Moment of each job's newest progress report, in nanoseconds since 1970.
+    If ``virtual``, jobs are simulated: they progress at the declared rate and complete with their
+    work. ``stale_jobs`` may have done more than was reported. Each of the executor's pending
+    ``reports`` is applied in the slot in which it happened. Progress reports of slots that began
+    before ``since`` may be lost, because the service receives reports only since then.
+    ``last_reports`` has the moment of each job's newest one. Moments are nanoseconds since 1970.
     """
 
     virtual: bool = False

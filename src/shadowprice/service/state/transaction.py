@@ -312,13 +312,7 @@ class Transaction:
         return StoredJob(view, self._contents.get(row.key, row.content), row.request)
 
     def view(self, key: str) -> JobView:
-        """Return a job's view, open or closed.
-
-        Raises
-        ------
-        ProblemError
-            If the job is unknown.
-        """
+        """Return a job's view, open or closed; raise `ProblemError` if the job is unknown."""
         view = self.truth.views.get(key)
         if view is None:
             jobs = self.stored([key])

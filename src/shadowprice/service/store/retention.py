@@ -43,10 +43,7 @@ def last_job(connection: Connection) -> int:
 def expired_jobs(store: Store, before: int) -> list[str]:
     """Return the keys of up to `PURGE_BATCH_JOBS` jobs that were closed before a moment.
 
-    Raises
-    ------
-    StoreError
-        If the store can't be read.
+    Raise `StoreError` if the store can't be read.
     """
     jobs = tables.jobs
     with store.reading() as connection:
@@ -59,18 +56,9 @@ def expired_jobs(store: Store, before: int) -> list[str]:
 def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     """Purge some data from before a moment; return whether rows other than jobs may remain.
 
-    Parameters
-    ----------
-    before : int
-        Nanoseconds since 1970.
-    keys : sequence of str, optional
-        Expired jobs to purge, by default a batch of `expired_jobs`. Delete their executor files
-        first: the keys are gone afterwards.
-
-    Raises
-    ------
-    StoreError
-        If the store can't be written.
+    ``before`` is in nanoseconds since 1970. ``keys`` are the expired jobs to purge, by default a
+    batch of `expired_jobs`. Delete their executor files first: the keys are gone afterwards. Raise
+    `StoreError` if the store can't be written.
     """
     jobs, tokens = tables.jobs, tables.tokens
     keys = expired_jobs(store, before) if keys is None else keys

@@ -92,21 +92,9 @@ RETRY: Final = 5.0
 class Controller:
     """Kubernetes controller of a service that holds the lease.
 
-    Parameters
-    ----------
-    identity : str
-        Identifier of the service: equal for its replicas, different for other services.
-    epoch : int
-        Fencing token of this leader: higher than that of every earlier leader.
-    leads : callable
-        Return whether this instance still leads; called before every write.
-
-    Attributes
-    ----------
-    fault : callable
-        Fault injection for tests: called with the name of each step and the resource's key.
-    health_error : str or None
-        Why the controller doesn't watch resources; None if it does.
+    ``identity`` is equal for the replicas of a service, and different for other services. ``epoch``
+    is the fencing token of this leader: higher than that of every earlier leader. ``leads`` returns
+    whether this instance still leads; it is called before every write.
     """
 
     def __init__(
@@ -118,8 +106,8 @@ class Controller:
         epoch: int = 0,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.fault: Callable[[str, str], None] = _no_fault
-        self.health_error: str | None = None
+        self.fault: Callable[[str, str], None] = _no_fault  # tests fail a step for a resource's key
+        self.health_error: str | None = None  # why it doesn't watch resources
         self._service = service
         self._driver = service.writing
         self._connection = connection

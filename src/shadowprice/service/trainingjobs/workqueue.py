@@ -18,14 +18,8 @@ MAX_BACKOFF_SECONDS: Final = 60.0
 class WorkQueue:
     """Delayed queue of keys for several workers; no key is processed twice at the same time.
 
-    A key that is added while a worker processes it is processed again afterwards.
-
-    Parameters
-    ----------
-    gather : float
-        Default delay of a key in seconds, which merges simultaneous changes.
-    clock : callable, optional
-        Monotonic time in seconds.
+    A key that is added while a worker processes it is processed again afterwards. ``gather`` is the
+    default delay of a key in seconds, which merges simultaneous changes.
     """
 
     def __init__(self, gather: float = 0.05, clock: Callable[[], float] = time.monotonic) -> None:
