@@ -32,7 +32,7 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.commit_result import Operation
+from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs, UpdateServers

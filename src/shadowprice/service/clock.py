@@ -63,6 +63,11 @@ class SlotCalendar:
         slot = slot_seconds * SECOND
         return cls(int(now // slot * slot), slot)
 
+    @property
+    def slot_seconds(self) -> float:
+        """Length of a slot in seconds."""
+        return float(self.slot / SECOND)
+
     def begins(self, slot: int) -> int:
         """Return the start of a slot."""
         return self.origin + int(slot * self.slot)

@@ -18,7 +18,7 @@ from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, MonotonicWallClock, format_rfc3339
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.commit_result import Operation
+from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import DecideBacklog, QuoteJob
 from shadowprice.service.state.price_history import PriceSampler, purge_prices

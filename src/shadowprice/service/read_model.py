@@ -67,6 +67,10 @@ class ReadModel:
         self._keys_by_name.clear()
         self._keys_by_id.clear()
 
+    def cached_job(self, key: str) -> JobView | None:
+        """Return an open or recently closed job; None if only the store has it."""
+        return self.jobs.get(key) or self.recent.get(key)
+
     def job_with_qualified_name(self, qualified: str) -> JobView | None:
         """Return the open job of a qualified name, if any."""
         key = self._keys_by_qualified_name.get(qualified)

@@ -72,6 +72,7 @@ from shadowprice.service.state.server_limits import forget_withheld
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.timespan import FollowOption
 from shadowprice.service.store import Store, StoreError, tables
+from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.uploads import FOLDER as UPLOADS
 from shadowprice.service.uploads import UploadStore
 from shadowprice.service.usage import UsageLimits
@@ -517,10 +518,8 @@ class _FollowFile:
 
     def perform(self, batch: Batch) -> None:
         """Change the engine's cluster by what differs between the stored and the new file."""
-        table = tables.meta
-        stored_text = batch.connection.execute(
-            select(table.c.value).where(table.c.key == "cluster")
-        ).scalar_one()
+        stored_text = stored_value(batch.connection, "cluster")
+        assert stored_text is not None  # written with the first snapshot
         previous = cluster_of(json.loads(stored_text))
         event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.truth.coming)
         if event is None:

@@ -25,7 +25,7 @@ from shadowprice.core.errors import Fault
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.generations.disk import make_private, sync_directory
 from shadowprice.service.clock import SECOND
-from shadowprice.service.problems import ProblemError
+from shadowprice.service.problems import RETRY_AFTER, ProblemError, tenant_limit_problem
 from shadowprice.uploads.archive import read_entries
 
 FOLDER: Final = "uploads"
@@ -42,8 +42,6 @@ Above zero, because a job refers to an upload only some time after its arrival.
 
 MIN_ACCOUNTED_BYTES: Final = 64 << 10
 """Bytes of the tenant's limit that an upload takes at least, so that it limits their number too."""
-
-RETRY_AFTER: Final = {"Retry-After": "10"}
 
 _SUFFIX: Final = ".tar"
 _PARTIAL: Final = ".part"
@@ -208,9 +206,7 @@ class UploadStore:
                 "wait until jobs that use uploads end, send fewer files, or ask the operator for "
                 "serve --max-uploads"
             )
-            raise ProblemError(
-                "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
-            )
+            raise tenant_limit_problem(detail, hint)
         for upload in sorted(unused, key=lambda upload: upload.used):
             if excess <= 0:
                 return

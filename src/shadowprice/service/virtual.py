@@ -24,6 +24,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.server_discovery import to_server_infos
+from shadowprice.service.host import find_view
 from shadowprice.service.service import Service
 from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state import margins, store_queries
@@ -150,11 +151,8 @@ class VirtualService:
 
     async def view(self, key: str) -> JobView:
         """Return a job as clients see it."""
-        view = self.driver.published.jobs.get(key)
-        if view is None:
-            stored = await self.service.read(lambda connection: store_queries.job(connection, key))
-            assert stored is not None, key
-            view = stored[0]
+        view = await find_view(self.service, key)
+        assert view is not None, key
         return view
 
     async def history(self, key: str) -> Sequence[StoredEvent]:

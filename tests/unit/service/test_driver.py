@@ -23,7 +23,8 @@ from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.commit_result import CommitResult, Operation
+from shadowprice.service.state.batch import Operation
+from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import QuoteJob, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
@@ -140,7 +141,7 @@ def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
         yield {"code": NOT_FOLLOWED, "message": escape_controls(message)}
     published = service.writing.published
     for obstacle in service.obstacles():
-        view = published.jobs.get(obstacle.job) or published.recent.get(obstacle.job)
+        view = published.cached_job(obstacle.job)
         if not (caller.operates or (view is not None and view.tenant == caller.tenant)):
             continue
         job = name_of_key(obstacle.job)
@@ -168,10 +169,11 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
     """Return the service's configuration, its current slot and the number of jobs by state."""
     driver = service.writing
     servers = driver.published.servers
-    states: dict[str, int] = {}
-    for view in driver.published.jobs.values():
-        if caller.scope is None or view.tenant == caller.scope:
-            states[view.state.value] = states.get(view.state.value, 0) + 1
+    states = Counter(
+        view.state.value
+        for view in driver.published.jobs.values()
+        if caller.scope is None or view.tenant == caller.scope
+    )
     return ServiceStatus(
         version=shadowprice.__version__,
         policy=driver.policy,

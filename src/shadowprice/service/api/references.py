@@ -14,6 +14,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job_keys import ID_PREFIX, name_of_key, qualified_name, shown_key
 from shadowprice.core.wording import quote_for_display
 from shadowprice.service.auth import Caller, invalid_progress_token, verify_progress_token
+from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.state import store_queries
@@ -53,16 +54,6 @@ async def find_job(
     if len(views) > 1:
         raise _ambiguous(reference, views)
     return views[0]
-
-
-async def find_view(service: Service, key: str) -> JobView | None:
-    """Return the job with a key, open or closed; None if it was purged."""
-    published = service.writing.published
-    view = published.jobs.get(key) or published.recent.get(key)
-    if view is None:
-        stored = await service.read(lambda connection: store_queries.job(connection, key))
-        view = None if stored is None else stored[0]
-    return view
 
 
 async def _jobs_with_id(service: Service, caller: Caller, number: int | None) -> list[JobView]:

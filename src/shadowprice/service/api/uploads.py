@@ -17,7 +17,7 @@ from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import CallerDep, ServiceDep, api_router
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import to_datetime
-from shadowprice.service.problems import ProblemError
+from shadowprice.service.problems import RETRY_AFTER, ProblemError
 from shadowprice.service.uploads import IncomingUpload, StoredUpload
 from shadowprice.uploads.archive import MEDIA_TYPE
 
@@ -112,7 +112,7 @@ async def put_upload(
         await asyncio.to_thread(incoming.complete, service.writing.clock.now())
     stored = uploads.find(owner, digest)
     if stored is None:
-        raise ProblemError("storage", "the upload was removed", headers={"Retry-After": "10"})
+        raise ProblemError("storage", "the upload was removed", headers=RETRY_AFTER)
     response.status_code = 201
     return _resource(stored, owner)
 

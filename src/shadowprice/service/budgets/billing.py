@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select
 
@@ -63,11 +63,10 @@ from shadowprice.service.clock import format_rfc3339
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.job_views import OVERRUN, PARTLY_ENDED, JobView
 from shadowprice.service.state.stated_work import covered_in_slot, nanoseconds_run
+from shadowprice.service.state.transaction import Transaction
 from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import in_chunks
 from shadowprice.service.store.prepared_statement import PreparedStatement
-
-if TYPE_CHECKING:
-    from shadowprice.service.state.transaction import Transaction
 
 log = logging.getLogger("shadowprice.service")
 
@@ -557,8 +556,7 @@ class Billing:
         if not self._touched:
             return
         table, names = tables.budgets, list(self._touched)
-        for start in range(0, len(names), 500):
-            chunk = names[start : start + 500]
+        for chunk in in_chunks(names):
             store.write(connection, delete(table).where(table.c.tenant.in_(chunk)))
         existing = [account for name in names if (account := all_accounts.get(name)) is not None]
         store.write(connection, _INSERT_BUDGETS, [_row(account) for account in existing])

@@ -11,7 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shadowprice.core.budget import POINT, format_points, in_points
 from shadowprice.core.events import Charge, Command, Decided
@@ -20,9 +20,7 @@ from shadowprice.core.policy import as_priced_policy
 from shadowprice.service.state.job_views import OVERRUN
 from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.stated_work import has_covered_stated_work
-
-if TYPE_CHECKING:
-    from shadowprice.service.state.transaction import Transaction
+from shadowprice.service.state.transaction import Transaction
 
 log = logging.getLogger("shadowprice.service")
 

@@ -30,6 +30,7 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import in_chunks, stored_value
 
 log = logging.getLogger("shadowprice.service")
 
@@ -226,12 +227,11 @@ def _submitted(connection: Connection, names: Iterable[str]) -> dict[str, list[A
     """Return the newest open and the newest closed job of each name and tenant, oldest first."""
     table = tables.jobs
     rows: dict[str, list[Any]] = {}
-    ordered = sorted(names)
     columns = (table.c.key, table.c.name, table.c.qualified_name, table.c.open, table.c.submitted)
-    for index in range(0, len(ordered), 500):
+    for chunk in in_chunks(sorted(names)):
         newest = (
             select(func.max(table.c.id))
-            .where(table.c.name.in_(ordered[index : index + 500]))
+            .where(table.c.name.in_(chunk))
             .group_by(table.c.name, table.c.open, table.c.qualified_name)
         )
         query = select(*columns).where(table.c.id.in_(newest)).order_by(table.c.id)
@@ -257,19 +257,15 @@ def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]
     """Return the newest observed run of each job."""
     table = tables.observed
     rows: dict[str, Row[Any]] = {}
-    for index in range(0, len(names), 500):
-        in_chunk = table.c.job.in_(names[index : index + 500])
-        for row in connection.execute(select(table).where(in_chunk).order_by(table.c.id)):
-            rows[row.job] = row
+    for chunk in in_chunks(names):
+        query = select(table).where(table.c.job.in_(chunk)).order_by(table.c.id)
+        rows |= {row.job: row for row in connection.execute(query)}
     return rows
 
 
 def last_observation_time(connection: Connection) -> int | None:
     """Return the time of the last poll in nanoseconds since 1970; None if there was none."""
-    table = tables.meta
-    value = connection.execute(
-        select(table.c.value).where(table.c.key == LAST_OBSERVATION_KEY)
-    ).scalar()
+    value = stored_value(connection, LAST_OBSERVATION_KEY)
     return None if value is None else int(value)
 
 
@@ -336,9 +332,9 @@ def _settle(
 def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
     table = tables.outcomes
     outcomes: dict[str, Row[Any]] = {}
-    for index in range(0, len(names), 500):
-        in_chunk = table.c.job.in_(names[index : index + 500])
-        outcomes |= {row.job: row for row in connection.execute(select(table).where(in_chunk))}
+    for chunk in in_chunks(names):
+        query = select(table).where(table.c.job.in_(chunk))
+        outcomes |= {row.job: row for row in connection.execute(query)}
     return outcomes
 
 
@@ -349,10 +345,9 @@ _Job = tuple[int, str | None, int, Mapping[str, Any], int]
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
     table = tables.jobs
     specs: dict[str, Mapping[str, Any]] = {}
-    for index in range(0, len(names), 500):
-        in_chunk = table.c.key.in_(names[index : index + 500])
-        for row in batch.connection.execute(select(table.c.key, table.c.spec).where(in_chunk)):
-            specs[row.key] = json.loads(row.spec)
+    for chunk in in_chunks(names):
+        query = select(table.c.key, table.c.spec).where(table.c.key.in_(chunk))
+        specs |= {row.key: json.loads(row.spec) for row in batch.connection.execute(query)}
     return {
         name: (
             job.view.id,

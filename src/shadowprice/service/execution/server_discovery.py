@@ -13,9 +13,9 @@ from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ServerGone, ServerInfo, ServerSeen
 from shadowprice.service.driver import Driver
-from shadowprice.service.state.commit_result import ClusterState
+from shadowprice.service.state.commit_result import ClusterState, Withheld
 from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
-from shadowprice.service.state.server_limits import LimitServers, Withheld, is_limiting
+from shadowprice.service.state.server_limits import LimitServers, is_limiting
 
 log = logging.getLogger("shadowprice.service")
 

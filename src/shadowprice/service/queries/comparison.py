@@ -7,7 +7,6 @@ included in totals.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,11 +35,11 @@ from shadowprice.rest.jobs import JobReason
 from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
 from shadowprice.service.execution.observer import last_observation_time
 from shadowprice.service.queries.timeline import (
-    BAR_PAST,
     MAX_GENERATION_ROWS,
     JobInfo,
     PlannedBars,
     TimelineBar,
+    bars_of_runs,
     load_job_info,
     past_bars,
     utilization_levels,
@@ -286,17 +285,8 @@ def observed_bars(
     rows = connection.execute(
         query.order_by(table.c.id.desc()).limit(MAX_GENERATION_ROWS + 1)
     ).all()
-    bars = []
-    for row in rows[:MAX_GENERATION_ROWS]:
-        ended = until if row.ended is None else min(row.ended, until)
-        start = max(float(calendar.in_slots(row.since)), float(first))
-        end = float(calendar.in_slots(ended))
-        if end > start:
-            bars += [
-                TimelineBar(row.job, server, start, end, workers, ps, BAR_PAST)
-                for server, workers, ps in json.loads(row.placement)
-            ]
-    return bars, len(rows) > MAX_GENERATION_ROWS
+    runs = [(row.job, row.since, row.ended, row.placement) for row in rows[:MAX_GENERATION_ROWS]]
+    return bars_of_runs(runs, calendar, first, until), len(rows) > MAX_GENERATION_ROWS
 
 
 def utilization(

@@ -1,7 +1,7 @@
-"""What the last days would have earned on other servers or under another policy.
+"""What-if runs: simulations of the recent jobs on other servers, or under another policy.
 
-A run in the background: the jobs that were submitted are simulated twice, on the cluster as it is
-and changed, each in a process of its own that gives way to everything else.
+A run continues in the background. It simulates the submitted jobs twice, on the cluster as it is
+and changed, each in a process with low priority.
 """
 
 from __future__ import annotations
@@ -38,20 +38,17 @@ from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
 
-MOST_JOBS: Final = 20_000
-"""Jobs that are simulated, the newest."""
+MAX_JOBS: Final = 20_000
+"""Maximum number of simulated jobs, newest first."""
 
-MOST_DAYS: Final = 366
-"""Days looked back at."""
+MAX_DAYS: Final = 366
+"""Maximum number of days to look back."""
 
-MOST_SERVERS: Final = 10_000
-"""Servers of a kind that are added or removed."""
+MAX_SERVERS: Final = 10_000
+"""Maximum number of servers of a kind to add or remove."""
 
 MAX_KEPT_RUNS: Final = 50
-"""Runs that are remembered."""
-
 MAX_QUEUED_RUNS: Final = 10
-"""Runs that wait for their turn."""
 
 REPORTED_METRICS: Final = (
     "total_utility",
@@ -118,8 +115,8 @@ class WhatIfRun:
 class WhatIfParameters(StrictSpec):
     """A what-if run to start: servers to add or remove by kind, or another policy."""
 
-    days: Annotated[Positive, Field(le=MOST_DAYS)] = 7.0
-    servers: dict[Name, Annotated[int, Field(ge=-MOST_SERVERS, le=MOST_SERVERS)]] = Field(
+    days: Annotated[Positive, Field(le=MAX_DAYS)] = 7.0
+    servers: dict[Name, Annotated[int, Field(ge=-MAX_SERVERS, le=MAX_SERVERS)]] = Field(
         default_factory=dict
     )
     policy: Name | None = None
@@ -214,7 +211,7 @@ def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
         select(table.c.id, table.c.key, table.c.spec, table.c.submitted)
         .where(table.c.submitted >= since)
         .order_by(table.c.id.desc())
-        .limit(MOST_JOBS)
+        .limit(MAX_JOBS)
     ).all()
     if not rows:
         return []
@@ -243,7 +240,7 @@ def _to_duration(by: str, submitted: int) -> str:
 
 
 class WhatIfRunner:
-    """Runs of what-if questions, one at a time."""
+    """Executes what-if runs, one at a time."""
 
     def __init__(self) -> None:
         self._runs: dict[int, WhatIfRun] = {}

@@ -6,7 +6,9 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Connection
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import (
@@ -35,10 +37,11 @@ from shadowprice.core.relative_values import MAX_TENANTS, counted_share
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
-from shadowprice.service.budgets.billing import InsufficientPointsError
+from shadowprice.service.budgets.billing import Billing, InsufficientPointsError
 from shadowprice.service.budgets.overruns import overrunning_jobs
 from shadowprice.service.budgets.usage import SlotUsage
 from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
 from shadowprice.service.state.job_views import (
     OVERRUN,
@@ -57,6 +60,18 @@ VALUES_KEY: Final = "values"
 
 class Batch(Transaction):
     """A unit of work that passes events to the engine; `Transaction` collects the rows."""
+
+    def __init__(self, truth: DurableState, connection: Connection) -> None:
+        super().__init__(truth, connection)
+        self.billing = Billing(self)
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return (*super()._lists(), self.billing.entries)
+
+    def write(self) -> None:
+        """Write all recorded changes to the store."""
+        super().write()
+        self.billing.write()
 
     def take(
         self,
@@ -401,6 +416,23 @@ class Batch(Transaction):
                 first=before.first_promise,
                 reason=message,
             )
+
+
+class Operation(Protocol):
+    """An atomic operation on the durable state.
+
+    An operation of several independent steps runs each step within `Batch.whole`. It doesn't raise
+    if a step fails: its answer says which steps succeeded.
+    """
+
+    def perform(self, batch: Batch) -> Any:
+        """Perform the operation, and return the answer for its caller.
+
+        It records rows with the batch (`Batch.also`, `Batch.put`), which writes them later. A row
+        that is written at once, to get its id, must be the last step. Raise `ShadowpriceError` if
+        the operation fails. The caller rolls it back.
+        """
+        ...
 
 
 _LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Resize, Start, Stop
@@ -14,25 +14,8 @@ from shadowprice.service.clock import SlotCalendar, to_datetime_or_none
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.start_ups import StartUps
 
-if TYPE_CHECKING:
-    from shadowprice.service.state.batch import Batch
-
-
-class Operation(Protocol):
-    """An atomic operation on the durable state.
-
-    An operation of several independent steps runs each step within `Batch.whole`. It doesn't raise
-    if a step fails: its answer says which steps succeeded.
-    """
-
-    def perform(self, batch: Batch) -> Any:
-        """Perform the operation, and return the answer for its caller.
-
-        It records rows with the batch (`Batch.also`, `Batch.put`), which writes them later. A row
-        that is written at once, to get its id, must be the last step. Raise `ShadowpriceError` if
-        the operation fails. The caller rolls it back.
-        """
-        ...
+Withheld = Mapping[str, Mapping[str, int]]
+"""Configured amounts that the executor lacks, by server and resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +50,7 @@ class ClusterState:
     until: int | None = None  # first slot in which nothing may run
     until_at: int | None = None  # end of the timespan as it was set, in ns since 1970
     start_ups: StartUps = field(default_factory=StartUps)  # newest ones
-    withheld: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `server_limits`
+    withheld: Withheld = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[dict[str, Any]]:

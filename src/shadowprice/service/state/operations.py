@@ -41,9 +41,8 @@ from shadowprice.service.budgets.billing import (
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.clock_texts import with_clock_times
-from shadowprice.service.state.commit_result import Operation
 from shadowprice.service.state.ending import (
     lengthened,
     queue_reason,

@@ -18,6 +18,7 @@ from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.prices import prices
 from shadowprice.service.store import Store, tables
+from shadowprice.service.store.lookups import in_chunks
 
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
@@ -85,9 +86,8 @@ def history(
             break
     chosen = ids[:: max(1, -(-len(ids) // most))]
     rows: list[Any] = []
-    for start in range(0, len(chosen), 500):
-        part = select(table).where(table.c.id.in_(chosen[start : start + 500]))
-        rows += connection.execute(part).all()
+    for chunk in in_chunks(chosen):
+        rows += connection.execute(select(table).where(table.c.id.in_(chunk))).all()
     return [
         PriceSlot(
             slot=row.slot,
@@ -114,5 +114,5 @@ def purge_prices(store: Store, now: int, before: int) -> None:
     if not ids:
         return
     with store.transaction() as connection:
-        for start in range(0, len(ids), 500):
-            store.write(connection, delete(table).where(table.c.id.in_(ids[start : start + 500])))
+        for chunk in in_chunks(ids):
+            store.write(connection, delete(table).where(table.c.id.in_(chunk)))

@@ -42,6 +42,7 @@ from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalen
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margins, read_margins
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
+from shadowprice.service.store.lookups import in_chunks, stored_value
 from shadowprice.service.store.retention import last_job
 
 log = logging.getLogger("shadowprice.service")
@@ -149,8 +150,9 @@ def _packed(engine: Engine) -> bytes:
 
 
 def _value(connection: Connection, key: str) -> str:
-    table = tables.meta
-    return str(connection.execute(select(table.c.value).where(table.c.key == key)).scalar_one())
+    value = stored_value(connection, key)
+    assert value is not None, key  # every store has it since its first start
+    return value
 
 
 def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCalendar:
@@ -389,11 +391,9 @@ def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]
     commands: dict[str, Start | Resize] = {}
     names = list(engine.running)
     table, index = tables.commands, engine.cluster.index
-    for start in range(0, len(names), 500):
+    for chunk in in_chunks(names):
         rows = connection.execute(
-            select(table)
-            .where(table.c.job.in_(names[start : start + 500]), table.c.kind != "stop")
-            .order_by(table.c.id)
+            select(table).where(table.c.job.in_(chunk), table.c.kind != "stop").order_by(table.c.id)
         )
         for row in rows:
             record = json.loads(row.record)

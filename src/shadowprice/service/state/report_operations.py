@@ -44,13 +44,11 @@ from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
 from shadowprice.service.state.job_views import PARTLY_ENDED, view_changes
 from shadowprice.service.state.restart_costs import is_restart
-from shadowprice.service.state.start_ups import (
-    note_process,
-    note_work,
-    ordered_at,
-    stated_seconds,
-)
+from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
+from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
+from shadowprice.service.state.start_ups import StartUp, stated_seconds
 from shadowprice.service.state.stated_work import forget_repeated
+from shadowprice.service.state.store_queries import command_times
 from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
@@ -58,6 +56,8 @@ log = logging.getLogger("shadowprice.service")
 FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1
 """Maximum work before a first report that still measures the start, as a share of a slot."""
 
+MAX_WORK_EXCESS: Final = 1.25
+"""Factor by which work may exceed its estimated time before the excess counts as start-up."""
 
 _WENT_BACK: Final = (
     "its progress went back, which is not counted; report mini-batches since the job's beginning, "
@@ -172,7 +172,7 @@ class RecordReports:
             batch.take(JobStarted(coming, name, report.generation, since))
         if report.generation <= view.started:
             return
-        note_process(batch, report)
+        _note_process(batch, report)
         batch.change(name, started=report.generation, running_since=started_at, setback=None)
         if view.first_start is None:
             batch.change(name, first_start=started_at)
@@ -463,7 +463,7 @@ class RecordProgress:
             name = report.job
             first_report = first_reports.get((name, report.generation), report)
             running.append((report, _lost_at_start(batch, record, first_report)))
-            note_work(batch, record, first_report)
+            _note_work(batch, record, first_report)
             # A job completes only when its processes exit 0, so progress stops just below that.
             maximum = record.job.work * MICRO - 1
             micro = min(report.progress, maximum)
@@ -627,7 +627,7 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
     order = batch.truth.orders.get(report.job)
     if order is None:
         return 0.0
-    ordered = ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
+    ordered = _ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
     seconds = report.at - ordered / SECOND
     if isinstance(order, Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
@@ -655,6 +655,63 @@ def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
     return max(0.0, float((row.ended - row.at) / SECOND))
 
 
+def _note_process(batch: Batch, report: Started) -> None:
+    """Record the time from the start of a generation's slot until its process ran."""
+    order = batch.truth.orders.get(report.job)
+    if order is None or order.generation != report.generation:
+        return
+    start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
+    if report.at * SECOND > end:  # a service that was down issues the command late
+        ordered = _ordered_at(batch, report.job, report.generation)
+        start = ordered if ordered > end else start
+    seconds = max(0.0, report.at - start / SECOND)
+    _record_start_up(batch, StartUp(report.job, report.generation, seconds, seconds))
+
+
+def _ordered_at(batch: Batch, job: str, generation: int) -> int:
+    """Return when a generation was commanded, in nanoseconds since 1970; 0 if that isn't stored."""
+    return command_times(batch.connection, [(job, generation)]).get((job, generation), 0)
+
+
+def _note_work(batch: Batch, record: JobRecord, report: Progressed) -> None:
+    """Extend the start-up of a generation if a progress report shows that it took longer."""
+    known = batch.truth.start_ups.find(report.job, report.generation)
+    if known is None or record.job.bag is not None:
+        return
+    seconds = _seconds_until_work(batch, record, report, known)
+    if seconds > known.seconds:
+        _record_start_up(batch, replace(known, seconds=seconds))
+
+
+def _seconds_until_work(
+    batch: Batch, record: JobRecord, report: Progressed, known: StartUp
+) -> float:
+    """Return the start-up time of a generation according to a report; 0 if it shows none."""
+    if report.generation > 1:  # its first report includes the work of earlier generations
+        loading = report.metrics.get("change_start", -1.0)
+        first_step = report.metrics.get("change_first_step", -1.0)
+        return known.process + loading + first_step if min(loading, first_step) >= 0.0 else 0.0
+    order = batch.truth.orders.get(report.job)
+    if record.measured or report.progress <= 0 or not isinstance(order, Start):
+        return 0.0
+    slot_seconds = batch.calendar.slot_seconds
+    worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
+    since = report.at - batch.calendar.begins(order.slot) / SECOND
+    return since - MAX_WORK_EXCESS * worked if worked <= slot_seconds else 0.0
+
+
+def _record_start_up(batch: Batch, start_up: StartUp) -> None:
+    before, slot_seconds = batch.truth.start_ups, batch.calendar.slot_seconds
+    after = before.with_start_up(start_up, slot_seconds)
+    batch.undo.assign(batch.truth, "start_ups", after)
+    batch.put(START_UPS_KEY, after.stored())
+    if after.too_long != before.too_long:
+        warning = after.warning(slot_seconds)
+        message = "starting jobs takes little of a slot again"
+        data = {"code": SLOT_TOO_SHORT, "message": message} if warning is None else warning
+        batch.emit("warning", **data, active=after.too_long)
+
+
 def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
     """Return the seconds that a job's first start took of its slot; None if unmeasurable.
 
@@ -666,7 +723,7 @@ def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float
     first = record.generation == 1 and not record.measured and report.progress > 0
     if not first or not isinstance(order, Start) or record.job.bag is not None:
         return None
-    slot_seconds = float(batch.calendar.slot / SECOND)
+    slot_seconds = batch.calendar.slot_seconds
     since = report.at - batch.calendar.begins(order.slot) / SECOND
     worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
     if since < 0 or worked > FIRST_REPORT_MAX_SLOT_SHARE * slot_seconds:

@@ -13,12 +13,10 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import is_device
 from shadowprice.core.events import CapacityChanged, ServerState
 from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.commit_result import Withheld
 from shadowprice.service.store import Store
 
 log = logging.getLogger("shadowprice.service")
-
-Withheld = Mapping[str, Mapping[str, int]]
-"""Configured amounts that the executor lacks, by server and resource."""
 
 _KEY: Final = "withheld"
 

@@ -186,7 +186,7 @@ class AdvanceSlots:
     @staticmethod
     def _recharge(batch: Batch) -> None:
         """Replan jobs with their measured restart cost."""
-        slot_seconds = float(batch.calendar.slot / SECOND)
+        slot_seconds = batch.calendar.slot_seconds
         for name in list(batch.engine.running):
             revised = batch.truth.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
             if revised is None:

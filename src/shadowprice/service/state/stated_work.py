@@ -9,9 +9,6 @@ counts at the new speed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from shadowprice.core.errors import InputError
@@ -20,38 +17,26 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.submission import resolve_job
-
-if TYPE_CHECKING:
-    from shadowprice.service.state.transaction import Transaction
+from shadowprice.service.state.transaction import Transaction
 
 
-class StatedJobs:
-    """Jobs with measured speeds, resolved at the speed that they state; a cache."""
-
-    def __init__(self) -> None:
-        self._resolved: dict[str, tuple[Mapping[str, Any], Job]] = {}
-
-    def stated(self, batch: Transaction, record: JobRecord) -> Job:
-        """Return a job at its stated speed."""
-        name = record.job.name
-        view, spec = batch.truth.views[name], batch.truth.specs[name]
-        if not view.measured:
-            return record.job  # its curve was never corrected
-        cached = self._resolved.get(name)
-        if cached is not None and cached[0] is spec:
-            return cached[1]
-        cluster = batch.engine.cluster
-        try:
-            parsed = JobSpec.model_validate(spec)
-            job = resolve_job(parsed, cluster, batch.calendar, view.arrived, key=name)
-        except InputError:  # the servers changed
-            return record.job
-        self._resolved[name] = spec, job
-        return job
-
-    def forget(self, name: str) -> None:
-        """Remove a job."""
-        self._resolved.pop(name, None)
+def stated_job(batch: Transaction, record: JobRecord) -> Job:
+    """Return a job at the speed that it states."""
+    name = record.job.name
+    view, spec = batch.truth.views[name], batch.truth.specs[name]
+    if not view.measured:
+        return record.job  # its curve was never corrected
+    cached = batch.truth.stated_jobs.get(name)
+    if cached is not None and cached[0] is spec:
+        return cached[1]
+    cluster = batch.engine.cluster
+    try:
+        parsed = JobSpec.model_validate(spec)
+        job = resolve_job(parsed, cluster, batch.calendar, view.arrived, key=name)
+    except InputError:  # the servers changed
+        return record.job
+    batch.truth.stated_jobs[name] = spec, job
+    return job
 
 
 def has_covered_stated_work(view: JobView, record: JobRecord) -> bool:
@@ -98,7 +83,7 @@ def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
     ran = nanoseconds_run(batch, record, slot)
     if not ran:
         return 0
-    job, placement = batch.truth.stated.stated(batch, record), batch.engine.running[record.job.name]
+    job, placement = stated_job(batch, record), batch.engine.running[record.job.name]
     workers, colocated = placement.total_workers, placement.colocated
     gain = job.gain(workers, colocated=colocated)
     restarts = pays_restart(batch, record, slot)

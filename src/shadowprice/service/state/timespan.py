@@ -5,7 +5,6 @@ The end is stored as a point in time, which falls into another slot if the clock
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,39 +20,20 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.ending import end_text, is_near, lengthened, without_end_text
+from shadowprice.service.state.ending import (
+    END_KEY,
+    TimespanEnd,
+    end_text,
+    is_near,
+    lengthened,
+    without_end_text,
+)
 from shadowprice.service.state.job_views import view_changes
-from shadowprice.service.store import Store
 
 log = logging.getLogger("shadowprice.service")
 
-KEY: Final = "timespan"
-"""Key of the end in the store."""
-
 NONE: Final = "none"
 """Value of ``--until`` that removes the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimespanEnd:
-    """The stored end of the timespan.
-
-    ``at`` is in nanoseconds since 1970, and None means no end. ``option`` is the last applied text
-    of ``--until``: the same text at the next start changes nothing.
-    """
-
-    at: int | None = None
-    option: str | None = None
-
-    def stored(self) -> str:
-        """Serialize the end for the store."""
-        return json.dumps({"at": self.at, "option": self.option})
-
-
-def read_end(store: Store) -> TimespanEnd:
-    """Read the end from the store."""
-    text = store.get(KEY)
-    return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
 
 
 def slot_of_end(calendar: SlotCalendar, at: int | None) -> int | None:
@@ -97,7 +77,7 @@ class FollowOption:
 def change_end(batch: Batch, end: TimespanEnd) -> None:
     """Store an end, update the engine, and emit an event."""
     batch.undo.assign(batch.truth, "end", end)
-    batch.put(KEY, end.stored())
+    batch.put(END_KEY, end.stored())
     follow_clock(batch)
     ends = end_text(batch.engine, batch.calendar)
     batch.emit("timespan", until=None if end.at is None else format_rfc3339(end.at), ends=ends)

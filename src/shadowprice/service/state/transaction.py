@@ -6,24 +6,21 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import Connection, bindparam, select
 
 from shadowprice.core.job_keys import name_of_key, qualified_name
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.undo import Undo
-from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared_statement import PreparedStatement
-
-if TYPE_CHECKING:
-    from shadowprice.service.state.durable_engine import DurableEngine
 
 
 class StoredJob(NamedTuple):
@@ -41,7 +38,7 @@ class Transaction:
     ``connection``, on which the transaction is open.
     """
 
-    def __init__(self, truth: DurableEngine, connection: Connection) -> None:
+    def __init__(self, truth: DurableState, connection: Connection) -> None:
         self.truth = truth
         self.connection = connection
         self.now = truth.clock.now()
@@ -59,9 +56,7 @@ class Transaction:
         self._ended: dict[tuple[str, int], dict[str, Any]] = {}
         self._values: dict[str, str | Callable[[], str]] = {}
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
-        self._before = truth.engine.sequence
         self.undo = Undo()
-        self.billing = Billing(self)
 
     @property
     def engine(self) -> Engine:
@@ -110,7 +105,6 @@ class Transaction:
             self._generations,
             self._over,
             self._statements,
-            self.billing.entries,
         )
 
     # ---------------------------------------------------------------- recording
@@ -216,7 +210,6 @@ class Transaction:
         store, connection = self.truth.store, self.connection
         store.write(connection, _INSERT_JOURNAL, self._journal)
         self._write_jobs()
-        self.billing.write()
         store.write(connection, _INSERT_COMMANDS, self._commands)
         store.write(connection, _INSERT_GENERATIONS, self._generations)
         store.write(connection, _END_GENERATIONS, self._over)
@@ -242,11 +235,6 @@ class Transaction:
             store.write(connection, statement, rows)
         for key, value in self._values.items():
             store.put(connection, key, value if isinstance(value, str) else value())
-        if self.engine.sequence > self._before:
-            memory = self.truth.policy_state_row(self.now)
-            if memory is not None:
-                store.write(connection, delete(tables.memory))
-                store.write(connection, tables.memory.insert(), [memory])
 
     def _write_jobs(self) -> None:
         fresh, existing = [], []

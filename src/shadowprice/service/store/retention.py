@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import Connection, Table, delete, func, select
 
 from shadowprice.service.store import Store, tables
+from shadowprice.service.store.lookups import in_chunks, stored_value
 
 PURGE_BATCH_ROWS: Final = 1_000
 """Maximum number of rows of a table that one call purges for their age.
@@ -34,8 +35,7 @@ _OF_JOBS: Final = (
 
 def last_job(connection: Connection) -> int:
     """Return the largest id that a job has or had, also a purged one; 0 if there was none."""
-    table = tables.meta
-    purged = connection.execute(select(table.c.value).where(table.c.key == LAST_JOB)).scalar()
+    purged = stored_value(connection, LAST_JOB)
     stored = connection.execute(select(func.max(tables.jobs.c.id))).scalar()
     return max(int(purged or 0), stored or 0)
 
@@ -87,18 +87,13 @@ def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     with store.transaction() as connection:
         if keys:
             store.put(connection, LAST_JOB, str(last_job(connection)))
-        for start in range(0, len(keys), 500):
-            chunk = keys[start : start + 500]
+        for chunk in in_chunks(keys):
             for table in _OF_JOBS:
                 store.write(connection, delete(table).where(table.c.job.in_(chunk)))
             store.write(connection, delete(jobs).where(jobs.c.key.in_(chunk)))
-        for start in range(0, len(unmanaged), 500):
-            store.write(
-                connection,
-                delete(outcomes).where(outcomes.c.job.in_(unmanaged[start : start + 500])),
-            )
+        for chunk in in_chunks(unmanaged):
+            store.write(connection, delete(outcomes).where(outcomes.c.job.in_(chunk)))
         for table, ids in old:
-            for start in range(0, len(ids), 500):
-                numbers = ids[start : start + 500]
+            for numbers in in_chunks(ids):
                 store.write(connection, delete(table).where(table.c.id.in_(numbers)))
     return any(len(ids) == PURGE_BATCH_ROWS for ids in (unmanaged, *old_rows))

@@ -24,7 +24,6 @@ from sqlalchemy import (
     Executable,
     create_engine,
     event,
-    select,
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
@@ -42,6 +41,7 @@ from shadowprice.service.store.advisory import EPOCH_KEY, PostgresAdvisoryLock
 from shadowprice.service.store.errors import StoreError
 from shadowprice.service.store.files import FILE, PARTS, RESTORE_HINT
 from shadowprice.service.store.lock import DirectoryLock
+from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.store.prepared_statement import PreparedStatement
 from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence, holds_service_files
 
@@ -311,11 +311,8 @@ class Store:
         """Store this leader's epoch, while it holds the lock; return False if one is higher."""
         if not self._epoch:
             return True
-        table = tables.meta
         with connection.begin():
-            stored = connection.execute(
-                select(table.c.value).where(table.c.key == EPOCH_KEY)
-            ).scalar()
+            stored = stored_value(connection, EPOCH_KEY)
             if stored is not None and int(stored) > self._epoch:
                 return False
             self.put(connection, EPOCH_KEY, str(self._epoch))
@@ -415,10 +412,7 @@ class Store:
     def get(self, key: str) -> str | None:
         """Return the value of a key; None if it isn't set."""
         with self.reading() as connection:
-            value = connection.execute(
-                select(tables.meta.c.value).where(tables.meta.c.key == key)
-            ).scalar()
-        return None if value is None else str(value)
+            return stored_value(connection, key)
 
 
 def _migration_config() -> Config:

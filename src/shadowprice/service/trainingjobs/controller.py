@@ -30,9 +30,8 @@ from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
 from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
-from shadowprice.service.host import ServiceHost
+from shadowprice.service.host import ServiceHost, find_view
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state import store_queries
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs
@@ -324,7 +323,7 @@ class Controller:
         if not resource.held:
             return
         job = resource.owner.key
-        view = await self._view(job)
+        view = await find_view(self._service, job)
         cancelled = view is not None and view.state.open
         if cancelled:
             self._may_write("cancel", key)
@@ -363,14 +362,6 @@ class Controller:
 
     # ---------------------------------------------------------------- jobs
 
-    async def _view(self, job: str) -> JobView | None:
-        published = self._driver.published
-        view = published.jobs.get(job) or published.recent.get(job)
-        if view is not None:
-            return view
-        stored = await self._service.read(lambda connection: store_queries.job(connection, job))
-        return None if stored is None else stored[0]
-
     async def _job_for(
         self, resource: TrainingJobResource, tenant: str
     ) -> tuple[JobView | SubmissionRejected, ConditionValue | None]:
@@ -379,10 +370,10 @@ class Controller:
         The verdict is the result of an edit of the resource; None if there was no edit.
         """
         job = resource.owner.key
-        view = await self._view(job)
+        view = await find_view(self._service, job)
         if view is not None:
             edited = await self._revised(resource, tenant) if view.state.open else None
-            return await self._view(job) or view, edited
+            return await find_view(self._service, job) or view, edited
         record = resource.record(tenant)
         cluster = self._driver.published.servers.cluster
         if cluster.tenants and tenant not in cluster.tenant_index:
@@ -414,7 +405,7 @@ class Controller:
         if problem is not None:
             return SubmissionRejected(Reason.NAME_TAKEN, str(problem)), None
         self.fault("submitted", _key(resource.owner))
-        view = await self._view(job)
+        view = await find_view(self._service, job)
         assert view is not None
         return view, None
 

@@ -73,14 +73,7 @@ class TrainingJobResource:
 
     def reference(self) -> dict[str, Any]:
         """Return the object reference for an event."""
-        return {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "namespace": self.owner.namespace,
-            "name": self.owner.name,
-            "uid": self.owner.uid,
-            "resourceVersion": self.version,
-        }
+        return {**object_reference(self.owner), "resourceVersion": self.version}
 
     def record(self, tenant: str) -> dict[str, Any]:
         """Return the job that the resource specifies, as a record of a job file."""
@@ -92,6 +85,17 @@ class TrainingJobResource:
             "tenant": tenant,
             "labels": {**own, **self.owner.labels()},
         }
+
+
+def object_reference(owner: Owner) -> dict[str, Any]:
+    """Return the object reference to a resource of any version."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "namespace": owner.namespace,
+        "name": owner.name,
+        "uid": owner.uid,
+    }
 
 
 def diff_spec(

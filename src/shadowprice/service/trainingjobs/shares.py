@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
-from sqlalchemy import select
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_amount
@@ -27,7 +26,7 @@ from shadowprice.executors.kubernetes.quantities import unit_of, units
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
-from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import stored_value
 
 _KEY: Final = "namespace-shares"
 """Key in the store of the declared shares that were last applied."""
@@ -247,10 +246,7 @@ class SyncShares:
 
     def perform(self, batch: Batch) -> bool:
         """Update the engine's tenants; return False if the declarations are unchanged."""
-        table = tables.meta
-        text = batch.connection.execute(
-            select(table.c.value).where(table.c.key == _KEY)
-        ).scalar_one_or_none()
+        text = stored_value(batch.connection, _KEY)
         stored = json.loads(text or '{"shares": {}, "others": []}')
         previous: dict[str, dict[str, int]] = stored["shares"]
         declared = {name: dict(share) for name, share in self.shares.items()}
