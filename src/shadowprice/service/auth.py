@@ -153,7 +153,7 @@ class CreateToken:
             "revoked": None,
         }
         table = tables.tokens
-        batch.truth.store.fault("write")
+        batch.state.store.fault("write")
         primary_key = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
         assert primary_key is not None
         return int(primary_key[0])
@@ -168,7 +168,7 @@ class RevokeToken:
     def perform(self, batch: Batch) -> None:
         """Mark the token as revoked; raise `ProblemError` if none is valid."""
         table = tables.tokens
-        batch.truth.store.fault("write")
+        batch.state.store.fault("write")
         changed = batch.connection.execute(
             table.update()
             .where(table.c.id == self.number, table.c.revoked.is_(None))

@@ -87,7 +87,7 @@ POINT_FLUSH_THRESHOLD: Final = 1_000
 class Driver(Writer):
     """Runs the durable engine in real time.
 
-    From now on, only the writer's thread accesses ``truth``. If ``virtual``, the service only
+    From now on, only the writer's thread accesses ``durable``. If ``virtual``, the service only
     observes and simulates its decisions. ``keep`` is the retention of closed jobs in nanoseconds.
     """
 
@@ -99,14 +99,14 @@ class Driver(Writer):
 
     def __init__(
         self,
-        truth: DurableEngine,
+        durable: DurableEngine,
         clock: MonotonicWallClock,
         *,
         virtual: bool,
         keep: int,
         metrics: Metrics,
     ) -> None:
-        super().__init__(truth, metrics)
+        super().__init__(durable, metrics)
         self.clock = clock
         self.virtual = virtual
         self._keep = keep
@@ -121,7 +121,7 @@ class Driver(Writer):
         self._second = 0.0
         self._snapshot_due = False
         self._steady_from = monotonic()
-        may_have_stepped = truth.downtime_ns > PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS * SECOND
+        may_have_stepped = durable.downtime_ns > PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS * SECOND
         first_purge_delay = (
             PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS if may_have_stepped else FIRST_PURGE_DELAY_SECONDS
         )
@@ -135,7 +135,7 @@ class Driver(Writer):
         self.fresh: Callable[[], Awaitable[None]] | None = None
         self.stale_jobs: Callable[[], frozenset[str]] | None = None
         self.foreign: Callable[[str, int], bool] | None = None
-        self._sampler = PriceSampler(truth)
+        self._sampler = PriceSampler(durable)
 
     # ---------------------------------------------------------------- progress
 
@@ -205,7 +205,7 @@ class Driver(Writer):
         An idle driver commits a request at once. Requests that arrive during a commit share the
         next one, so batches grow with the load.
         """
-        has_more_work = self.published.servers.backlog or self._truth.snapshotting
+        has_more_work = self.published.servers.backlog or self._durable.snapshotting
         if self._queue or (has_more_work and self.health_error is None):
             await asyncio.sleep(0)  # lets requests that have arrived enter the queue
             return
@@ -245,8 +245,8 @@ class Driver(Writer):
             self._swept = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
             self._steady_from = now
         steady_seconds = now - self._steady_from
-        self._truth.accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
-        if self._truth.accounts.any_due(self.clock.now()):
+        self._durable.accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
+        if self._durable.accounts.any_due(self.clock.now()):
             await self._commit([StartDuePeriods()])
         if now - self._swept > self.sweep_seconds:
             self._swept = now
@@ -265,16 +265,16 @@ class Driver(Writer):
                 self._sweeping = self._background.spawn(
                     "retention", self.sweep(), description, vital=False
                 )
-        self._snapshot_due = self._truth.snapshot_due()
+        self._snapshot_due = self._durable.snapshot_due()
         if self._sampler.due:
             await self._in_thread(self._sampler.take)
 
     async def _snapshot(self) -> None:
         """Write a piece of a due snapshot; a whole one would block requests."""
-        truth = self._truth
-        if (self._snapshot_due or truth.snapshotting) and self.health_error is None:
+        durable = self._durable
+        if (self._snapshot_due or durable.snapshotting) and self.health_error is None:
             self._snapshot_due = False
-            await self._in_thread(lambda: truth.write_snapshot_step(self.snapshot_seconds))
+            await self._in_thread(lambda: durable.write_snapshot_step(self.snapshot_seconds))
 
     async def sweep(self) -> None:
         """Purge closed jobs, prices and uploads past their retention, in small transactions.

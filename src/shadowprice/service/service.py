@@ -190,10 +190,10 @@ class Service:
         """
         loop = asyncio.get_running_loop()
         clock = MonotonicWallClock(self._clock)
-        truth = await loop.run_in_executor(self._readers, self._recover, clock)
+        durable = await loop.run_in_executor(self._readers, self._recover, clock)
         self.tokens.load()
         driver = Driver(
-            truth,
+            durable,
             clock,
             virtual=self.settings.observe,
             keep=int(self.settings.keep_days * DAY),
@@ -328,7 +328,7 @@ class Service:
     # ---------------------------------------------------------------- steps of the start
 
     def _recover(self, clock: MonotonicWallClock) -> DurableEngine:
-        truth = DurableEngine(
+        durable = DurableEngine(
             self.store,
             self.cluster,
             self.choice,
@@ -337,41 +337,42 @@ class Service:
             max_overrun=self.settings.max_overrun,
             relative_values=self.settings.values == RELATIVE,
         )
-        check_mode(self.store, len(truth.views), observe=self.settings.observe)
+        check_mode(self.store, len(durable.views), observe=self.settings.observe)
         if not self.settings.observe:
             self._other_records = check_executor_identity(
-                truth, self._executor, nothing_runs=self.settings.nothing_runs
+                durable, self._executor, nothing_runs=self.settings.nothing_runs
             )
-        if truth.store.get("policy") != policy_fingerprint(self.choice):
-            truth.write_snapshot()
+        if durable.store.get("policy") != policy_fingerprint(self.choice):
+            durable.write_snapshot()
         log.info(
             "recovered in %.2f s: %d events replayed, %d open jobs",
-            truth.recovery_seconds,
-            truth.recovered_events,
-            len(truth.views),
+            durable.recovery_seconds,
+            durable.recovered_events,
+            len(durable.views),
         )
         now = clock.now()
-        if truth.last_at - now > SECOND:
-            moved = now - truth.last_at
+        if durable.last_at - now > SECOND:
+            moved = now - durable.last_at
             _only(
-                truth, ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped")
+                durable,
+                ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped"),
             )
-        _only(truth, _FollowFile(self.cluster))
-        _only(truth, SyncBudgets(self.budgets))
-        _only(truth, FollowOption(self.settings.until))
+        _only(durable, _FollowFile(self.cluster))
+        _only(durable, SyncBudgets(self.budgets))
+        _only(durable, FollowOption(self.settings.until))
         self.key = self._secret()
-        self._operator_token(truth)
-        self._warn_of_stated_values(truth, clock.now())
-        return truth
+        self._operator_token(durable)
+        self._warn_of_stated_values(durable, clock.now())
+        return durable
 
-    def _warn_of_stated_values(self, truth: DurableEngine, now: int) -> None:
+    def _warn_of_stated_values(self, durable: DurableEngine, now: int) -> None:
         """Warn if tenants could outbid each other with values that cost them nothing."""
-        if self.settings.values == RELATIVE or not truth.engine.capabilities.prices:
+        if self.settings.values == RELATIVE or not durable.engine.capabilities.prices:
             return
         with self.store.reading() as connection:
             owners = {token.tenant for token in connection.execute(tokens_query(now))}
         names = owners | {tenant.name for tenant in self.cluster.tenants}
-        trusted = sorted(name for name in names if name and truth.accounts.get(name) is None)
+        trusted = sorted(name for name in names if name and durable.accounts.get(name) is None)
         if len(trusted) > 1:
             log.warning(
                 "%d tenants have no budget (%s), so the values that they state are trusted; "
@@ -401,7 +402,7 @@ class Service:
         if read_token_file(self.token_file) is None and not will_create_folder:
             check_token_path(self.token_file)
 
-    def _operator_token(self, truth: DurableEngine) -> None:
+    def _operator_token(self, durable: DurableEngine) -> None:
         """Register the token in the operator's file; create the file if it doesn't exist."""
         token = read_token_file(self.token_file)
         table = tables.tokens
@@ -417,7 +418,7 @@ class Service:
             ).first()
         if row is None:
             note = f"first start, {escape_controls(str(self.token_file))}"
-            _only(truth, CreateToken(token, AccessRole.OPERATOR, None, note, None))
+            _only(durable, CreateToken(token, AccessRole.OPERATOR, None, note, None))
 
     def _open_uploads(self, driver: Driver) -> UploadStore:
         uploads = UploadStore(
@@ -521,7 +522,7 @@ class _FollowFile:
         stored_text = stored_value(batch.connection, "cluster")
         assert stored_text is not None  # written with the first snapshot
         previous = cluster_of(json.loads(stored_text))
-        event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.truth.coming)
+        event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.state.coming)
         if event is None:
             return
         batch.take(event)
@@ -532,9 +533,9 @@ class _FollowFile:
             batch.emit("server", server=name, what="the cluster file was edited")
 
 
-def _only(truth: DurableEngine, operation: Any) -> Any:
+def _only(durable: DurableEngine, operation: Any) -> Any:
     """Commit one operation, and return its result or raise its error."""
-    [result] = truth.commit([operation]).answers
+    [result] = durable.commit([operation]).answers
     if isinstance(result, BaseException):
         raise result
     return result

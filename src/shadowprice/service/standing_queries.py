@@ -78,12 +78,12 @@ class StandingQuery(Generic[Result]):
             and answer.seconds <= MAX_RENEWAL_SHARE * (now - answer.computed_at)
         )
 
-    def compute(self, truth: DurableEngine) -> Answer[Result]:
+    def compute(self, durable: DurableEngine) -> Answer[Result]:
         """Compute the answer, and keep it; runs in the writer's thread."""
         slots, started = self._slots, monotonic()
-        result = self._compute(truth, slots)
+        result = self._compute(durable, slots)
         ended = monotonic()
-        self.answer = Answer(result, slots, truth.engine.sequence, ended, ended - started)
+        self.answer = Answer(result, slots, durable.engine.sequence, ended, ended - started)
         return self.answer
 
     def begin(self, task: asyncio.Future[Answer[Result]]) -> asyncio.Future[Answer[Result]]:

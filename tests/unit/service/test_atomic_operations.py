@@ -95,7 +95,7 @@ class Armed:
         self.operation, self.stumble = operation, stumble
 
     def perform(self, batch: Batch) -> Any:
-        store, before = batch.truth.store, batch.truth.store.fault
+        store, before = batch.state.store, batch.state.store.fault
 
         def fault(point: str) -> None:
             raise AssertionError(f"{point} before the batch is written")

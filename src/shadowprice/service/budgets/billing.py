@@ -155,7 +155,7 @@ class Billing:
     @property
     def accounts(self) -> Accounts:
         """All accounts."""
-        return self._batch.truth.accounts
+        return self._batch.state.accounts
 
     # ---------------------------------------------------------------- accounts
 
@@ -191,7 +191,7 @@ class Billing:
         now, account = self._batch.now, self.accounts.get(tenant)
         if budget is None:
             if account is not None:
-                views = self._batch.truth.views.values()
+                views = self._batch.state.views.values()
                 for view in [view for view in views if view.tenant == tenant]:
                     self._end_overrun(view)
                     account = self._refund_unused(account, view.key)
@@ -244,7 +244,7 @@ class Billing:
         overruns: dict[str, int] = {}
         costs = slot_costs(self._batch, commands) if isinstance(event, SlotBegan) else {}
         for name, slot_cost in costs.items():
-            view, price = self._batch.truth.views[name], to_price_units(slot_cost)
+            view, price = self._batch.state.views[name], to_price_units(slot_cost)
             account = self.accounts.get(view.tenant)
             _, lacking = self._paid(view, event.slot, price)
             if account is None or can_pay(account, lacking):
@@ -255,7 +255,7 @@ class Billing:
         for command in commands:
             if not isinstance(command, Decided) or (cost := _cost(command.decision)) is None:
                 continue
-            known = self._batch.truth.views.get(command.decision.job)
+            known = self._batch.state.views.get(command.decision.job)
             if known is None or known.key in seen or not _unpaid(known):
                 continue
             seen.add(known.key)
@@ -270,7 +270,7 @@ class Billing:
 
     def _unaffordable_overrun(self, account: Account, name: str, price: int) -> Mapping[str, Any]:
         """Return why a job ends before a slot beyond its stated work."""
-        job, spec = self._batch.engine.jobs[name].job, self._batch.truth.specs[name]
+        job, spec = self._batch.engine.jobs[name].job, self._batch.state.specs[name]
         return insufficient_points_reason(
             account,
             price,
@@ -282,7 +282,7 @@ class Billing:
 
     def decided(self, decision: Commit | Promise) -> None:
         """Debit the price of a job whose first priced decision takes effect."""
-        view = self._batch.truth.views[decision.job]
+        view = self._batch.state.views[decision.job]
         if not _unpaid(view):
             return
         account = self.accounts.get(view.tenant)
@@ -311,9 +311,9 @@ class Billing:
         can pay. Each job uses its unused price first. What it pays is reserved until it has used
         the slot.
         """
-        engine, truth = self._batch.engine, self._batch.truth
+        engine, state = self._batch.engine, self._batch.state
         for name in list(engine.running) if self.accounts else ():
-            view = truth.views.get(name)
+            view = state.views.get(name)
             if view is None:
                 continue
             price = prices.get(name)
@@ -362,12 +362,12 @@ class Billing:
 
     def _show_overrun(self, name: str, price: int) -> None:
         """Report to the owner of a job that the running slot is beyond its stated work."""
-        view = self._batch.truth.views[name]
+        view = self._batch.state.views[name]
         code = None if view.reason is None else view.reason.get("code")
         if code == PARTLY_ENDED:
             return
         job = self._batch.engine.jobs[name].job
-        reason = overrun_reason(job, self._batch.truth.specs[name], price)
+        reason = overrun_reason(job, self._batch.state.specs[name], price)
         self._batch.change(name, reason=reason)
         if code != OVERRUN:
             self._batch.emit(OVERRUN, name, price=reason["price"], reason=reason["message"])
@@ -383,7 +383,7 @@ class Billing:
         Raise `ProblemError` if the price exceeds the balance, or the withdrawn promise left no
         price.
         """
-        view = self._batch.truth.views[name]
+        view = self._batch.state.views[name]
         account = self.accounts.get(view.tenant)
         if account is None or not _has_unsettled_price(view) or _unpaid(view):
             return
@@ -436,7 +436,7 @@ class Billing:
 
         After a refund of the unused part of the price, the job runs on for free.
         """
-        view = self._batch.truth.views[charge.job]
+        view = self._batch.state.views[charge.job]
         if view.refund is not None:
             return
         amount = sum(charge.amounts.values())
@@ -455,7 +455,7 @@ class Billing:
         Call it before the event. The end of a slot bills all running jobs, and the end of a job
         bills that job.
         """
-        engine, views = self._batch.engine, self._batch.truth.views
+        engine, views = self._batch.engine, self._batch.state.views
         if engine.slot_running is None or not self.accounts:
             return SlotUsage(0, {})
         names: Iterable[str] = ()
@@ -478,7 +478,7 @@ class Billing:
         batch = self._batch
         record, placement = batch.engine.jobs[view.key], batch.engine.running[view.key]
         covered, is_overrun, places = 0, False, 0
-        if not batch.truth.virtual:
+        if not batch.state.virtual:
             covered = covered_in_slot(batch, record, slot)
             is_overrun = view.slot_price is not None and nanoseconds_run(batch, record, slot) > 0
         is_paid = view.unused is not None and view.refund is None
@@ -489,7 +489,7 @@ class Billing:
     def stood(self, standing: SlotUsage) -> None:
         """Record that jobs held processes in a slot, and the used part of their prices."""
         for name, usage in standing.jobs.items():
-            view = self._batch.truth.views[name]
+            view = self._batch.state.views[name]
             if usage.covered:
                 view = self._batch.change(name, covered=view.covered + usage.covered)
             if usage.is_overrun:
@@ -513,13 +513,13 @@ class Billing:
 
     def settle(self, name: str) -> None:
         """Refund the unused part of a closed job's price."""
-        account = self.accounts.get(self._batch.truth.views[name].tenant)
+        account = self.accounts.get(self._batch.state.views[name].tenant)
         if account is not None:
             self._refund_unused(account, name)
 
     def _refund_unused(self, account: Account, name: str) -> Account:
         """Refund the unused part of a job's price, once, and return the account."""
-        view = self._batch.truth.views[name]
+        view = self._batch.state.views[name]
         if not view.price or not _has_unsettled_price(view) or view.paid_at is None:
             return account
         unused = view.price - view.used
@@ -535,7 +535,7 @@ class Billing:
 
     def write(self) -> None:
         """Write the new entries and the changed accounts."""
-        store, connection = self._batch.truth.store, self._batch.connection
+        store, connection = self._batch.state.store, self._batch.connection
         all_accounts, rows = self.accounts, []
         for entry in self.entries:
             rows.append(

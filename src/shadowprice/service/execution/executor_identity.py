@@ -13,7 +13,7 @@ from typing import Final
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.executors.contract import Executor, KeepsLocalRecords
 from shadowprice.executors.generations.disk import create_file, sync_directory
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 
 IDENTITY_FILE: Final = "mark"
 """File of the mark in the executor's directory."""
@@ -23,7 +23,7 @@ IDENTITY_KEY: Final = "executor"
 
 
 def check_executor_identity(
-    truth: DurableEngine, executor: Executor | None, *, nothing_runs: bool
+    state: DurableState, executor: Executor | None, *, nothing_runs: bool
 ) -> bool:
     """Refuse an executor's records that don't belong to the data; return whether they are new.
 
@@ -33,10 +33,10 @@ def check_executor_identity(
     """
     if not isinstance(executor, KeepsLocalRecords):
         return False
-    store, directory = truth.store, executor.directory
+    store, directory = state.store, executor.directory
     stored, present = store.get(IDENTITY_KEY), _mark(directory)
     if stored is None:  # no executor with local records has run jobs of these data
-        differs = bool(truth.engine.running or truth.engine.unacknowledged)
+        differs = bool(state.engine.running or state.engine.unacknowledged)
     else:
         differs = stored != present
     if differs and not nothing_runs:

@@ -353,11 +353,11 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
             job.view.id,
             job.view.tenant,
             job.view.submitted,
-            batch.truth.specs.get(name) or specs[name],
+            batch.state.specs.get(name) or specs[name],
             job.view.arrived,
         )
         for name, job in batch.stored(names).items()
-        if name in specs or name in batch.truth.specs
+        if name in specs or name in batch.state.specs
     }
 
 

@@ -28,7 +28,7 @@ from shadowprice.rest.jobs import JobState
 from shadowprice.rest.monitoring import Timeline, TimelineBars, TimelineJob
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.read_model import ReadModel
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks
 
@@ -107,13 +107,13 @@ class PlannedBars:
     demands: Mapping[str, JobDemand]
 
 
-def planned_bars(truth: DurableEngine, slots: int) -> PlannedBars:
+def planned_bars(state: DurableState, slots: int) -> PlannedBars:
     """Return the reservations of the first ``slots`` slots that can still be decided.
 
     Call it between two batches, in the thread of the durable state.
     """
-    engine = truth.engine
-    names, coming = engine.cluster.names, truth.coming
+    engine = state.engine
+    names, coming = engine.cluster.names, state.coming
     last = coming + slots
     bars: list[TimelineBar] = []
     promises: dict[str, int] = {}

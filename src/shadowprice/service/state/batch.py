@@ -61,8 +61,8 @@ VALUES_KEY: Final = "values"
 class Batch(Transaction):
     """A unit of work that passes events to the engine; `Transaction` collects the rows."""
 
-    def __init__(self, truth: DurableState, connection: Connection) -> None:
-        super().__init__(truth, connection)
+    def __init__(self, state: DurableState, connection: Connection) -> None:
+        super().__init__(state, connection)
         self.billing = Billing(self)
 
     def _lists(self) -> tuple[list[Any], ...]:
@@ -112,7 +112,7 @@ class Batch(Transaction):
 
     def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
         """Abandon an open job before an event whose price its tenant can't pay."""
-        engine, view = self.engine, self.truth.views[name]
+        engine, view = self.engine, self.state.views[name]
         ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
         slot = engine.slot if isinstance(event, SlotEnded) else event.slot
         self.take(JobCancelled(slot, name))
@@ -133,10 +133,10 @@ class Batch(Transaction):
         with _blamed(event.tag), engine.staged(event) as staged:
             overruns = self.billing.check(event, staged.commands, completed_later)
             line = entry_line(staged.entry, engine.cluster.names)
-        self.truth.decided(time.perf_counter() - started)
+        self.state.decided(time.perf_counter() - started)
         sequence = staged.entry.sequence
         self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
-        self.truth.last_at = self.now
+        self.state.last_at = self.now
         self.billing.stood(occupied)
         if isinstance(event, SlotBegan):
             self.billing.pay_overruns(event.slot, overruns)
@@ -148,11 +148,11 @@ class Batch(Transaction):
 
         Raise `ShadowpriceError` if a value can't be compared.
         """
-        truth, engine = self.truth, self.engine
-        if truth.values is None:
+        state, engine = self.state, self.engine
+        if state.values is None:
             return tuple(jobs)
         with _blamed("comparing values"):
-            return truth.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, truth.coming)
+            return state.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, state.coming)
 
     def begin_policy_anew(self) -> None:
         """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""
@@ -187,25 +187,25 @@ class Batch(Transaction):
                 if isinstance(command, Displaced):
                     messages.setdefault(command.job, command.reason)
                     self.emit("displaced", command.job, reason=command.reason)
-                    if command.job in self.truth.views:
+                    if command.job in self.state.views:
                         message = f"{command.reason}: it waits for free resources"
                         self.change(command.job, reason={"code": "displaced", "message": message})
                 elif isinstance(command, Completed):
                     self._completed(command)
         for name in touched:
             record = self.engine.jobs.get(name)
-            if record is not None and name in self.truth.views:
+            if record is not None and name in self.state.views:
                 self._refresh(record, messages.get(name, ""))
 
     def _is_unaware(self, name: str) -> bool:
         """Return whether a job's view doesn't say yet that the timespan has ended."""
-        view = self.truth.views.get(name)
+        view = self.state.views.get(name)
         return view is not None and not _waits_for_end(view)
 
     def _decision(self, command: Decided, messages: dict[str, str]) -> None:
         decision = command.decision
         name = decision.job
-        view = self.truth.views.get(name)
+        view = self.state.views.get(name)
         if view is None:
             return
         match decision:
@@ -278,23 +278,23 @@ class Batch(Transaction):
         name, engine = command.job, self.engine
         if isinstance(command, Stop):
             record["finished"] = command.finished
-            if name in self.truth.orders:
-                self.undo.drop(self.truth.orders, name)
+            if name in self.state.orders:
+                self.undo.drop(self.state.orders, name)
             self._over_at_once(command)
             if not command.finished:
                 self.emit("stopped", name, slot=command.slot, generation=command.generation)
         else:
             record["on"] = on = placement_record(command.placement, engine.cluster.names)
             record["plan"] = command.plan
-            self.undo.put(self.truth.orders, name, command)
+            self.undo.put(self.state.orders, name, command)
             begin_generation(self, name)
-            view = self.truth.views.get(name)
+            view = self.state.views.get(name)
             if view is not None and view.reason and view.reason.get("code") == "displaced":
                 self.change(name, reason=None)
             kind = "started" if isinstance(command, Start) else "resized"
             self.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
             start = None
-            if self.truth.virtual:
+            if self.state.virtual:
                 self._over_at_once(command)
                 self._ran_at_once(command)
                 start = self.calendar.begins(command.slot)
@@ -325,12 +325,12 @@ class Batch(Transaction):
 
     def _over_at_once(self, command: Start | Resize | Stop) -> None:
         """In virtual mode, end the job's previous generation when the command's slot begins."""
-        if not self.truth.virtual:
+        if not self.state.virtual:
             return
         self._over.append({"of": command.job, "at": self.calendar.begins(command.slot)})
 
     def _ran_at_once(self, command: Start | Resize) -> None:
-        view = self.truth.views.get(command.job)
+        view = self.state.views.get(command.job)
         if view is not None:
             start = self.calendar.begins(command.slot)
             first = start if view.first_start is None else view.first_start
@@ -339,20 +339,20 @@ class Batch(Transaction):
             )
 
     def _completed(self, command: Completed) -> None:
-        view = self.truth.views.get(command.job)
+        view = self.state.views.get(command.job)
         self._remember_value(command)
         if view is None:
             return
         kept = None if view.first_promise is None else command.slot <= view.first_promise
         self.change(command.job, utility=command.utility)
         data: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
-        if not (self.truth.virtual or view.reports):
+        if not (self.state.virtual or view.reports):
             data["reported"] = False  # it may have done no work: only its exit was observed
         self.emit("finished", command.job, **data)
 
     def _remember_value(self, command: Completed) -> None:
         """Add a finished job to what its tenant's values are compared with."""
-        values, job = self.truth.values, self.engine.jobs[command.job].job
+        values, job = self.state.values, self.engine.jobs[command.job].job
         if values is None or job.stated_utility is None:
             return
         finished = values.sum_with(job, self.engine.cluster, command.slot)
@@ -364,7 +364,7 @@ class Batch(Transaction):
 
     def _refresh(self, record: JobRecord, message: str) -> None:
         name = record.job.name
-        before = self.truth.views[name]
+        before = self.state.views[name]
         if before.first_promise is None and record.status.open:
             before = self._with_margin(record, before)
         changes = view_changes(self.engine, record, before, self.calendar, self.now)
@@ -383,16 +383,16 @@ class Batch(Transaction):
         planned, job = promised_slot(record), record.job
         if planned is None:
             return view
-        margin = self.truth.margins.margin(
+        margin = self.state.margins.margin(
             view.tenant, view.family, planned, job.arrival, self.engine.until
         )
         self.change(view.key, margin=margin.slots, margin_jobs=margin.jobs)
-        return self.truth.views[view.key]
+        return self.state.views[view.key]
 
     def _promised(
         self, name: str, before: JobView, changes: Mapping[str, Any], message: str
     ) -> None:
-        promise, view = changes["promise"], self.truth.views[name]
+        promise, view = changes["promise"], self.state.views[name]
         if before.promise is None and before.first_promise is None:
             self.emit(
                 "admitted",

@@ -159,14 +159,14 @@ class SubmitJobs:
 
     def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
         """Return the key of each job, with its problem if it can't be accepted."""
-        truth = batch.truth
-        if len(truth.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
-            raise ProblemError("overloaded", f"{len(truth.backlog)} jobs wait to be decided on")
+        state = batch.state
+        if len(state.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
+            raise ProblemError("overloaded", f"{len(state.backlog)} jobs wait to be decided on")
         answers, fresh = self._take_in(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
             _arrive_fresh(batch, fresh)
         else:
-            truth.backlog.extend(fresh)
+            state.backlog.extend(fresh)
         return answers
 
     def _take_in(
@@ -176,20 +176,20 @@ class SubmitJobs:
 
         New jobs are added to ``known``.
         """
-        truth = batch.truth
+        state = batch.state
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: dict[str, Submission] = {}
         for submission in self.submissions:
             answer = known.find(submission)
             if answer is None:
-                now, number = batch.now, truth.next_job
+                now, number = batch.now, state.next_job
                 is_repeated = submission.qualified_name in known.newest
                 key = submission.key(number, is_repeated=is_repeated)
                 view = JobView(
                     number, key, submission.name, submission.tenant, State.PENDING, now, now,
                     family=submission.spec.family,
                 )  # fmt: skip
-                truth.next_job += 1
+                state.next_job += 1
                 batch.add(view, submission.record, submission.content, submission.request)
                 known.add(submission, view)
                 fresh[key] = submission
@@ -244,18 +244,18 @@ def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     """
     cluster = batch.engine.cluster
     job = resolve_job(spec, cluster, batch.calendar, moment, key=key)
-    account = batch.truth.accounts.get(job.tenant)
+    account = batch.state.accounts.get(job.tenant)
     if account is not None:
         job = replace(job, points=max(0, account.balance) / POINT)
     if spec.tasks is not None:
         return job
-    if not batch.truth.virtual:
+    if not batch.state.virtual:
         job = replace(
-            job, resumable=_is_resumable(batch, key, spec), max_overrun=batch.truth.max_overrun
+            job, resumable=_is_resumable(batch, key, spec), max_overrun=batch.state.max_overrun
         )
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
-    share = batch.truth.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
+    share = batch.state.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
 
 
@@ -269,13 +269,13 @@ def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
 
 def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
     """Decide stored jobs in one event; ``specs`` holds specifications that are already parsed."""
-    truth = batch.truth
-    slot = truth.coming
+    state = batch.state
+    slot = state.coming
     slot_start = batch.calendar.begins(slot)
     jobs = []
     for key in keys:
-        view = truth.views[key]
-        spec = specs[key] if specs else JobSpec.model_validate(truth.specs[key])
+        view = state.views[key]
+        spec = specs[key] if specs else JobSpec.model_validate(state.specs[key])
         moment = min(view.submitted, slot_start)
         try:
             job = _resolved(batch, key, spec, moment)
@@ -319,11 +319,11 @@ class DecideBacklog:
 
     def perform(self, batch: Batch) -> int:
         """Return the number of jobs that remain in the backlog."""
-        truth = batch.truth
+        state = batch.state
         keys: list[str] = []
-        while truth.backlog and len(keys) < self.most:
-            key = truth.backlog.popleft()
-            view = truth.views.get(key)
+        while state.backlog and len(keys) < self.most:
+            key = state.backlog.popleft()
+            view = state.views.get(key)
             if view is not None and view.state is State.PENDING:
                 keys.append(key)
         try:
@@ -333,7 +333,7 @@ class DecideBacklog:
             log.error("failed to decide on %d jobs together: %s", len(keys), error)
             for key in keys:
                 _arrive_alone(batch, key)
-        return len(truth.backlog)
+        return len(state.backlog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +354,7 @@ class CancelJob:
             return batch.close(
                 self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
             )
-        batch.take(JobCancelled(batch.truth.coming, self.key))
+        batch.take(JobCancelled(batch.state.coming, self.key))
         return batch.views[self.key]
 
 
@@ -408,8 +408,8 @@ class ReviseJob:
         view = batch.view(self.key)
         if not view.state.open:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
-        truth = batch.truth
-        record = merge_changes(truth.specs[self.key], self.changes)
+        state = batch.state
+        record = merge_changes(state.specs[self.key], self.changes)
         [submission] = read_submissions(
             [record],
             batch.engine.cluster,
@@ -419,21 +419,21 @@ class ReviseJob:
             owned=True,
             now=view.submitted,
         )
-        if record != truth.specs[self.key]:
+        if record != state.specs[self.key]:
             with batch.whole():
                 self._apply(batch, view, submission.spec)
             # Hashed without its family's curve, so that the revised file can be submitted again.
             content_before = batch.stored([self.key])[self.key].content
-            added = family_keys(truth.specs[self.key], content_before)
+            added = family_keys(state.specs[self.key], content_before)
             content = content_hash(without_keys(record, added - self.changes.keys()))
             batch.revise(self.key, record, content)
             if submission.spec.family != view.family:
                 batch.change(self.key, family=submission.spec.family)
             batch.change(self.key, blamed=view.generation)
-            after = truth.views.get(self.key) or batch.views[self.key]
+            after = state.views.get(self.key) or batch.views[self.key]
             required = [view.required, after.required]
             batch.emit("revised", self.key, changes=dict(self.changes), required=required)
-        return truth.views.get(self.key) or batch.views[self.key]
+        return state.views.get(self.key) or batch.views[self.key]
 
     def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
         """Revise the job in the engine, and debit the price of its additional demand.
@@ -441,7 +441,7 @@ class ReviseJob:
         Raise `ProblemError` if the policy refuses, the revision would displace another job, or the
         tenant can't pay.
         """
-        truth, engine = batch.truth, batch.engine
+        state, engine = batch.state, batch.engine
         record = engine.open_jobs.get(self.key)
         if record is None:
             return  # the job waits to be decided
@@ -454,9 +454,9 @@ class ReviseJob:
             points=None if job.points is None else before.points,  # its budget may be removed
         )
         stated = _resolved(
-            batch, self.key, JobSpec.model_validate(truth.specs[self.key]), view.arrived
+            batch, self.key, JobSpec.model_validate(state.specs[self.key]), view.arrived
         )
-        horizon = truth.coming - job.arrival + engine.cluster.horizon
+        horizon = state.coming - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
         counted = _reweighed(batch, before, stated, job, is_admission=is_admission)
         done = record.progress * before.work // before.required
@@ -464,7 +464,7 @@ class ReviseJob:
             # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
-            commands = batch.take(JobRevised(truth.coming, counted, is_admission))
+            commands = batch.take(JobRevised(state.coming, counted, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
             raise _refused_revision(view.name, reason) from error
@@ -572,10 +572,10 @@ class QuoteJob:
 
     def perform(self, batch: Batch) -> QuoteResult:
         """Return the quote for the first slot that can still be decided."""
-        engine, truth = batch.engine, batch.truth
+        engine, state = batch.engine, batch.state
         if not engine.capabilities.quotes:
-            raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
-        slot = truth.coming
+            raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
+        slot = state.coming
         if slot > engine.slot:
             # An idle engine stays at an older slot until the next event. Advance the ledger as
             # that event would, because a quote is for the slot that can still be decided.
@@ -601,10 +601,10 @@ class QuoteJob:
         margin = Margin()
         if quote.completion is not None:
             family = self.submission.spec.family
-            margin = truth.margins.margin(
+            margin = state.margins.margin(
                 job.tenant, family, quote.completion, job.arrival, engine.until
             )
-        account = truth.accounts.get(job.tenant)
+        account = state.accounts.get(job.tenant)
         if account is None:
             return QuoteResult(
                 quote, refusal, message, price, timespan=effect, margin=margin, share=share
@@ -641,10 +641,10 @@ class ForkEngine:
 
     def perform(self, batch: Batch) -> EngineFork:
         """Return the copy; the engine doesn't change."""
-        truth, calendar = batch.truth, batch.calendar
+        state, calendar = batch.state, batch.calendar
         if not batch.engine.capabilities.quotes:
-            raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
-        slot = truth.coming
+            raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
+        slot = state.coming
         moment = min(batch.now, calendar.begins(slot))
         [job] = batch.weighed([_resolved(batch, self.key, self.spec, moment)])
         cluster = batch.engine.cluster
@@ -662,7 +662,7 @@ class ForkEngine:
             return other
 
         twin = clone(batch.engine)
-        values = None if truth.values is None else RelativeValues(truth.values.finished)
+        values = None if state.values is None else RelativeValues(state.values.finished)
         if slot > twin.slot:
             twin.state.check_skip(slot)
             twin.ledger.advance(slot)
@@ -686,7 +686,7 @@ class UpdateServers:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event for each server."""
-        batch.take(CapacityChanged(batch.truth.coming, dict(self.servers)))
+        batch.take(CapacityChanged(batch.state.coming, dict(self.servers)))
         if self.sets_capacity:
             forget_withheld(batch, self.servers.keys())
         for name in self.servers:
@@ -703,7 +703,7 @@ class SetServerAvailability:
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
         kind = ServerBack if self.back else ServerLost
-        batch.take(kind(batch.truth.coming, self.server))
+        batch.take(kind(batch.state.coming, self.server))
         batch.emit("server", server=self.server, what="back" if self.back else "lost")
 
 
@@ -715,5 +715,5 @@ class UpdateTenants:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        batch.take(CapacityChanged(batch.truth.coming, {}, self.tenants))
+        batch.take(CapacityChanged(batch.state.coming, {}, self.tenants))
         batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

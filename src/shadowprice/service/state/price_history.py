@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, select
 
 from shadowprice.rest.monitoring import PriceSlot
 from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.prices import prices
 from shadowprice.service.store import Store, tables
 from shadowprice.service.store.lookups import in_chunks
@@ -39,8 +39,8 @@ _SWEPT: Final = 1_000
 class PriceSampler:
     """Takes samples of prices, in the thread that owns the durable state."""
 
-    def __init__(self, truth: DurableEngine) -> None:
-        self._truth = truth
+    def __init__(self, state: DurableState) -> None:
+        self._state = state
         self._slot: int | None = None
         self._hour = self._minute = -1
         self._not_before = 0.0
@@ -48,17 +48,17 @@ class PriceSampler:
     @property
     def due(self) -> bool:
         """Whether a new slot runs, and enough time passed since the last sample."""
-        running = self._truth.engine.slot_running
+        running = self._state.engine.slot_running
         return (
             running is not None and running != self._slot and time.monotonic() >= self._not_before
         )
 
     def take(self) -> None:
         """Take a sample, and write it to the store; raise `StoreError` if it can't be written."""
-        truth, started = self._truth, time.monotonic()
-        self._slot = truth.engine.slot_running
-        now = truth.clock.now()
-        result = prices(truth.engine, truth.calendar, truth.choice.name, 1)
+        state, started = self._state, time.monotonic()
+        self._slot = state.engine.slot_running
+        now = state.clock.now()
+        result = prices(state.engine, state.calendar, state.choice.name, 1)
         if result.slots:
             [row] = result.slots
             hour, minute = now // HOUR, now // MINUTE
@@ -66,8 +66,8 @@ class PriceSampler:
             self._hour, self._minute = hour, minute
             kinds = json.dumps(row.kinds, separators=(",", ":"))
             record = {"at": now, "slot": row.slot, "grain": grain, "record": kinds}
-            with truth.store.transaction() as connection:
-                truth.store.write(connection, tables.prices.insert(), [record])
+            with state.store.transaction() as connection:
+                state.store.write(connection, tables.prices.insert(), [record])
         spent = time.monotonic() - started
         self._not_before = time.monotonic() + max(_LEAST, _SHARE * spent)
 

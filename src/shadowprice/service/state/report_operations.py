@@ -161,12 +161,12 @@ class RecordReports:
             .values(started=bindparam("at")),
             [{"one": name, "which": report.generation, "at": started_at}],
         )
-        view = batch.truth.views.get(name)
+        view = batch.state.views.get(name)
         record = batch.engine.open_jobs.get(name)
         if view is None or record is None:
             return
         if report.generation == record.generation and record.running_since < 0:
-            coming = batch.truth.coming
+            coming = batch.state.coming
             # Another machine's clock may be ahead.
             since = max(0, min(batch.calendar.slot_at(started_at), coming - 1))
             batch.take(JobStarted(coming, name, report.generation, since))
@@ -177,7 +177,7 @@ class RecordReports:
         if view.first_start is None:
             batch.change(name, first_start=started_at)
         changes = view_changes(
-            batch.engine, record, batch.truth.views[name], batch.calendar, batch.now
+            batch.engine, record, batch.state.views[name], batch.calendar, batch.now
         )
         batch.change(name, **changes)
         batch.emit("running", name, generation=report.generation)
@@ -212,7 +212,7 @@ class RecordReports:
     def _partly_ended(batch: Batch, report: PartlyEnded) -> None:
         """Record which workers of a running generation exited 0, and which have not ended."""
         name, generation = report.job, report.generation
-        record, view = batch.engine.open_jobs.get(name), batch.truth.views.get(name)
+        record, view = batch.engine.open_jobs.get(name), batch.state.views.get(name)
         if record is None or view is None or record.generation != generation:
             return
         have = "has" if len(report.running) == 1 else "have"
@@ -241,7 +241,7 @@ class RecordReports:
                 reason, owner = report.reason, _owner(batch, name)
                 batch.emit("lost", name, **owner, generation=generation, reason=reason)
             return
-        slot = batch.truth.coming
+        slot = batch.state.coming
         current = record.generation == generation and name in engine.running
         if isinstance(report, StartRefused):
             if current:
@@ -291,8 +291,8 @@ class RecordReports:
     def _failed(batch: Batch, record: JobRecord, report: Ended) -> None:
         """Record that a generation failed or was lost while it should run."""
         name = report.job
-        view = batch.truth.views[name]
-        slot = batch.truth.coming
+        view = batch.state.views[name]
+        slot = batch.state.coming
         if report.ending is not Ending.FAILED:
             # Not caused by the job, so it doesn't use up a retry.
             setback = {"code": "lost", "message": report.reason}
@@ -301,7 +301,7 @@ class RecordReports:
             allowed = record.failures + 1
         else:
             batch.change(name, blamed=report.generation)
-            run = batch.truth.specs[name].get("run") or {}
+            run = batch.state.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
             hint = explain_command_failure(run, report.reason, report.tail)
             if hint:
@@ -332,9 +332,9 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     if record is None:
         return report
     # The engine counts no reports of a generation that was stopped, or of its first slot.
-    generation, reached = batch.truth.furthest.get(report.job, (0, 0))
+    generation, reached = batch.state.furthest.get(report.job, (0, 0))
     has_reported = generation == report.generation
-    if not (has_reported or batch.truth.views[report.job].reports):
+    if not (has_reported or batch.state.views[report.job].reports):
         return report
     total = record.job.work * MICRO
     measured = max(record.measured, reached if has_reported else 0)
@@ -436,7 +436,7 @@ class AcknowledgeCommands:
         numbers = tuple(number for number in self.commands if number in waiting)
         if not numbers:
             return
-        batch.take(Acknowledged(batch.truth.coming, numbers))
+        batch.take(Acknowledged(batch.state.coming, numbers))
         table = tables.commands
         batch.also(
             table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
@@ -454,7 +454,7 @@ class RecordProgress:
     def perform(self, batch: Batch) -> None:
         """Record the progress of running generations, and store the points of all reports."""
         progress: dict[str, tuple[int, int]] = {}
-        restarts, speeds = batch.truth.restarts, batch.truth.speeds
+        restarts, speeds = batch.state.restarts, batch.state.speeds
         running: list[tuple[Progressed, float | None]] = []
         behind: list[str] = []
         repeating: dict[str, Progressed] = {}
@@ -468,7 +468,7 @@ class RecordProgress:
             maximum = record.job.work * MICRO - 1
             micro = min(report.progress, maximum)
             # A first report of 0 counts: from now on progress is measured, not derived from time.
-            first = not batch.truth.views[name].reports
+            first = not batch.state.views[name].reports
             if first:
                 batch.change(name, reports=True)
             if micro > record.measured or first:
@@ -480,7 +480,7 @@ class RecordProgress:
         for name, report in repeating.items():
             self._went_back(batch, name, report)
         if progress:
-            batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
+            batch.take(ProgressMeasured(batch.state.coming, progress), counted=list(progress))
         # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
             speeds.unknown(name)
@@ -525,7 +525,7 @@ class RecordProgress:
     @staticmethod
     def _is_first(batch: Batch, report: Progressed) -> bool:
         """Return whether this is the first report of its generation."""
-        generation, _ = batch.truth.furthest.get(report.job, (0, 0))
+        generation, _ = batch.state.furthest.get(report.job, (0, 0))
         return generation < report.generation
 
     @staticmethod
@@ -540,7 +540,7 @@ class RecordProgress:
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
         forget_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
-        batch.take(ProgressMeasured(batch.truth.coming, measured))
+        batch.take(ProgressMeasured(batch.state.coming, measured))
         if not saved and record.job.resumable is not False:
             _set_resumable(batch, record, resumable=False)
 
@@ -558,7 +558,7 @@ class RecordProgress:
 
         A new generation may start below the previous one, because it resumes from a checkpoint.
         """
-        furthest = batch.truth.furthest
+        furthest = batch.state.furthest
         generation, reached = furthest.get(point.job, (0, 0))
         if point.generation > generation or point.progress >= reached:
             if point.generation >= generation:
@@ -573,7 +573,7 @@ def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
     """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
-        batch.take(JobRevised(batch.truth.coming, job))
+        batch.take(JobRevised(batch.state.coming, job))
     except ShadowpriceError as error:
         if error.code == "storage":
             raise
@@ -583,7 +583,7 @@ def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
 def _stated(batch: Batch, name: str) -> float:
     """Return the restart seconds that the job file, or else the cluster file, states; or 0."""
     cluster = batch.engine.cluster
-    stated = JobSpec.model_validate(batch.truth.specs[name]).restart
+    stated = JobSpec.model_validate(batch.state.specs[name]).restart
     return float(
         cluster.restart_seconds if stated is None else stated.in_seconds(cluster.slot_seconds)
     )
@@ -594,14 +594,14 @@ def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
 
     ``lost`` is the cost of a first start in seconds; None if the report measures none.
     """
-    name, restarts = report.job, batch.truth.restarts
-    tenant = batch.truth.views[name].tenant
+    name, restarts = report.job, batch.state.restarts
+    tenant = batch.state.views[name].tenant
     is_new = restarts.note(
         name,
         tenant,
         report.generation,
         report.metrics,
-        resized=isinstance(batch.truth.orders.get(name), Resize),
+        resized=isinstance(batch.state.orders.get(name), Resize),
         observed=partial(_observed_seconds, batch, report),
         stated=partial(_stated, batch, name),
     )
@@ -624,7 +624,7 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
     They last from the command of the generation to the report. A paused job was stopped earlier, by
     a command of its own; that stop counts from the command to the end of the processes.
     """
-    order = batch.truth.orders.get(report.job)
+    order = batch.state.orders.get(report.job)
     if order is None:
         return 0.0
     ordered = _ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
@@ -657,7 +657,7 @@ def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
 
 def _note_process(batch: Batch, report: Started) -> None:
     """Record the time from the start of a generation's slot until its process ran."""
-    order = batch.truth.orders.get(report.job)
+    order = batch.state.orders.get(report.job)
     if order is None or order.generation != report.generation:
         return
     start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
@@ -675,7 +675,7 @@ def _ordered_at(batch: Batch, job: str, generation: int) -> int:
 
 def _note_work(batch: Batch, record: JobRecord, report: Progressed) -> None:
     """Extend the start-up of a generation if a progress report shows that it took longer."""
-    known = batch.truth.start_ups.find(report.job, report.generation)
+    known = batch.state.start_ups.find(report.job, report.generation)
     if known is None or record.job.bag is not None:
         return
     seconds = _seconds_until_work(batch, record, report, known)
@@ -691,7 +691,7 @@ def _seconds_until_work(
         loading = report.metrics.get("change_start", -1.0)
         first_step = report.metrics.get("change_first_step", -1.0)
         return known.process + loading + first_step if min(loading, first_step) >= 0.0 else 0.0
-    order = batch.truth.orders.get(report.job)
+    order = batch.state.orders.get(report.job)
     if record.measured or report.progress <= 0 or not isinstance(order, Start):
         return 0.0
     slot_seconds = batch.calendar.slot_seconds
@@ -701,9 +701,9 @@ def _seconds_until_work(
 
 
 def _record_start_up(batch: Batch, start_up: StartUp) -> None:
-    before, slot_seconds = batch.truth.start_ups, batch.calendar.slot_seconds
+    before, slot_seconds = batch.state.start_ups, batch.calendar.slot_seconds
     after = before.with_start_up(start_up, slot_seconds)
-    batch.undo.assign(batch.truth, "start_ups", after)
+    batch.undo.assign(batch.state, "start_ups", after)
     batch.put(START_UPS_KEY, after.stored())
     if after.too_long != before.too_long:
         warning = after.warning(slot_seconds)
@@ -719,7 +719,7 @@ def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float
     If the work takes more than `FIRST_REPORT_MAX_SLOT_SHARE` of a slot, the time would measure the
     speed instead.
     """
-    order = batch.truth.orders.get(report.job)
+    order = batch.state.orders.get(report.job)
     first = record.generation == 1 and not record.measured and report.progress > 0
     if not first or not isinstance(order, Start) or record.job.bag is not None:
         return None

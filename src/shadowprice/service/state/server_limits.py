@@ -48,8 +48,8 @@ class LimitServers:
 
     def perform(self, batch: Batch) -> None:
         """Apply the changes, and emit an event for each changed server."""
-        cluster, truth = batch.engine.cluster, batch.truth
-        withheld = dict(truth.withheld)
+        cluster, state = batch.engine.cluster, batch.state
+        withheld = dict(state.withheld)
         servers: dict[str, ServerState | None] = {}
         for name in self.available.keys() & cluster.index.keys():
             row = cluster.index[name]
@@ -65,11 +65,11 @@ class LimitServers:
             if limited != configured_capacity(cluster, name, {}):
                 is_drained = row in batch.engine.state.drained
                 servers[name] = ServerState(cluster.roles[row], limited, drained=is_drained)
-        if withheld != truth.withheld:
+        if withheld != state.withheld:
             _put(batch, withheld)
         if not servers:
             return
-        batch.take(CapacityChanged(truth.coming, dict(sorted(servers.items()))))
+        batch.take(CapacityChanged(state.coming, dict(sorted(servers.items()))))
         for name in sorted(servers):
             what = _describe(cluster, withheld.get(name, {}))
             log.warning("server %s: %s", name, what)
@@ -105,13 +105,13 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
 
 def forget_withheld(batch: Batch, servers: Collection[str]) -> None:
     """Forget what is withheld of servers whose configured capacity has changed."""
-    withheld = {name: item for name, item in batch.truth.withheld.items() if name not in servers}
-    if len(withheld) < len(batch.truth.withheld):
+    withheld = {name: item for name, item in batch.state.withheld.items() if name not in servers}
+    if len(withheld) < len(batch.state.withheld):
         _put(batch, withheld)
 
 
 def _put(batch: Batch, withheld: Withheld) -> None:
-    batch.undo.assign(batch.truth, "withheld", withheld)
+    batch.undo.assign(batch.state, "withheld", withheld)
     batch.put(_KEY, json.dumps(withheld, sort_keys=True))
 
 

@@ -152,10 +152,10 @@ class AdvanceSlots:
     @staticmethod
     def _finish(batch: Batch) -> None:
         """Complete the jobs that exited 0 while they were being stopped."""
-        engine, views = batch.engine, batch.truth.views
+        engine, views = batch.engine, batch.state.views
         for name in [name for name in engine.running if name in views and views[name].done]:
             try:
-                batch.take(JobEnded(batch.truth.coming, name, engine.jobs[name].generation))
+                batch.take(JobEnded(batch.state.coming, name, engine.jobs[name].generation))
             except ShadowpriceError as error:  # the job starts, and is completed in the next slot
                 log.error("failed to close the finished job %r: %s", name, error)
 
@@ -170,7 +170,7 @@ class AdvanceSlots:
                 # Less progress could abandon the job before the slot in which it was done.
                 progress[name] = max(0, record.remaining - 1)
                 continue
-            is_measured = not self.virtual and (record.measured or batch.truth.views[name].reports)
+            is_measured = not self.virtual and (record.measured or batch.state.views[name].reports)
             if is_measured and not (missed and self.last_reports.get(name, 0) < slot_start):
                 continue  # its measured progress counts, even if it is 0
             progress[name] = self._gain(batch, record, slot)
@@ -178,7 +178,7 @@ class AdvanceSlots:
         if not self.virtual:
             if missed:  # the next report covers several slots
                 for name in engine.running:
-                    batch.truth.speeds.unknown(name)
+                    batch.state.speeds.unknown(name)
             else:
                 self._remeasure(batch, slot)
             self._recharge(batch)
@@ -188,13 +188,13 @@ class AdvanceSlots:
         """Replan jobs with their measured restart cost."""
         slot_seconds = batch.calendar.slot_seconds
         for name in list(batch.engine.running):
-            revised = batch.truth.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
+            revised = batch.state.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
             if revised is None:
                 continue
             try:
                 batch.take(JobRevised(batch.engine.slot, revised))
             except ShadowpriceError as error:
-                batch.truth.restarts.forget(name)
+                batch.state.restarts.forget(name)
                 log.info("failed to update the restart cost of job %r: %s", name, error)
                 continue
             batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
@@ -203,16 +203,16 @@ class AdvanceSlots:
         """Replan jobs with their measured speed if it differs from the stated one."""
         engine, slot_start = batch.engine, batch.calendar.begins(slot)
         for name in list(engine.running):
-            record, view = engine.jobs[name], batch.truth.views.get(name)
+            record, view = engine.jobs[name], batch.state.views.get(name)
             if view is None or not record.measured or view.started != record.generation:
                 continue
             if view.running_since is None or view.running_since > slot_start:
                 continue
             if name in self.stale_jobs:
-                batch.truth.speeds.unknown(name)
+                batch.state.speeds.unknown(name)
                 continue
-            revised = batch.truth.speeds.revised(engine, record)
-            measured = tuple(sorted({*view.measured, *batch.truth.speeds.measured(name)}))
+            revised = batch.state.speeds.revised(engine, record)
+            measured = tuple(sorted({*view.measured, *batch.state.speeds.measured(name)}))
             if measured != view.measured:
                 batch.change(name, measured=measured)
             if revised is None:
@@ -220,7 +220,7 @@ class AdvanceSlots:
             try:
                 batch.take(JobRevised(engine.slot, capped(revised.job, engine.cluster)))
             except ShadowpriceError as error:
-                batch.truth.speeds.forget(name)
+                batch.state.speeds.forget(name)
                 log.info("failed to update the speed of job %r: %s", name, error)
                 continue
             batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)
@@ -260,16 +260,16 @@ class ShiftSlotOrigin:
 
     def perform(self, batch: Batch) -> None:
         """Move the slots, and emit an event for each promise that moves with them."""
-        truth = batch.truth
-        truth.calendar = truth.calendar.moved(self.by)
-        batch.put("origin", str(truth.calendar.origin))
+        state = batch.state
+        state.calendar = state.calendar.moved(self.by)
+        batch.put("origin", str(state.calendar.origin))
         follow_clock(batch)
         moved = []
-        for name, view in list(truth.views.items()):
+        for name, view in list(state.views.items()):
             record = batch.engine.open_jobs.get(name)
             if record is None:
                 continue
-            changes = view_changes(batch.engine, record, view, truth.calendar, batch.now)
+            changes = view_changes(batch.engine, record, view, state.calendar, batch.now)
             if changes["promise"] is not None:
                 moved.append(name)
             if view.running_since is not None:

@@ -23,10 +23,10 @@ from shadowprice.service.state.transaction import Transaction
 def stated_job(batch: Transaction, record: JobRecord) -> Job:
     """Return a job at the speed that it states."""
     name = record.job.name
-    view, spec = batch.truth.views[name], batch.truth.specs[name]
+    view, spec = batch.state.views[name], batch.state.specs[name]
     if not view.measured:
         return record.job  # its curve was never corrected
-    cached = batch.truth.stated_jobs.get(name)
+    cached = batch.state.stated_jobs.get(name)
     if cached is not None and cached[0] is spec:
         return cached[1]
     cluster = batch.engine.cluster
@@ -35,7 +35,7 @@ def stated_job(batch: Transaction, record: JobRecord) -> Job:
         job = resolve_job(parsed, cluster, batch.calendar, view.arrived, key=name)
     except InputError:  # the servers changed
         return record.job
-    batch.truth.stated_jobs[name] = spec, job
+    batch.state.stated_jobs[name] = spec, job
     return job
 
 
@@ -64,7 +64,7 @@ def _covered(view: JobView, record: JobRecord) -> int:
 
 def nanoseconds_run(batch: Transaction, record: JobRecord, slot: int) -> int:
     """Return for how long the newest generation of a job has run in a slot so far."""
-    view = batch.truth.views[record.job.name]
+    view = batch.state.views[record.job.name]
     if view.started != record.generation or view.running_since is None:
         return 0
     start = max(batch.calendar.begins(slot), view.running_since)
@@ -74,7 +74,7 @@ def nanoseconds_run(batch: Transaction, record: JobRecord, slot: int) -> int:
 def pays_restart(batch: Transaction, record: JobRecord, slot: int) -> bool:
     """Return whether a slot begins with a restart of a job that costs time."""
     has_cost = record.generation > 1 or batch.engine.cluster.restart_first
-    order = batch.truth.orders.get(record.job.name)
+    order = batch.state.orders.get(record.job.name)
     return has_cost and order is not None and order.slot == slot
 
 
@@ -87,7 +87,7 @@ def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
     workers, colocated = placement.total_workers, placement.colocated
     gain = job.gain(workers, colocated=colocated)
     restarts = pays_restart(batch, record, slot)
-    if restarts and not _caused_restart(batch.truth.views[record.job.name], record):
+    if restarts and not _caused_restart(batch.state.views[record.job.name], record):
         # The owner states the restart cost, so it can't make most of a slot free.
         gain = max(gain // 2, job.gain(workers, colocated=colocated, moved=True))
     return gain * job.work * MICRO * ran // (job.required * batch.calendar.slot_length(slot))
@@ -95,7 +95,7 @@ def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
 
 def begin_generation(batch: Transaction, name: str) -> None:
     """Forget the work that a new generation does again through no fault of its job."""
-    view = batch.truth.views.get(name)
+    view = batch.state.views.get(name)
     if view is not None and view.covered:
         covered = _covered(view, batch.engine.jobs[name])
         batch.change(name, covered=covered, covered_before=covered)
@@ -107,7 +107,7 @@ def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> Non
     ``measured`` is the reported progress, which is less than before. The job is known to save, so
     the share of its work that is repeated isn't counted again.
     """
-    view = batch.truth.views[record.job.name]
+    view = batch.state.views[record.job.name]
     if record.job.resumable is not True or _caused_restart(view, record):
         return
     covered = view.covered * measured // record.measured
@@ -121,7 +121,7 @@ def rescale_covered(batch: Transaction, before: Job, after: Job) -> None:
     It stays at least the progress of the job: the revision admitted, and priced, the remaining work
     only.
     """
-    view, record = batch.truth.views[after.name], batch.engine.open_jobs[after.name]
+    view, record = batch.state.views[after.name], batch.engine.open_jobs[after.name]
     if not view.covered:
         return
     ratio = _minibatches_per_process(after) / _minibatches_per_process(before)

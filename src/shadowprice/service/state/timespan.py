@@ -49,7 +49,7 @@ class ChangeTimespan:
 
     def perform(self, batch: Batch) -> None:
         """Change the end; the engine replans the affected jobs."""
-        change_end(batch, replace(batch.truth.end, at=self.at))
+        change_end(batch, replace(batch.state.end, at=self.at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class FollowOption:
 
     def perform(self, batch: Batch) -> None:
         """Change the end if the option has changed."""
-        if self.option is None or self.option == batch.truth.end.option:
+        if self.option is None or self.option == batch.state.end.option:
             return
         at = None
         if self.option != NONE:
@@ -76,7 +76,7 @@ class FollowOption:
 
 def change_end(batch: Batch, end: TimespanEnd) -> None:
     """Store an end, update the engine, and emit an event."""
-    batch.undo.assign(batch.truth, "end", end)
+    batch.undo.assign(batch.state, "end", end)
     batch.put(END_KEY, end.stored())
     follow_clock(batch)
     ends = end_text(batch.engine, batch.calendar)
@@ -85,15 +85,15 @@ def change_end(batch: Batch, end: TimespanEnd) -> None:
 
 def follow_clock(batch: Batch) -> None:
     """Update the engine's end slot from the stored end, and the views of all open jobs."""
-    truth = batch.truth
-    slot = slot_of_end(batch.calendar, truth.end.at)
+    state = batch.state
+    slot = slot_of_end(batch.calendar, state.end.at)
     if slot != batch.engine.until:
-        batch.take(TimespanChanged(truth.coming, slot))
-    for name, view in list(truth.views.items()):
+        batch.take(TimespanChanged(state.coming, slot))
+    for name, view in list(state.views.items()):
         record = batch.engine.open_jobs.get(name)
         if record is not None:
             batch.change(
-                name, **view_changes(batch.engine, record, view, truth.calendar, batch.now)
+                name, **view_changes(batch.engine, record, view, state.calendar, batch.now)
             )
 
 
@@ -117,7 +117,7 @@ def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
     for job in excluded:
         refused = engine.jobs[job.name].status is Status.REFUSED
         if admitted_without_end(twin, job, promised=not refused):
-            reason = batch.truth.views[job.name].reason or {}
+            reason = batch.state.views[job.name].reason or {}
             batch.change(job.name, reason=lengthened(reason, text, end))
             batch.emit("timespan", job.name, reason=text)
 

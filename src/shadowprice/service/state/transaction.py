@@ -38,10 +38,10 @@ class Transaction:
     ``connection``, on which the transaction is open.
     """
 
-    def __init__(self, truth: DurableState, connection: Connection) -> None:
-        self.truth = truth
+    def __init__(self, state: DurableState, connection: Connection) -> None:
+        self.state = state
         self.connection = connection
-        self.now = truth.clock.now()
+        self.now = state.clock.now()
         self.views: dict[str, JobView] = {}
         self.specs: dict[str, Mapping[str, Any]] = {}
         self.events: list[StreamEvent] = []
@@ -61,12 +61,12 @@ class Transaction:
     @property
     def engine(self) -> Engine:
         """The engine."""
-        return self.truth.engine
+        return self.state.engine
 
     @property
     def calendar(self) -> SlotCalendar:
         """The times of slots."""
-        return self.truth.calendar
+        return self.state.calendar
 
     # ---------------------------------------------------------------- savepoints
 
@@ -77,9 +77,9 @@ class Transaction:
         The rollback covers events of the engine, recorded rows and the state beside the engine. So
         a block must change state through the batch, or only after everything that may raise.
         """
-        truth, lists = self.truth, self._lists()
+        state, lists = self.state, self._lists()
         lengths = [len(rows) for rows in lists]
-        counters = truth.next_job, truth.next_event_id, truth.last_at, truth.calendar
+        counters = state.next_job, state.next_event_id, state.last_at, state.calendar
         outer, self.undo = self.undo, (undo := Undo())
         try:
             with self.engine.atomic():
@@ -88,7 +88,7 @@ class Transaction:
             undo.rollback()
             for rows, length in zip(lists, lengths, strict=True):
                 del rows[length:]
-            truth.next_job, truth.next_event_id, truth.last_at, truth.calendar = counters
+            state.next_job, state.next_event_id, state.last_at, state.calendar = counters
             raise
         finally:
             self.undo = outer
@@ -131,16 +131,16 @@ class Transaction:
 
     def change(self, key: str, **changes: Any) -> JobView:
         """Change fields of a job's view, and return the new view."""
-        view = replace(self.truth.views[key], **changes)
+        view = replace(self.state.views[key], **changes)
         self._see(view)
         return view
 
     def _see(self, view: JobView) -> None:
-        self.undo.put(self.truth.views, view.key, view)
+        self.undo.put(self.state.views, view.key, view)
         self.undo.put(self.views, view.key, view)
 
     def _specify(self, key: str, spec: Mapping[str, Any]) -> None:
-        self.undo.put(self.truth.specs, key, spec)
+        self.undo.put(self.state.specs, key, spec)
         self.undo.put(self.specs, key, spec)
 
     def revise(self, key: str, spec: Mapping[str, Any], content: str) -> None:
@@ -170,15 +170,15 @@ class Transaction:
 
         ``tenant`` and ``job_id`` are those of a job whose view isn't in memory.
         """
-        view = None if job is None else self.truth.views.get(job)
+        view = None if job is None else self.state.views.get(job)
         if view is not None:
             tenant, job_id = view.tenant, view.id
         self.events.append(
             StreamEvent(
-                self.truth.next_event_id, self.now, kind, job, job_id, tenant, data, decision
+                self.state.next_event_id, self.now, kind, job, job_id, tenant, data, decision
             )
         )
-        self.truth.next_event_id += 1
+        self.state.next_event_id += 1
 
     def is_end_recorded(self, key: str, generation: int) -> bool | None:
         """Return whether a generation's end is recorded; None if it was never commanded."""
@@ -207,7 +207,7 @@ class Transaction:
 
     def write(self) -> None:
         """Write all recorded changes to the store."""
-        store, connection = self.truth.store, self.connection
+        store, connection = self.state.store, self.connection
         store.write(connection, _INSERT_JOURNAL, self._journal)
         self._write_jobs()
         store.write(connection, _INSERT_COMMANDS, self._commands)
@@ -249,7 +249,7 @@ class Transaction:
                 fresh.append(self._new[key] | values)
             else:
                 existing.append({"number": view.id} | values)
-        store, connection = self.truth.store, self.connection
+        store, connection = self.state.store, self.connection
         store.write(connection, _INSERT_JOBS, fresh)
         store.write(connection, _UPDATE_JOB, existing)
 
@@ -294,14 +294,14 @@ class Transaction:
         return StoredJob(self.views[key], content, row["request"])
 
     def _current(self, row: Any) -> StoredJob:
-        view = self.truth.views.get(row.key)
+        view = self.state.views.get(row.key)
         if view is None:
             view = self.views.get(row.key) or JobView.from_json(row.view)
         return StoredJob(view, self._contents.get(row.key, row.content), row.request)
 
     def view(self, key: str) -> JobView:
         """Return a job's view, open or closed; raise `ProblemError` if the job is unknown."""
-        view = self.truth.views.get(key)
+        view = self.state.views.get(key)
         if view is None:
             jobs = self.stored([key])
             if key not in jobs:
