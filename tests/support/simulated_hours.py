@@ -239,12 +239,12 @@ class SimulatedHour:
 
     async def _turn(self) -> None:
         await self.driver.turn()
-        self.runner.inbox.reports += self.executor.reports()
-        for kept in self.runner.inbox.kept.values():
+        self.runner.pending.reports += self.executor.reports()
+        for kept in self.runner.pending.kept.values():
             kept.due = 0.0  # a turn is longer than the first backoff
         try:
-            await self.runner.take_in()
-            await self.runner.order()
+            await self.runner.record_reports()
+            await self.runner.send_commands()
         except (ProblemError, PolicyError):
             self.refusals += 1
         except ExecutorError as error:

@@ -30,6 +30,7 @@ TOKEN_FILE: Final = "operator.token"
 """File of the operator's token in the data directory."""
 
 _BEGINNING: Final = "sp_"
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
 
 
 class AccessRole(StrEnum):
@@ -90,9 +91,10 @@ class Tokens:
         self._known[key] = _Known(caller, expires)
         self._hashes[caller.id] = key
 
-    def made(self, number: int, one: CreateToken) -> None:
+    def created(self, number: int, operation: CreateToken) -> None:
         """Add a token to the index, after it was stored."""
-        self._add(hash_token(one.token), Caller(number, one.role, one.tenant), one.expires)
+        caller = Caller(number, operation.role, operation.tenant)
+        self._add(hash_token(operation.token), caller, operation.expires)
 
     def revoked(self, number: int) -> None:
         """Remove a token from the index, after it was revoked in the store."""
@@ -116,8 +118,7 @@ class Tokens:
                 detail = "the token has expired; ask the operator for another"
             elif header:
                 detail = "the token is unknown or revoked"
-            challenge = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
-            raise ProblemError("unauthenticated", detail, headers=challenge)
+            raise ProblemError("unauthenticated", detail, headers=_CHALLENGE)
         return entry.caller
 
 
@@ -286,5 +287,4 @@ def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
 def invalid_progress_token() -> ProblemError:
     """Return the error of a request without the progress token of its job."""
     detail = "send the value of SHADOWPRICE_PROGRESS_TOKEN as a bearer token"
-    challenge = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
-    return ProblemError("unauthenticated", detail, headers=challenge)
+    return ProblemError("unauthenticated", detail, headers=_CHALLENGE)

@@ -23,33 +23,13 @@ Result = TypeVar("Result")
 class ServiceHost(Protocol):
     """A running service."""
 
-    @property
-    def settings(self) -> ServiceSettings:
-        """Startup options."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """Metrics of the process."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The cluster file, without budgets."""
-
-    @property
-    def families(self) -> Families:
-        """Curves of job families."""
-
-    @property
-    def key(self) -> bytes:
-        """Secret of the store, empty before the start."""
-
-    @property
-    def runner(self) -> ExecutionController | None:
-        """Controller of the executor; None if no jobs run."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the service is ending."""
+    settings: ServiceSettings
+    metrics: Metrics
+    cluster: Cluster  # of the cluster file, without budgets
+    families: Families
+    key: bytes  # secret of the store, empty before the start
+    runner: ExecutionController | None  # None if no jobs run
+    stopping: bool
 
     @property
     def writing(self) -> Driver:

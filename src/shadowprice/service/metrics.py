@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -32,9 +32,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._moved: dict[str, None] = {}
         self._open_jobs: Tally[tuple[State, str]] = Tally()
-        shared: dict[str, Any] = {"namespace": "shadowprice", "registry": self.registry}
-        gauge, counter = partial(Gauge, **shared), partial(Counter, **shared)
-        histogram = partial(Histogram, buckets=_FAST, **shared)
+        name, registry = "shadowprice", self.registry
+        gauge = partial(Gauge, namespace=name, registry=registry)
+        counter = partial(Counter, namespace=name, registry=registry)
+        histogram = partial(Histogram, namespace=name, registry=registry, buckets=_FAST)
         self.jobs = gauge("jobs", "Open jobs.", ("state", "tenant"))
         self.pending = gauge("pending_jobs", "Jobs that wait, by why.", ("tenant", "reason"))
         self.admission = histogram(

@@ -52,9 +52,9 @@ def bind(settings: ServiceSettings) -> socket.socket:
     return listener
 
 
-def socket_url(made: socket.socket) -> str:
+def socket_url(listener: socket.socket) -> str:
     """Return the URL of a listening socket."""
-    host, port = made.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     if host in {"0.0.0.0", "::"}:  # wildcards aren't valid in a URL
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -164,6 +164,8 @@ def _lifespan(
     failures: list[BaseException],
     on_ready: Callable[[str], None],
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Return the lifespan of the application, which starts and stops the service."""
+
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()

@@ -328,6 +328,7 @@ class Service:
     # ---------------------------------------------------------------- steps of the start
 
     def _recover(self, clock: MonotonicWallClock) -> DurableEngine:
+        """Recover the state, and apply the changed options; runs in a thread."""
         durable = DurableEngine(
             self.store,
             self.cluster,
@@ -343,7 +344,7 @@ class Service:
                 durable, self._executor, nothing_runs=self.settings.nothing_runs
             )
         if durable.store.get("policy") != policy_fingerprint(self.choice):
-            durable.write_snapshot()
+            durable.write_snapshot()  # so that the next start recovers under this policy
         log.info(
             "recovered in %.2f s: %d events replayed, %d open jobs",
             durable.recovery_seconds,
@@ -525,10 +526,10 @@ class _FollowFile:
         event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.state.coming)
         if event is None:
             return
-        batch.take(event)
+        batch.apply_event(event)
         forget_withheld(batch, event.servers.keys())
         new_text = json.dumps(cluster_record(self._cluster))
-        batch.put("cluster", new_text)
+        batch.set_value("cluster", new_text)
         for name in event.servers:
             batch.emit("server", server=name, what="the cluster file was edited")
 

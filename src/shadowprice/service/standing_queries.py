@@ -1,6 +1,6 @@
 """Queries whose answers the writer renews after commits while clients read them.
 
-A decision can keep the writer's thread for seconds. Readers of a kept answer don't wait for it.
+A decision can take the writer's thread for seconds. Readers of a cached answer don't wait for it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StandingQuery(Generic[Result]):
         return answer is not None and answer.slots >= slots and answer.sequence >= sequence
 
     def note_read(self, slots: int) -> None:
-        """Note that somebody reads this many slots now."""
+        """Record a read of this many slots."""
         now = self._read_at = monotonic()
         if slots >= self._slots or now - self._most_read_at > RENEWED_SECONDS:
             self._slots, self._most_read_at = slots, now
@@ -79,7 +79,7 @@ class StandingQuery(Generic[Result]):
         )
 
     def compute(self, durable: DurableEngine) -> Answer[Result]:
-        """Compute the answer, and keep it; runs in the writer's thread."""
+        """Compute the answer, and cache it; runs in the writer's thread."""
         slots, started = self._slots, monotonic()
         result = self._compute(durable, slots)
         ended = monotonic()

@@ -227,6 +227,7 @@ class Writer:
                 query.begin(loop.run_in_executor(self._thread, query.compute, self._durable))
 
     def _publish(self, outcome: CommitResult) -> None:
+        """Update what readers see, and notify subscribers and listeners."""
         published = self.published
         published.specs |= outcome.specs
         for name, record in outcome.specs.items():

@@ -67,6 +67,7 @@ async def _jobs_with_id(service: Service, caller: Caller, number: int | None) ->
 
 
 async def _jobs_with_name(service: Service, scope: str | None, reference: str) -> list[JobView]:
+    """Return the jobs that a name means: open ones, else the newest of each tenant."""
     published = service.writing.published
     qualified = _qualified_names(scope, reference)
     views = [] if scope is not None else published.jobs_with_name(reference)

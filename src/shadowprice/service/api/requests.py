@@ -174,17 +174,16 @@ class JsonBody:
             return value
         spec, faults = validate(self.model, value, "body")
         if spec is None:
-            raise InputError([replace(fault, place=_path(fault.place)) for fault in faults])
+            # The location of a key, such as ``body: tenant``, is written ``body.tenant``.
+            faults = [
+                replace(fault, place=fault.place.replace("body: ", "body.", 1)) for fault in faults
+            ]
+            raise InputError(faults)
         return spec
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the body, with references to components."""
         return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
-
-
-def _path(place: str) -> str:
-    """Return the location ``body: tenant`` as ``body.tenant``."""
-    return place.replace("body: ", "body.", 1)
 
 
 async def read_json_body(

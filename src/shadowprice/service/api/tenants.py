@@ -56,6 +56,7 @@ class GrantRequest(StrictSpec):
 
 
 def _tenants(service: Service, only: str | None) -> list[Tenant]:
+    """Return all tenants, or one: those with a share, an account or an open job."""
     published = service.writing.published
     cluster, accounts = published.servers.cluster, published.accounts
     states: defaultdict[str | None, Counter[str]] = defaultdict(Counter)

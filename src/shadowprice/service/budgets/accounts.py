@@ -176,7 +176,7 @@ def _with(account: Account, kind: EntryKind, points: int, **about: str | None) -
     return replace(account, balance=balance, sums=sums), (entry,)
 
 
-def _grant_up_to_limit(account: Account, points: int, note: str) -> AccountUpdate:
+def grant(account: Account, points: int, note: str) -> AccountUpdate:
     """Grant points, as far as the maximum balance allows."""
     return _with(account, EntryKind.GRANT, min(points, MAX_BALANCE - account.balance), note=note)
 
@@ -193,7 +193,7 @@ def _credit(account: Account, kind: EntryKind, points: int, **about: str | None)
 def open_account(tenant: str, budget: Budget, now: int) -> AccountUpdate:
     """Open an account with the grant of the current period, at nanoseconds since 1970."""
     account = Account(tenant, budget, period=budget.index(now // SECOND))
-    return _grant_up_to_limit(account, budget.points, "budget")
+    return grant(account, budget.points, "budget")
 
 
 def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
@@ -208,7 +208,7 @@ def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
     room = account.room + budget.carry_limit - account.budget.carry_limit
     changed = replace(account, budget=budget, period=period, room=room)
     if difference >= 0:
-        return _grant_up_to_limit(changed, difference, "budget changed")
+        return grant(changed, difference, "budget changed")
     return _with(changed, EntryKind.EXPIRY, difference, note="budget changed")
 
 
@@ -242,15 +242,10 @@ def start_period(account: Account, now: int) -> AccountUpdate:
     )
     # Grants of missed periods, as far as they could be carried over.
     between = budget.kept(carried + (missed - 1) * budget.points) - carried
-    after, missed_grant = _grant_up_to_limit(after, between, f"of {missed - 1} periods missed")
+    after, missed_grant = grant(after, between, f"of {missed - 1} periods missed")
     after = replace(after, room=budget.carry_limit - after.balance)
-    after, period_grant = _grant_up_to_limit(after, budget.points, "period")
+    after, period_grant = grant(after, budget.points, "period")
     return after, (*entries, *missed_grant, *period_grant)
-
-
-def grant(account: Account, points: int, note: str) -> AccountUpdate:
-    """Credit points that an operator grants."""
-    return _grant_up_to_limit(account, points, note)
 
 
 def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpdate:
@@ -262,7 +257,7 @@ def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpd
 
 
 def use(account: Account, points: int) -> Account:
-    """Spend points that are reserved for a job; the balance stays."""
+    """Spend points that are reserved for a job; the balance is unchanged."""
     return replace(account, reserved=account.reserved - points, spent=account.spent + points)
 
 

@@ -1,8 +1,8 @@
 """Billing of engine events: payment checks, debits, use, payments and refunds.
 
-A `Billing` belongs to one transaction. `check` examines decisions, and slots beyond the stated work
-of jobs, before they take effect. Account entries are recorded while the consequences of an event
-are, and `write` flushes them.
+A `Billing` belongs to one unit of work. `check_affordable` examines decisions, and slots beyond the
+stated work of jobs, before they take effect. Account entries are recorded together with the
+consequences of an event, and written by `flush`.
 """
 
 from __future__ import annotations
@@ -159,27 +159,27 @@ class Billing:
 
     # ---------------------------------------------------------------- accounts
 
-    def put(self, changed: AccountUpdate) -> Account:
+    def apply(self, changed: AccountUpdate) -> Account:
         """Replace an account by its changed version, and record the entries of the change."""
         account, entries = changed
-        self._to_be_given_back(account.tenant)
+        self._register_undo(account.tenant)
         self.accounts.put(account)
         self.entries += entries
         return account
 
-    def _to_be_given_back(self, tenant: str) -> None:
+    def _register_undo(self, tenant: str) -> None:
         """Register a tenant's present account with the undo log, and mark it as changed."""
         undo = self._batch.undo
         undo.push(self.accounts.put_back, tenant, self.accounts.get(tenant))
         undo.put(self._touched, tenant, None)
 
-    def renew(self) -> None:
+    def start_due_periods(self) -> None:
         """Start the budget periods that are due, and end those of a clock that was wrong."""
         now, all_accounts = self._batch.now, self.accounts
         if not all_accounts.any_due(now):
             return
         for account in all_accounts.due(now):
-            after = self.put(accounts.start_period(account, now))
+            after = self.apply(accounts.start_period(account, now))
             self.emit(after, "renewed")
         all_accounts.refresh_next_renewal()
 
@@ -195,21 +195,21 @@ class Billing:
                 for view in [view for view in views if view.tenant == tenant]:
                     self._end_overrun(view)
                     account = self._refund_unused(account, view.key)
-                closed = self.put(accounts.close_account(account))
-                self._to_be_given_back(tenant)
+                closed = self.apply(accounts.close_account(account))
+                self._register_undo(tenant)
                 self.accounts.remove(tenant)
                 self.emit(closed, "removed")
         elif account is None:
-            self.emit(self.put(accounts.open_account(tenant, budget, now)), "set")
+            self.emit(self.apply(accounts.open_account(tenant, budget, now)), "set")
         elif account.budget != budget:
-            self.emit(self.put(accounts.change_budget(account, budget, now)), "changed")
+            self.emit(self.apply(accounts.change_budget(account, budget, now)), "changed")
 
     def grant(self, tenant: str, points: int, note: str) -> None:
         """Give a tenant points beyond its budget; raise `ProblemError` if it has no budget."""
         account = self.accounts.get(tenant)
         if account is None:
             raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
-        self.emit(self.put(accounts.grant(account, points, note)), "granted")
+        self.emit(self.apply(accounts.grant(account, points, note)), "granted")
 
     def emit(self, account: Account, what: str) -> None:
         """Emit an event for a change of an account."""
@@ -218,7 +218,7 @@ class Billing:
 
     # ---------------------------------------------------------------- payment check
 
-    def check(
+    def check_affordable(
         self, event: DriverEvent, commands: Sequence[Command], completed_later: Set[str]
     ) -> Mapping[str, int]:
         """Check that tenants can pay for decisions on an event, before these take effect.
@@ -280,14 +280,14 @@ class Billing:
 
     # ---------------------------------------------------------------- payments
 
-    def decided(self, decision: Commit | Promise) -> None:
+    def debit_admission(self, decision: Commit | Promise) -> None:
         """Debit the price of a job whose first priced decision takes effect."""
         view = self._batch.state.views[decision.job]
         if not _unpaid(view):
             return
         account = self.accounts.get(view.tenant)
         if account is None:
-            self._batch.change(view.key, price=0)
+            self._batch.update_view(view.key, price=0)
             return
         cost = _cost(decision)
         if cost is None:
@@ -301,7 +301,7 @@ class Billing:
                 unused = ((ANY_SLOT, min_process_slots(engine.jobs[view.key].job), price),)
             paid["planned"] = view.held + sum(places for _, places, _ in unused)
             paid["unused"] = tuple(sorted((*(view.unused or ()), *unused)))
-        self._batch.change(view.key, **paid)
+        self._batch.update_view(view.key, **paid)
         self._debit(account, price, view.key)
 
     def pay_overruns(self, slot: int, prices: Mapping[str, int]) -> None:
@@ -321,7 +321,7 @@ class Billing:
                 self._end_overrun(view)  # it repeats work, or its work was revised
                 continue
             try:
-                with self._batch.whole():
+                with self._batch.savepoint():
                     self._pay_overrun(view, slot, price)
             except ShadowpriceError:
                 raise
@@ -335,7 +335,7 @@ class Billing:
         changes: dict[str, Any] = {"slot_price": price, "unused": unused}
         if lacking:
             changes |= {"price": (view.price or 0) + lacking, "paid_at": self._batch.now}
-        self._batch.change(view.key, **changes)
+        self._batch.update_view(view.key, **changes)
         account = self.accounts.get(view.tenant)
         assert account is not None
         self._debit(account, lacking, view.key, f"beyond its stated work, slot {slot}")
@@ -358,7 +358,7 @@ class Billing:
         if view.slot_price is not None:
             is_overrun = view.reason is not None and view.reason.get("code") == OVERRUN
             reason = None if is_overrun else view.reason
-            self._batch.change(view.key, slot_price=None, reason=reason)
+            self._batch.update_view(view.key, slot_price=None, reason=reason)
 
     def _show_overrun(self, name: str, price: int) -> None:
         """Report to the owner of a job that the running slot is beyond its stated work."""
@@ -368,11 +368,11 @@ class Billing:
             return
         job = self._batch.engine.jobs[name].job
         reason = overrun_reason(job, self._batch.state.specs[name], price)
-        self._batch.change(name, reason=reason)
+        self._batch.update_view(name, reason=reason)
         if code != OVERRUN:
             self._batch.emit(OVERRUN, name, price=reason["price"], reason=reason["message"])
 
-    def revised(self, name: str, work: RevisedWork, cost: float | None) -> None:
+    def debit_revision(self, name: str, work: RevisedWork, cost: float | None) -> None:
         """Debit what a revised job asks for beyond what it paid for.
 
         Additional work costs its part of the remaining work's present cost. For a higher utility or
@@ -415,7 +415,7 @@ class Billing:
             remaining = max(1, after, view.planned - view.held)
             changes["planned"] = view.held + remaining
             changes["unused"] = ((ANY_SLOT, remaining, unused + extra), *present_slot)
-        self._batch.change(name, **changes)
+        self._batch.update_view(name, **changes)
         self._debit(account, extra, name, "revised")
 
     def _present_slot(self, view: JobView) -> UnusedSlots:
@@ -427,11 +427,11 @@ class Billing:
 
     def _debit(self, account: Account, points: int, job: str, note: str = "") -> None:
         if points:
-            after = self.put(accounts.debit(account, points, job, note))
+            after = self.apply(accounts.debit(account, points, job, note))
             held = in_points(after.balance)
             self._batch.emit("debited", job, points=in_points(points), held=held)
 
-    def charged(self, charge: Charge) -> None:
+    def transfer_payment(self, charge: Charge) -> None:
         """Pay a lender for the job's use of its share in a slot, out of the job's price.
 
         After a refund of the unused part of the price, the job runs on for free.
@@ -445,11 +445,11 @@ class Billing:
             self._use(view, view.used + amount)
         account = self.accounts.get(charge.payee)
         if account is not None:
-            self.put(accounts.credit(account, amount, charge.job, charge.payer))
+            self.apply(accounts.credit(account, amount, charge.job, charge.payer))
 
     # ---------------------------------------------------------------- use
 
-    def standing(self, event: DriverEvent) -> SlotUsage:
+    def slot_usage(self, event: DriverEvent) -> SlotUsage:
         """Return the jobs that an event bills for the running slot, with their processes.
 
         Call it before the event. The end of a slot bills all running jobs, and the end of a job
@@ -486,14 +486,14 @@ class Billing:
             places = placement.total_workers + placement.total_ps
         return JobUsage(places, covered, is_overrun)
 
-    def stood(self, standing: SlotUsage) -> None:
+    def record_usage(self, standing: SlotUsage) -> None:
         """Record that jobs held processes in a slot, and the used part of their prices."""
         for name, usage in standing.jobs.items():
             view = self._batch.state.views[name]
             if usage.covered:
-                view = self._batch.change(name, covered=view.covered + usage.covered)
+                view = self._batch.update_view(name, covered=view.covered + usage.covered)
             if usage.is_overrun:
-                view = self._batch.change(
+                view = self._batch.update_view(
                     name,
                     overrun=view.overrun + (view.slot_price or 0),
                     overrun_slots=view.overrun_slots + 1,
@@ -506,12 +506,12 @@ class Billing:
 
     def _use(self, view: JobView, used: int, **changes: Any) -> None:
         """Set the used part of a job's price, and spend the difference."""
-        self._batch.change(view.key, used=used, **changes)
+        self._batch.update_view(view.key, used=used, **changes)
         account = self.accounts.get(view.tenant)
         if account is not None and used != view.used:
-            self.put((accounts.use(account, used - view.used), ()))
+            self.apply((accounts.use(account, used - view.used), ()))
 
-    def settle(self, name: str) -> None:
+    def refund_unused(self, name: str) -> None:
         """Refund the unused part of a closed job's price."""
         account = self.accounts.get(self._batch.state.views[name].tenant)
         if account is not None:
@@ -523,17 +523,17 @@ class Billing:
         if not view.price or not _has_unsettled_price(view) or view.paid_at is None:
             return account
         unused = view.price - view.used
-        self._batch.change(name, refund=unused)
+        self._batch.update_view(name, refund=unused)
         if not unused:
             return account
-        after = self.put(accounts.refund(account, unused, name, view.paid_at))
+        after = self.apply(accounts.refund(account, unused, name, view.paid_at))
         held = in_points(after.balance)
         self._batch.emit("refunded", name, points=in_points(unused), held=held)
         return after
 
     # ---------------------------------------------------------------- writing
 
-    def write(self) -> None:
+    def flush(self) -> None:
         """Write the new entries and the changed accounts."""
         store, connection = self._batch.state.store, self._batch.connection
         all_accounts, rows = self.accounts, []

@@ -97,4 +97,4 @@ class SyncBudgets:
             if budget != before.get(name):
                 batch.billing.set_budget(name, budget)
         records = {name: budget.record() for name, budget in self.budgets.items()}
-        batch.put(_KEY, json.dumps(records))
+        batch.set_value(_KEY, json.dumps(records))

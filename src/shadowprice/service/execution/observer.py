@@ -129,7 +129,7 @@ class RecordObservation:
             changed[name] = current
         self._write(batch, rows)
         _settle(batch, changed, rows, open_rows)
-        batch.put(LAST_OBSERVATION_KEY, str(now))
+        batch.set_value(LAST_OBSERVATION_KEY, str(now))
 
     @staticmethod
     def _came(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
@@ -159,11 +159,11 @@ class RecordObservation:
         table = tables.observed
         update = table.update().where(table.c.id == bindparam("key"))
         if rows.ended:
-            batch.also(update.values(ended=bindparam("at")), rows.ended)
+            batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
         if rows.again:
-            batch.also(update.values(ended=None), rows.again)
+            batch.execute_on_flush(update.values(ended=None), rows.again)
         if rows.began:
-            batch.also(table.insert(), rows.began)
+            batch.execute_on_flush(table.insert(), rows.began)
 
 
 def _precedence(observed: ObservedJob) -> tuple[bool, float]:
@@ -323,10 +323,12 @@ def _settle(
         batch.emit(kind, name, tenant=owner, job_id=job_id, **data)
     table = tables.outcomes
     if inserts:
-        batch.also(table.insert(), inserts)
+        batch.execute_on_flush(table.insert(), inserts)
     if updates:
         values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
-        batch.also(table.update().where(table.c.job == bindparam("key")).values(**values), updates)
+        batch.execute_on_flush(
+            table.update().where(table.c.job == bindparam("key")).values(**values), updates
+        )
 
 
 def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
@@ -343,6 +345,7 @@ _Job = tuple[int, str | None, int, Mapping[str, Any], int]
 
 
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
+    """Return the submitted jobs among observed ones."""
     table = tables.jobs
     specs: dict[str, Mapping[str, Any]] = {}
     for chunk in in_chunks(names):
@@ -356,7 +359,7 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
             batch.state.specs.get(name) or specs[name],
             job.view.arrived,
         )
-        for name, job in batch.stored(names).items()
+        for name, job in batch.find_jobs(names).items()
         if name in specs or name in batch.state.specs
     }
 

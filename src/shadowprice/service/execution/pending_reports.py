@@ -83,19 +83,22 @@ class PendingReports:
             if entry is not None and entry.fault:
                 del self.kept[kind, server]
 
-    def drop(self, one: PendingReport) -> None:
+    def drop(self, entry: PendingReport) -> None:
         """Remove a recorded report; an end also removes the generation's start."""
-        if self.kept.get(_subject(one.report)) is one:  # a newer report may have replaced it
-            del self.kept[_subject(one.report)]
-        if isinstance(one.report, Ended | StartRefused):
-            self.kept.pop((Started, one.report.job, one.report.generation, ""), None)
+        if self.kept.get(_subject(entry.report)) is entry:  # a newer report may have replaced it
+            del self.kept[_subject(entry.report)]
+        if isinstance(entry.report, Ended | StartRefused):
+            self.kept.pop((Started, entry.report.job, entry.report.generation, ""), None)
 
-    def put_off(self, one: PendingReport, error: Exception | None) -> None:
+    def put_off(self, entry: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
         reason = "see the log" if error is None else f"{type(error).__name__}: {error}"
-        one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {reason}"
-        one.due, one.pause = monotonic() + one.pause, min(2.0 * one.pause, MAX_BACKOFF_SECONDS)
-        log.error("%s; retrying", one.fault, exc_info=error)
+        entry.fault = f"what was reported of {_about(entry.report)} cannot be recorded: {reason}"
+        entry.due, entry.pause = (
+            monotonic() + entry.pause,
+            min(2.0 * entry.pause, MAX_BACKOFF_SECONDS),
+        )
+        log.error("%s; retrying", entry.fault, exc_info=error)
 
 
 def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:

@@ -169,6 +169,7 @@ class Reconciler:
         ]
 
     def _done(self, order: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
+        """Return whether a command is completed or superseded."""
         phases = self.held.get(order.job, {})
         if isinstance(order, Stop):
             return all(

@@ -15,7 +15,11 @@ from shadowprice.executors.contract import ServerGone, ServerInfo, ServerSeen
 from shadowprice.service.driver import Driver
 from shadowprice.service.state.commit_result import ClusterState, Withheld
 from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
-from shadowprice.service.state.server_limits import LimitServers, is_limiting
+from shadowprice.service.state.server_limits import (
+    LimitServers,
+    configured_capacity,
+    is_limiting,
+)
 
 log = logging.getLogger("shadowprice.service")
 
@@ -122,12 +126,8 @@ def to_server_infos(cluster: Cluster, withheld: Withheld | None = None) -> Seque
     ``withheld`` holds amounts to add, which are configured but missing.
     """
     infos = []
-    for name, row in zip(cluster.names, cluster.capacity.tolist(), strict=True):
-        missing = (withheld or {}).get(name, {})
-        amounts = {
-            resource: amount + missing.get(resource, 0)
-            for resource, amount in zip(cluster.resources, row, strict=True)
-        }
+    for name in cluster.names:
+        amounts = configured_capacity(cluster, name, (withheld or {}).get(name, {}))
         limited = {key: amount for key, amount in amounts.items() if 0 < amount < UNLIMITED}
         infos.append(ServerInfo(name, limited))
     return infos

@@ -68,12 +68,12 @@ class Batch(Transaction):
     def _lists(self) -> tuple[list[Any], ...]:
         return (*super()._lists(), self.billing.entries)
 
-    def write(self) -> None:
+    def flush(self) -> None:
         """Write all recorded changes to the store."""
-        super().write()
-        self.billing.write()
+        super().flush()
+        self.billing.flush()
 
-    def take(
+    def apply_event(
         self,
         event: DriverEvent,
         *,
@@ -99,27 +99,29 @@ class Batch(Transaction):
             # Their tenants may be unable to pay. The rollback restores exactly this policy state.
             self.engine.session.dump_state()
         try:
-            return self._take(event, counted, completed_later, billed=billed)
+            return self._apply(event, counted, completed_later, billed=billed)
         except InsufficientPointsError as error:
             waiting = [name for name in error.reasons if name in self.engine.open_jobs]
             if not waiting:
                 raise
             reasons = error.reasons
-        with self.whole():  # if the event fails, the jobs are kept
+        with self.savepoint():  # if the event fails, the jobs are kept
             for name in waiting:
-                self._give_up(event, name, reasons[name])
-            return self.take(event, counted=counted, billed=billed, completed_later=completed_later)
+                self._abandon(event, name, reasons[name])
+            return self.apply_event(
+                event, counted=counted, billed=billed, completed_later=completed_later
+            )
 
-    def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
+    def _abandon(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
         """Abandon an open job before an event whose price its tenant can't pay."""
         engine, view = self.engine, self.state.views[name]
         ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
         slot = engine.slot if isinstance(event, SlotEnded) else event.slot
-        self.take(JobCancelled(slot, name))
+        self.apply_event(JobCancelled(slot, name))
         self.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
-        self.change(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
+        self.update_view(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
 
-    def _take(
+    def _apply(
         self,
         event: DriverEvent,
         counted: Iterable[str],
@@ -129,21 +131,23 @@ class Batch(Transaction):
     ) -> list[Command]:
         engine = self.engine
         started = time.perf_counter()
-        occupied = self.billing.standing(event) if billed else SlotUsage(0, {})
+        # Before the event, which may end the jobs that it bills.
+        occupied = self.billing.slot_usage(event) if billed else SlotUsage(0, {})
         with _blamed(event.tag), engine.staged(event) as staged:
-            overruns = self.billing.check(event, staged.commands, completed_later)
+            # Within the block, so that an error rolls the event back.
+            overruns = self.billing.check_affordable(event, staged.commands, completed_later)
             line = entry_line(staged.entry, engine.cluster.names)
         self.state.decided(time.perf_counter() - started)
         sequence = staged.entry.sequence
         self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
         self.state.last_at = self.now
-        self.billing.stood(occupied)
+        self.billing.record_usage(occupied)
         if isinstance(event, SlotBegan):
             self.billing.pay_overruns(event.slot, overruns)
-        self._note(event, staged.commands, counted)
+        self._record_consequences(event, staged.commands, counted)
         return staged.commands
 
-    def weighed(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    def weigh(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
         """Return jobs that arrive together with the utilities that count.
 
         Raise `ShadowpriceError` if a value can't be compared.
@@ -154,16 +158,17 @@ class Batch(Transaction):
         with _blamed("comparing values"):
             return state.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, state.coming)
 
-    def begin_policy_anew(self) -> None:
+    def resync_policy(self) -> None:
         """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""
         with _blamed("beginning anew"):
             self.engine.session.resync()
 
     # ---------------------------------------------------------------- consequences
 
-    def _note(
+    def _record_consequences(
         self, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
     ) -> None:
+        """Record the commands of an event, and refresh the views of all jobs that it touched."""
         touched: dict[str, None] = dict.fromkeys(counted)
         for job in getattr(event, "jobs", ()):
             touched[job.name] = None
@@ -177,10 +182,10 @@ class Batch(Transaction):
         messages: dict[str, str] = {}
         for command in commands:
             if isinstance(command, Start | Resize | Stop):
-                self._order(command)
+                self._record_command(command)
                 touched[command.job] = None
             elif isinstance(command, Decided):
-                self._decision(command, messages)
+                self._record_decision(command, messages)
                 touched[command.decision.job] = None
             else:
                 touched[command.job] = None
@@ -189,20 +194,22 @@ class Batch(Transaction):
                     self.emit("displaced", command.job, reason=command.reason)
                     if command.job in self.state.views:
                         message = f"{command.reason}: it waits for free resources"
-                        self.change(command.job, reason={"code": "displaced", "message": message})
+                        self.update_view(
+                            command.job, reason={"code": "displaced", "message": message}
+                        )
                 elif isinstance(command, Completed):
-                    self._completed(command)
+                    self._record_completion(command)
         for name in touched:
             record = self.engine.jobs.get(name)
             if record is not None and name in self.state.views:
-                self._refresh(record, messages.get(name, ""))
+                self._refresh_view(record, messages.get(name, ""))
 
     def _is_unaware(self, name: str) -> bool:
         """Return whether a job's view doesn't say yet that the timespan has ended."""
         view = self.state.views.get(name)
         return view is not None and not _waits_for_end(view)
 
-    def _decision(self, command: Decided, messages: dict[str, str]) -> None:
+    def _record_decision(self, command: Decided, messages: dict[str, str]) -> None:
         decision = command.decision
         name = decision.job
         view = self.state.views.get(name)
@@ -212,22 +219,22 @@ class Batch(Transaction):
             case Commit(_, _, payoff, utility, cost):
                 if decision.message:
                     messages[name] = with_clock_times(decision.message, self.calendar)
-                self.billing.decided(decision)
-                self._priced(view, payoff, utility, cost)
+                self.billing.debit_admission(decision)
+                self._record_price(view, payoff, utility, cost)
             case Promise():
                 if decision.message:
                     messages[name] = with_clock_times(decision.message, self.calendar)
                 if decision.completion is not None:
-                    self.billing.decided(decision)
-                    self._priced(view, decision.payoff, decision.utility, decision.cost)
+                    self.billing.debit_admission(decision)
+                    self._record_price(view, decision.payoff, decision.utility, decision.cost)
                 else:
                     job = self.engine.jobs[name].job
                     reason = queue_reason(self.engine, self.calendar, job, decision.message)
-                    self.change(name, reason=self._lasting_reason(view) or reason)
+                    self.update_view(name, reason=self._lasting_reason(view) or reason)
             case Queue():
                 job = self.engine.jobs[name].job
                 reason = queue_reason(self.engine, self.calendar, job, decision.message)
-                self.change(name, reason=self._lasting_reason(view) or reason)
+                self.update_view(name, reason=self._lasting_reason(view) or reason)
                 self.emit("standby", name, decision=True, message=reason["message"])
             case Reject() | Drop():
                 kind = "refused" if isinstance(decision, Reject) else "given-up"
@@ -236,7 +243,7 @@ class Batch(Transaction):
                 self.emit(kind, name, decision=True, reason=reason)
             case Place():
                 if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
-                    self.change(name, reason=None)
+                    self.update_view(name, reason=None)
                     self.emit("placed", name, decision=True)
             case Charge():
                 self.emit(
@@ -248,11 +255,11 @@ class Batch(Transaction):
                     payee=decision.payee,
                     amounts=dict(decision.amounts),
                 )
-                self.billing.charged(decision)
+                self.billing.transfer_payment(decision)
             case _:
                 pass
 
-    def _priced(
+    def _record_price(
         self, view: JobView, payoff: float | None, utility: float | None, cost: float | None
     ) -> None:
         """Record the values of a decision, in units of the stated utility."""
@@ -262,14 +269,15 @@ class Batch(Transaction):
             name: value if value is None or share == 1.0 else value / share
             for name, value in values.items()
         }
-        self.change(view.key, reason=self._lasting_reason(view), **stated)
+        self.update_view(view.key, reason=self._lasting_reason(view), **stated)
 
     def _lasting_reason(self, view: JobView) -> Mapping[str, Any] | None:
         """Return the reason of a view if decisions don't outdate it while the job runs."""
         is_lasting = view.reason is not None and view.reason.get("code") in _LASTING_REASONS
         return view.reason if is_lasting and view.key in self.engine.running else None
 
-    def _order(self, command: Start | Resize | Stop) -> None:
+    def _record_command(self, command: Start | Resize | Stop) -> None:
+        """Record a command with its generation, and emit its event."""
         record: dict[str, Any] = {
             "slot": command.slot,
             "after": list(command.after),
@@ -280,7 +288,7 @@ class Batch(Transaction):
             record["finished"] = command.finished
             if name in self.state.orders:
                 self.undo.drop(self.state.orders, name)
-            self._over_at_once(command)
+            self._end_previous_at_once(command)
             if not command.finished:
                 self.emit("stopped", name, slot=command.slot, generation=command.generation)
         else:
@@ -290,13 +298,13 @@ class Batch(Transaction):
             begin_generation(self, name)
             view = self.state.views.get(name)
             if view is not None and view.reason and view.reason.get("code") == "displaced":
-                self.change(name, reason=None)
+                self.update_view(name, reason=None)
             kind = "started" if isinstance(command, Start) else "resized"
             self.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
             start = None
             if self.state.virtual:
-                self._over_at_once(command)
-                self._ran_at_once(command)
+                self._end_previous_at_once(command)
+                self._run_at_once(command)
                 start = self.calendar.begins(command.slot)
             self._generations.append(
                 {
@@ -323,28 +331,28 @@ class Batch(Transaction):
             }
         )
 
-    def _over_at_once(self, command: Start | Resize | Stop) -> None:
+    def _end_previous_at_once(self, command: Start | Resize | Stop) -> None:
         """In virtual mode, end the job's previous generation when the command's slot begins."""
         if not self.state.virtual:
             return
         self._over.append({"of": command.job, "at": self.calendar.begins(command.slot)})
 
-    def _ran_at_once(self, command: Start | Resize) -> None:
+    def _run_at_once(self, command: Start | Resize) -> None:
         view = self.state.views.get(command.job)
         if view is not None:
             start = self.calendar.begins(command.slot)
             first = start if view.first_start is None else view.first_start
-            self.change(
+            self.update_view(
                 command.job, started=command.generation, running_since=start, first_start=first
             )
 
-    def _completed(self, command: Completed) -> None:
+    def _record_completion(self, command: Completed) -> None:
         view = self.state.views.get(command.job)
         self._remember_value(command)
         if view is None:
             return
         kept = None if view.first_promise is None else command.slot <= view.first_promise
-        self.change(command.job, utility=command.utility)
+        self.update_view(command.job, utility=command.utility)
         data: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
         if not (self.state.virtual or view.reports):
             data["reported"] = False  # it may have done no work: only its exit was observed
@@ -360,9 +368,10 @@ class Batch(Transaction):
         if len(values.finished) > MAX_TENANTS:
             oldest = min(values.finished, key=lambda name: values.finished[name].slot)
             self.undo.drop(values.finished, oldest)
-        self.put(VALUES_KEY, values.record)  # once for all jobs that finished
+        self.set_value(VALUES_KEY, values.record)  # once for all jobs that finished
 
-    def _refresh(self, record: JobRecord, message: str) -> None:
+    def _refresh_view(self, record: JobRecord, message: str) -> None:
+        """Update the view of a job after an event, and emit changes of its promise."""
         name = record.job.name
         before = self.state.views[name]
         if before.first_promise is None and record.status.open:
@@ -370,13 +379,13 @@ class Batch(Transaction):
         changes = view_changes(self.engine, record, before, self.calendar, self.now)
         if not changes["state"].open:
             self.closed.append(name)
-            self.billing.settle(name)
+            self.billing.refund_unused(name)
         elif changes["promise"] != before.promise:
-            self._promised(name, before, changes, message)
+            self._emit_promise(name, before, changes, message)
         waits = changes.get("reason")
         if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
             self.emit("standby", name, message=f"waits: {waits['message']}")
-        self.change(name, **changes)
+        self.update_view(name, **changes)
 
     def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
         """Add the promise margin to the view of a job that is about to get a promise."""
@@ -386,10 +395,10 @@ class Batch(Transaction):
         margin = self.state.margins.margin(
             view.tenant, view.family, planned, job.arrival, self.engine.until
         )
-        self.change(view.key, margin=margin.slots, margin_jobs=margin.jobs)
+        self.update_view(view.key, margin=margin.slots, margin_jobs=margin.jobs)
         return self.state.views[view.key]
 
-    def _promised(
+    def _emit_promise(
         self, name: str, before: JobView, changes: Mapping[str, Any], message: str
     ) -> None:
         promise, view = changes["promise"], self.state.views[name]
@@ -421,16 +430,16 @@ class Batch(Transaction):
 class Operation(Protocol):
     """An atomic operation on the durable state.
 
-    An operation of several independent steps runs each step within `Batch.whole`. It doesn't raise
-    if a step fails: its answer says which steps succeeded.
+    An operation of several independent steps runs each step within `Batch.savepoint`. It doesn't
+    raise if a step fails: its answer says which steps succeeded.
     """
 
     def perform(self, batch: Batch) -> Any:
         """Perform the operation, and return the answer for its caller.
 
-        It records rows with the batch (`Batch.also`, `Batch.put`), which writes them later. A row
-        that is written at once, to get its id, must be the last step. Raise `ShadowpriceError` if
-        the operation fails. The caller rolls it back.
+        It records rows with the batch (`Batch.execute_on_flush`, `Batch.set_value`), which writes
+        them later. A row that is written at once, to get its id, must be the last step. Raise
+        `ShadowpriceError` if the operation fails. The caller rolls it back.
         """
         ...
 

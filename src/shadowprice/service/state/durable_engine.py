@@ -216,7 +216,7 @@ class DurableEngine(DurableState):
         outcome, sequence = CommitResult(), self.engine.sequence
         with self.store.transaction() as connection:
             batch = Batch(self, connection)
-            batch.billing.renew()
+            batch.billing.start_due_periods()  # first, so that operations see present balances
             remaining = list(operations)
             while remaining:
                 together = leading_submissions(remaining)
@@ -226,7 +226,7 @@ class DurableEngine(DurableState):
                     answers = [self._attempt(batch, remaining[0])]
                 outcome.answers += answers
                 del remaining[: len(answers)]
-            batch.write()
+            batch.flush()
             if self.engine.sequence > sequence and (row := self.policy_state_row(batch.now)):
                 self.store.write(connection, delete(tables.memory))
                 self.store.write(connection, tables.memory.insert(), [row])
@@ -249,7 +249,7 @@ class DurableEngine(DurableState):
     def _together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
         """Decide submissions in one event; if that fails, each in its own event."""
         try:
-            with batch.whole():
+            with batch.savepoint():
                 return submit_in_one_event(batch, submits)
         except ShadowpriceError as error:
             if error.code == "storage":
@@ -260,7 +260,7 @@ class DurableEngine(DurableState):
     def _attempt(batch: Batch, operation: Operation) -> Any:
         """Perform an operation atomically; return its answer, or its error as the answer."""
         try:
-            with batch.whole():
+            with batch.savepoint():
                 return operation.perform(batch)
         except ShadowpriceError as error:
             if error.code == "storage":

@@ -211,8 +211,8 @@ def minibatches(job: Job, units: int) -> float:
 def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     """Return the promise of an open job: its planned completion plus its margin.
 
-    The promise stays unchanged if the plan slips within the margin. A margin never reaches past the
-    end of the timespan.
+    It is unchanged if the plan slips within the margin. A margin never reaches past the end of the
+    timespan.
     """
     planned = promised_slot(record)
     if planned is None:

@@ -86,7 +86,9 @@ class KnownJobs:
     @classmethod
     def of_batch(cls, batch: Batch, submissions: Sequence[Submission]) -> KnownJobs:
         """Return the jobs in a batch, also those it adds."""
-        return cls(batch.newest(_names(submissions)), batch.of_requests(_requests(submissions)))
+        return cls(
+            batch.newest_jobs(_names(submissions)), batch.jobs_of_requests(_requests(submissions))
+        )
 
     @classmethod
     def stored(cls, connection: Connection, submissions: Sequence[Submission]) -> KnownJobs:
@@ -162,14 +164,14 @@ class SubmitJobs:
         state = batch.state
         if len(state.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
             raise ProblemError("overloaded", f"{len(state.backlog)} jobs wait to be decided on")
-        answers, fresh = self._take_in(batch, KnownJobs.of_batch(batch, self.submissions))
+        answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
-            _arrive_fresh(batch, fresh)
+            _decide_new(batch, fresh)
         else:
             state.backlog.extend(fresh)
         return answers
 
-    def _take_in(
+    def _record_new(
         self, batch: Batch, known: KnownJobs
     ) -> tuple[list[tuple[str, ProblemError | None]], dict[str, Submission]]:
         """Record the new jobs; return the response, and the new submissions by key.
@@ -190,7 +192,7 @@ class SubmitJobs:
                     family=submission.spec.family,
                 )  # fmt: skip
                 state.next_job += 1
-                batch.add(view, submission.record, submission.content, submission.request)
+                batch.insert_job(view, submission.record, submission.content, submission.request)
                 known.add(submission, view)
                 fresh[key] = submission
                 answer = key, None
@@ -225,18 +227,18 @@ def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any
     fresh: dict[str, Submission] = {}
     known = KnownJobs.of_batch(batch, [item for submit in submits for item in submit.submissions])
     for item in submits:
-        response, new = item._take_in(batch, known)
+        response, new = item._record_new(batch, known)
         responses.append(response)
         fresh |= new
-    _arrive_fresh(batch, fresh)
+    _decide_new(batch, fresh)
     return responses
 
 
-def _arrive_fresh(batch: Batch, fresh: Mapping[str, Submission]) -> None:
-    _arrive(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
+def _decide_new(batch: Batch, fresh: Mapping[str, Submission]) -> None:
+    _decide(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
 
 
-def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
+def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
 
     Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`).
@@ -267,7 +269,7 @@ def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
     return None if record is None else record.job.resumable
 
 
-def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
+def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
     """Decide stored jobs in one event; ``specs`` holds specifications that are already parsed."""
     state = batch.state
     slot = state.coming
@@ -278,37 +280,37 @@ def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
         spec = specs[key] if specs else JobSpec.model_validate(state.specs[key])
         moment = min(view.submitted, slot_start)
         try:
-            job = _resolved(batch, key, spec, moment)
+            job = _resolve(batch, key, spec, moment)
         except InputError as error:  # the servers changed after the job was accepted
             batch.emit("refused", key, decision=True, reason={"message": str(error)})
-            batch.close(key, State.REFUSED, {"code": "input", "message": str(error)})
+            batch.close_job(key, State.REFUSED, {"code": "input", "message": str(error)})
             continue
         if moment != view.arrived:
-            batch.change(key, arrived=moment)
+            batch.update_view(key, arrived=moment)
         jobs.append(job)
     try:
         if jobs:
-            batch.take(JobsArrived(slot, batch.weighed(jobs)))
+            batch.apply_event(JobsArrived(slot, batch.weigh(jobs)))
             explain_end(batch, jobs)
     except InsufficientPointsError as error:
         if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
             for job in jobs:
-                _arrive_alone(batch, job.name)
+                _decide_alone(batch, job.name)
             return
         [(key, reason)] = error.reasons.items()
         batch.emit("refused", key, decision=True, reason=dict(reason))
-        batch.close(key, State.REFUSED, reason)
+        batch.close_job(key, State.REFUSED, reason)
 
 
-def _arrive_alone(batch: Batch, key: str) -> None:
+def _decide_alone(batch: Batch, key: str) -> None:
     """Decide one job in an event of its own; refuse it if the event fails."""
     try:
-        with batch.whole():
-            _arrive(batch, [key])
+        with batch.savepoint():
+            _decide(batch, [key])
     except ShadowpriceError as error:
         reason = {"code": error.code, "message": f"the policy failed to decide on it: {error}"}
         batch.emit("refused", key, decision=True, reason=reason)
-        batch.close(key, State.REFUSED, reason)
+        batch.close_job(key, State.REFUSED, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,12 +329,12 @@ class DecideBacklog:
             if view is not None and view.state is State.PENDING:
                 keys.append(key)
         try:
-            with batch.whole():
-                _arrive(batch, keys)
+            with batch.savepoint():
+                _decide(batch, keys)
         except ShadowpriceError as error:
             log.error("failed to decide on %d jobs together: %s", len(keys), error)
             for key in keys:
-                _arrive_alone(batch, key)
+                _decide_alone(batch, key)
         return len(state.backlog)
 
 
@@ -344,17 +346,17 @@ class CancelJob:
 
     def perform(self, batch: Batch) -> JobView:
         """Return the cancelled job."""
-        view = batch.view(self.key)
+        view = batch.get_view(self.key)
         if view.state is State.CANCELLED:
             return view
         if not view.state.open:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
         batch.emit("cancelled", self.key)
         if self.key not in batch.engine.open_jobs:
-            return batch.close(
+            return batch.close_job(
                 self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
             )
-        batch.take(JobCancelled(batch.state.coming, self.key))
+        batch.apply_event(JobCancelled(batch.state.coming, self.key))
         return batch.views[self.key]
 
 
@@ -372,7 +374,7 @@ class ResubmitJob:
     def perform(self, batch: Batch) -> str:
         """Return the key of the new job."""
         is_new = KnownJobs.of_batch(batch, [self.submission]).find(self.submission) is None
-        if is_new and batch.view(self.key).state.open:
+        if is_new and batch.get_view(self.key).state.open:
             CancelJob(self.key).perform(batch)  # first, because the new job may need its servers
         [(key, problem)] = SubmitJobs([self.submission], at_once=True).perform(batch)
         if problem is not None:
@@ -385,7 +387,7 @@ class ReviseJob:
     """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values.
 
     If the revision asks for more, the policy must admit the remaining work at current prices. Only
-    the difference is debited. If it is refused, the job stays as it was. With ``dry_run``, every
+    the difference is debited. If it is refused, the job is unchanged. With ``dry_run``, every
     change is rolled back.
     """
 
@@ -399,13 +401,13 @@ class ReviseJob:
             return self._revise(batch)
         batch.engine.session.dump_state()  # so that the rollback restores this policy state
         try:
-            with batch.whole():
+            with batch.savepoint():
                 raise _DryRunError(self._revise(batch))
         except _DryRunError as result:
             return result.view
 
     def _revise(self, batch: Batch) -> JobView:
-        view = batch.view(self.key)
+        view = batch.get_view(self.key)
         if not view.state.open:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
         state = batch.state
@@ -420,16 +422,16 @@ class ReviseJob:
             now=view.submitted,
         )
         if record != state.specs[self.key]:
-            with batch.whole():
+            with batch.savepoint():
                 self._apply(batch, view, submission.spec)
             # Hashed without its family's curve, so that the revised file can be submitted again.
-            content_before = batch.stored([self.key])[self.key].content
+            content_before = batch.find_jobs([self.key])[self.key].content
             added = family_keys(state.specs[self.key], content_before)
             content = content_hash(without_keys(record, added - self.changes.keys()))
-            batch.revise(self.key, record, content)
+            batch.update_spec(self.key, record, content)
             if submission.spec.family != view.family:
-                batch.change(self.key, family=submission.spec.family)
-            batch.change(self.key, blamed=view.generation)
+                batch.update_view(self.key, family=submission.spec.family)
+            batch.update_view(self.key, blamed=view.generation)
             after = state.views.get(self.key) or batch.views[self.key]
             required = [view.required, after.required]
             batch.emit("revised", self.key, changes=dict(self.changes), required=required)
@@ -445,7 +447,7 @@ class ReviseJob:
         record = engine.open_jobs.get(self.key)
         if record is None:
             return  # the job waits to be decided
-        job = _resolved(batch, self.key, spec, view.arrived)
+        job = _resolve(batch, self.key, spec, view.arrived)
         before = record.job
         job = replace(
             job,
@@ -453,18 +455,18 @@ class ReviseJob:
             before_arrival=before.before_arrival,
             points=None if job.points is None else before.points,  # its budget may be removed
         )
-        stated = _resolved(
+        stated = _resolve(
             batch, self.key, JobSpec.model_validate(state.specs[self.key]), view.arrived
         )
         horizon = state.coming - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
-        counted = _reweighed(batch, before, stated, job, is_admission=is_admission)
+        counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
         done = record.progress * before.work // before.required
         if is_admission:
             # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
-            commands = batch.take(JobRevised(state.coming, counted, is_admission))
+            commands = batch.apply_event(JobRevised(state.coming, counted, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
             raise _refused_revision(view.name, reason) from error
@@ -477,18 +479,20 @@ class ReviseJob:
             terms = RevisedWork(
                 stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
             )
-            batch.billing.revised(self.key, terms, cost_of_revision(commands, self.key))
+            batch.billing.debit_revision(self.key, terms, cost_of_revision(commands, self.key))
         if not SPEED_KEYS.isdisjoint(self.changes):
             rescale_covered(batch, stated, job)
 
 
-def _reweighed(batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool) -> Job:
+def _with_counted_utility(
+    batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool
+) -> Job:
     """Return a revised job with the utility that counts.
 
     Only a revision that must be admitted can raise the factor of its stated utility. ``stated`` is
     the job before the revision, at its stated speed.
     """
-    [weighed] = batch.weighed([after])
+    [weighed] = batch.weigh([after])
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
     is_same = after.utility == stated.utility and after.worker_slots == stated.worker_slots
@@ -583,10 +587,10 @@ class QuoteJob:
             engine.ledger.advance(slot)
         moment = min(batch.now, batch.calendar.begins(slot))
         key = self.submission.qualified_name
-        newest = batch.newest([key]).get(key)
+        newest = batch.newest_jobs([key]).get(key)
         if newest is not None and newest.view.state.open:
             key = newest.view.key
-        [job] = batch.weighed([_resolved(batch, key, self.submission.spec, moment)])
+        [job] = batch.weigh([_resolve(batch, key, self.submission.spec, moment)])
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
@@ -646,7 +650,7 @@ class ForkEngine:
             raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
         slot = state.coming
         moment = min(batch.now, calendar.begins(slot))
-        [job] = batch.weighed([_resolved(batch, self.key, self.spec, moment)])
+        [job] = batch.weigh([_resolve(batch, self.key, self.spec, moment)])
         cluster = batch.engine.cluster
         share = job.restart
         plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key)
@@ -686,7 +690,7 @@ class UpdateServers:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event for each server."""
-        batch.take(CapacityChanged(batch.state.coming, dict(self.servers)))
+        batch.apply_event(CapacityChanged(batch.state.coming, dict(self.servers)))
         if self.sets_capacity:
             forget_withheld(batch, self.servers.keys())
         for name in self.servers:
@@ -703,7 +707,7 @@ class SetServerAvailability:
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
         kind = ServerBack if self.back else ServerLost
-        batch.take(kind(batch.state.coming, self.server))
+        batch.apply_event(kind(batch.state.coming, self.server))
         batch.emit("server", server=self.server, what="back" if self.back else "lost")
 
 
@@ -715,5 +719,5 @@ class UpdateTenants:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        batch.take(CapacityChanged(batch.state.coming, {}, self.tenants))
+        batch.apply_event(CapacityChanged(batch.state.coming, {}, self.tenants))
         batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

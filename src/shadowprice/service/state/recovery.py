@@ -125,6 +125,7 @@ def _begin(
     *,
     virtual: bool,
 ) -> RecoveredState:
+    """Initialize an empty store with the first snapshot."""
     engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
     calendar = SlotCalendar.starting(now, cluster.slot_seconds)

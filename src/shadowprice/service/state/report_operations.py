@@ -104,8 +104,8 @@ class RecordReports:
         for report in self.reports:
             if report.job not in waiting:
                 try:
-                    with batch.whole():
-                        self._take(batch, report)
+                    with batch.savepoint():
+                        self._apply(batch, report)
                     continue
                 except ShadowpriceError as error:
                     if error.code == "storage":
@@ -115,22 +115,22 @@ class RecordReports:
             remaining.append(report)
         return tuple(remaining)
 
-    def _take(self, batch: Batch, report: DurableReport) -> None:
+    def _apply(self, batch: Batch, report: DurableReport) -> None:
         if isinstance(report, Started):
-            self._started(batch, report)
+            self._apply_start(batch, report)
             return
         if isinstance(report, InvalidProgress):
             self.misreported(batch, report)
             return
         if isinstance(report, PartlyEnded):
-            self._partly_ended(batch, report)
+            self._apply_partial_end(batch, report)
             return
         judged = _judge_exit(batch, report)
-        if self._first(batch, judged):
-            self._over(batch, judged, exited_early=judged is not report)
+        if self._record_end(batch, judged):
+            self._apply_end(batch, judged, exited_early=judged is not report)
 
     @staticmethod
-    def _first(batch: Batch, report: StartRefused | Ended) -> bool:
+    def _record_end(batch: Batch, report: StartRefused | Ended) -> bool:
         """Record the end of a generation; return whether it was not recorded before.
 
         The end of a generation that was never commanded says nothing about its job.
@@ -144,14 +144,15 @@ class RecordReports:
             code, reason = None, report.reason
             if isinstance(report, Ended):
                 code, reason = report.code, f"{report.ending}: {report.reason}"
-            batch.end(name, generation, int(report.at * SECOND), code, reason)
+            batch.record_generation_end(name, generation, int(report.at * SECOND), code, reason)
         return not was_recorded
 
     @staticmethod
-    def _started(batch: Batch, report: Started) -> None:
+    def _apply_start(batch: Batch, report: Started) -> None:
+        """Record that a generation runs, unless a newer one was observed."""
         name, started_at = report.job, int(report.at * SECOND)
         table = tables.generations
-        batch.also(
+        batch.execute_on_flush(
             table.update()
             .where(
                 (table.c.job == bindparam("one"))
@@ -169,17 +170,17 @@ class RecordReports:
             coming = batch.state.coming
             # Another machine's clock may be ahead.
             since = max(0, min(batch.calendar.slot_at(started_at), coming - 1))
-            batch.take(JobStarted(coming, name, report.generation, since))
+            batch.apply_event(JobStarted(coming, name, report.generation, since))
         if report.generation <= view.started:
             return
         _note_process(batch, report)
-        batch.change(name, started=report.generation, running_since=started_at, setback=None)
+        batch.update_view(name, started=report.generation, running_since=started_at, setback=None)
         if view.first_start is None:
-            batch.change(name, first_start=started_at)
+            batch.update_view(name, first_start=started_at)
         changes = view_changes(
             batch.engine, record, batch.state.views[name], batch.calendar, batch.now
         )
-        batch.change(name, **changes)
+        batch.update_view(name, **changes)
         batch.emit("running", name, generation=report.generation)
 
     @staticmethod
@@ -209,7 +210,7 @@ class RecordReports:
             batch.emit("misreported", name, generation=generation, reason=report.reason)
 
     @staticmethod
-    def _partly_ended(batch: Batch, report: PartlyEnded) -> None:
+    def _apply_partial_end(batch: Batch, report: PartlyEnded) -> None:
         """Record which workers of a running generation exited 0, and which have not ended."""
         name, generation = report.job, report.generation
         record, view = batch.engine.open_jobs.get(name), batch.state.views.get(name)
@@ -222,12 +223,13 @@ class RecordReports:
         )
         reason = {"code": PARTLY_ENDED, "message": message}
         if name in batch.engine.running and view.reason != reason:
-            batch.change(name, reason=reason)
+            batch.update_view(name, reason=reason)
             batch.emit(PARTLY_ENDED, name, generation=generation, reason=message)
 
-    def _over(
+    def _apply_end(
         self, batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False
     ) -> None:
+        """Complete, fail or continue the job of a generation that ended or was refused."""
         engine, name, generation = batch.engine, report.job, report.generation
         record = engine.open_jobs.get(name)
         if (
@@ -235,40 +237,38 @@ class RecordReports:
             and report.ending is Ending.STOPPED
             and (record is None or report.forced or exited_early)
         ):
-            self._ended(batch, report)
+            self._emit_end(batch, report)
         if record is None:
             if isinstance(report, Ended) and report.ending is Ending.LOST:
-                reason, owner = report.reason, _owner(batch, name)
+                reason, owner = report.reason, _event_owner(batch, name)
                 batch.emit("lost", name, **owner, generation=generation, reason=reason)
             return
         slot = batch.state.coming
         current = record.generation == generation and name in engine.running
         if isinstance(report, StartRefused):
             if current:
-                batch.change(name, setback={"code": "start-failed", "message": report.reason})
+                batch.update_view(name, setback={"code": "start-failed", "message": report.reason})
                 batch.emit("start-failed", name, generation=generation, reason=report.reason)
-                batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
+                batch.apply_event(StartFailed(slot, name, generation, report.reason or "refused"))
             return
         if report.ending is Ending.DONE:
-            if report.reason not in {
-                "",
-                ALL_WORKERS_SUCCEEDED,
-            }:  # processes died or were left behind
+            # Any other reason means that processes died or were left behind.
+            if report.reason not in {"", ALL_WORKERS_SUCCEEDED}:
                 reason = _with_tail(report)
                 batch.emit("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
                 ended = JobEnded(slot, name, record.generation)
-                batch.take(ended, billed=_ran_in_slot(batch, report))
+                batch.apply_event(ended, billed=_ran_in_slot(batch, report))
             else:
-                batch.change(name, done=True)
+                batch.update_view(name, done=True)
         elif current:
-            self._failed(batch, record, report)
+            self._apply_failure(batch, record, report)
         elif report.ending is Ending.FAILED:
             # The job continues in another generation, without what this one failed to save.
-            self._ended(batch, report)
+            self._emit_end(batch, report)
 
     @staticmethod
-    def _ended(batch: Batch, report: Ended) -> None:
+    def _emit_end(batch: Batch, report: Ended) -> None:
         """Emit the end of a stopped generation, with the last lines of its log.
 
         Its job is closed already, the executor had to kill the generation, or its processes did
@@ -281,14 +281,14 @@ class RecordReports:
         batch.emit(
             "ended",
             report.job,
-            **_owner(batch, report.job),
+            **_event_owner(batch, report.job),
             generation=report.generation,
             code=report.code,
             reason=_with_tail(report),
         )
 
     @staticmethod
-    def _failed(batch: Batch, record: JobRecord, report: Ended) -> None:
+    def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
         """Record that a generation failed or was lost while it should run."""
         name = report.job
         view = batch.state.views[name]
@@ -296,11 +296,11 @@ class RecordReports:
         if report.ending is not Ending.FAILED:
             # Not caused by the job, so it doesn't use up a retry.
             setback = {"code": "lost", "message": report.reason}
-            batch.change(name, lost=view.lost + 1, setback=setback)
+            batch.update_view(name, lost=view.lost + 1, setback=setback)
             batch.emit("lost", name, generation=report.generation, reason=report.reason)
             allowed = record.failures + 1
         else:
-            batch.change(name, blamed=report.generation)
+            batch.update_view(name, blamed=report.generation)
             run = batch.state.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
             hint = explain_command_failure(run, report.reason, report.tail)
@@ -309,7 +309,7 @@ class RecordReports:
         reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
         is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
-        batch.take(failed, billed=is_billed)
+        batch.apply_event(failed, billed=is_billed)
         if report.ending is Ending.FAILED:
             batch.emit(
                 "failed" if name not in batch.engine.open_jobs else "retrying",
@@ -409,14 +409,14 @@ class RecordObstacles:
             batch.emit(
                 "obstructed",
                 obstacle.job,
-                **_owner(batch, obstacle.job),
+                **_event_owner(batch, obstacle.job),
                 generation=obstacle.generation,
                 servers=list(obstacle.servers),
                 reason=obstacle.reason,
             )
 
 
-def _owner(batch: Batch, job: str) -> dict[str, Any]:
+def _event_owner(batch: Batch, job: str) -> dict[str, Any]:
     """Return the tenant and id of an event's job, open or closed; empty if it is unknown."""
     table = tables.jobs
     query = select(table.c.tenant, table.c.id.label("job_id")).where(table.c.key == job)
@@ -436,9 +436,9 @@ class AcknowledgeCommands:
         numbers = tuple(number for number in self.commands if number in waiting)
         if not numbers:
             return
-        batch.take(Acknowledged(batch.state.coming, numbers))
+        batch.apply_event(Acknowledged(batch.state.coming, numbers))
         table = tables.commands
-        batch.also(
+        batch.execute_on_flush(
             table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
             [{"key": number} for number in numbers],
         )
@@ -459,10 +459,10 @@ class RecordProgress:
         behind: list[str] = []
         repeating: dict[str, Progressed] = {}
         first_reports = self._first_reports()
-        for record, report in self._of_running(batch):
+        for record, report in self._reports_of_running(batch):
             name = report.job
             first_report = first_reports.get((name, report.generation), report)
-            running.append((report, _lost_at_start(batch, record, first_report)))
+            running.append((report, _first_start_seconds(batch, record, first_report)))
             _note_work(batch, record, first_report)
             # A job completes only when its processes exit 0, so progress stops just below that.
             maximum = record.job.work * MICRO - 1
@@ -470,17 +470,19 @@ class RecordProgress:
             # A first report of 0 counts: from now on progress is measured, not derived from time.
             first = not batch.state.views[name].reports
             if first:
-                batch.change(name, reports=True)
+                batch.update_view(name, reports=True)
             if micro > record.measured or first:
                 progress[name] = (report.generation, micro)
             elif micro < record.measured:
                 behind.append(name)
-            if first_report.progress < record.measured and self._is_first(batch, report):
+            if first_report.progress < record.measured and self._is_first_report(batch, report):
                 repeating[name] = first_report
         for name, report in repeating.items():
-            self._went_back(batch, name, report)
+            self._record_repetition(batch, name, report)
         if progress:
-            batch.take(ProgressMeasured(batch.state.coming, progress), counted=list(progress))
+            batch.apply_event(
+                ProgressMeasured(batch.state.coming, progress), counted=list(progress)
+            )
         # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
             speeds.unknown(name)
@@ -490,15 +492,15 @@ class RecordProgress:
             if report.checkpoints and record.job.resumable is None and record.measured > 0:
                 _set_resumable(batch, record, resumable=True)
         noted = [
-            _note_change(batch, _first_with_cost(report, first_reports), lost)
+            _record_restart_cost(batch, _first_with_cost(report, first_reports), lost)
             for report, lost in running
         ]
         if any(noted):
-            batch.put("restarts", json.dumps(restarts.record()))
+            batch.set_value("restarts", json.dumps(restarts.record()))
         for point in self.points:
-            self._follow(batch, point)
+            self._record_furthest(batch, point)
         if self.points:
-            batch.also(
+            batch.execute_on_flush(
                 tables.progress.insert(),
                 [
                     {
@@ -512,7 +514,7 @@ class RecordProgress:
                 ],
             )
 
-    def _of_running(self, batch: Batch) -> Iterator[tuple[JobRecord, Progressed]]:
+    def _reports_of_running(self, batch: Batch) -> Iterator[tuple[JobRecord, Progressed]]:
         """Yield the newest report of each running generation, with its job."""
         engine = batch.engine
         for name, report in self.newest.items():
@@ -523,13 +525,13 @@ class RecordProgress:
                 yield record, report
 
     @staticmethod
-    def _is_first(batch: Batch, report: Progressed) -> bool:
+    def _is_first_report(batch: Batch, report: Progressed) -> bool:
         """Return whether this is the first report of its generation."""
         generation, _ = batch.state.furthest.get(report.job, (0, 0))
         return generation < report.generation
 
     @staticmethod
-    def _went_back(batch: Batch, name: str, report: Progressed) -> None:
+    def _record_repetition(batch: Batch, name: str, report: Progressed) -> None:
         """Record that a generation repeats work, given its first report.
 
         If the previous generation saved nothing, the job becomes non-resumable.
@@ -540,7 +542,7 @@ class RecordProgress:
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
         forget_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
-        batch.take(ProgressMeasured(batch.state.coming, measured))
+        batch.apply_event(ProgressMeasured(batch.state.coming, measured))
         if not saved and record.job.resumable is not False:
             _set_resumable(batch, record, resumable=False)
 
@@ -553,7 +555,7 @@ class RecordProgress:
         return reports
 
     @staticmethod
-    def _follow(batch: Batch, point: Progressed) -> None:
+    def _record_furthest(batch: Batch, point: Progressed) -> None:
         """Emit an event if the progress of a generation decreases; it isn't counted.
 
         A new generation may start below the previous one, because it resumes from a checkpoint.
@@ -573,14 +575,14 @@ def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
     """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
-        batch.take(JobRevised(batch.state.coming, job))
+        batch.apply_event(JobRevised(batch.state.coming, job))
     except ShadowpriceError as error:
         if error.code == "storage":
             raise
         log.error("failed to record whether job %r saves its progress: %s", job.name, error)
 
 
-def _stated(batch: Batch, name: str) -> float:
+def _stated_restart_seconds(batch: Batch, name: str) -> float:
     """Return the restart seconds that the job file, or else the cluster file, states; or 0."""
     cluster = batch.engine.cluster
     stated = JobSpec.model_validate(batch.state.specs[name]).restart
@@ -589,7 +591,7 @@ def _stated(batch: Batch, name: str) -> float:
     )
 
 
-def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
+def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -> bool:
     """Record the measured cost of a restart or a first start; return whether there was any.
 
     ``lost`` is the cost of a first start in seconds; None if the report measures none.
@@ -603,10 +605,10 @@ def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
         report.metrics,
         resized=isinstance(batch.state.orders.get(name), Resize),
         observed=partial(_observed_seconds, batch, report),
-        stated=partial(_stated, batch, name),
+        stated=partial(_stated_restart_seconds, batch, name),
     )
     if lost is not None:
-        restarts.started(tenant, lost, _stated(batch, name))
+        restarts.started(tenant, lost, _stated_restart_seconds(batch, name))
     return is_new or lost is not None
 
 
@@ -704,7 +706,7 @@ def _record_start_up(batch: Batch, start_up: StartUp) -> None:
     before, slot_seconds = batch.state.start_ups, batch.calendar.slot_seconds
     after = before.with_start_up(start_up, slot_seconds)
     batch.undo.assign(batch.state, "start_ups", after)
-    batch.put(START_UPS_KEY, after.stored())
+    batch.set_value(START_UPS_KEY, after.stored())
     if after.too_long != before.too_long:
         warning = after.warning(slot_seconds)
         message = "starting jobs takes little of a slot again"
@@ -712,7 +714,7 @@ def _record_start_up(batch: Batch, start_up: StartUp) -> None:
         batch.emit("warning", **data, active=after.too_long)
 
 
-def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
+def _first_start_seconds(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
     """Return the seconds that a job's first start took of its slot; None if unmeasurable.
 
     That is the time until its first report, less the time for its work at the estimated speed.

@@ -69,7 +69,7 @@ class LimitServers:
             _put(batch, withheld)
         if not servers:
             return
-        batch.take(CapacityChanged(state.coming, dict(sorted(servers.items()))))
+        batch.apply_event(CapacityChanged(state.coming, dict(sorted(servers.items()))))
         for name in sorted(servers):
             what = _describe(cluster, withheld.get(name, {}))
             log.warning("server %s: %s", name, what)
@@ -112,7 +112,7 @@ def forget_withheld(batch: Batch, servers: Collection[str]) -> None:
 
 def _put(batch: Batch, withheld: Withheld) -> None:
     batch.undo.assign(batch.state, "withheld", withheld)
-    batch.put(_KEY, json.dumps(withheld, sort_keys=True))
+    batch.set_value(_KEY, json.dumps(withheld, sort_keys=True))
 
 
 def _describe(cluster: Cluster, missing: Mapping[str, int]) -> str:

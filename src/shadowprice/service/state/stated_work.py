@@ -98,7 +98,7 @@ def begin_generation(batch: Transaction, name: str) -> None:
     view = batch.state.views.get(name)
     if view is not None and view.covered:
         covered = _covered(view, batch.engine.jobs[name])
-        batch.change(name, covered=covered, covered_before=covered)
+        batch.update_view(name, covered=covered, covered_before=covered)
 
 
 def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> None:
@@ -112,14 +112,14 @@ def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> Non
         return
     covered = view.covered * measured // record.measured
     before = min(covered, view.covered_before)
-    batch.change(view.key, covered=covered, covered_before=before)
+    batch.update_view(view.key, covered=covered, covered_before=before)
 
 
 def rescale_covered(batch: Transaction, before: Job, after: Job) -> None:
     """Count the covered work of an open job at its revised speed.
 
-    It stays at least the progress of the job: the revision admitted, and priced, the remaining work
-    only.
+    It is at least the progress of the job, because the revision admitted and priced the remaining
+    work only.
     """
     view, record = batch.state.views[after.name], batch.engine.open_jobs[after.name]
     if not view.covered:
@@ -128,7 +128,7 @@ def rescale_covered(batch: Transaction, before: Job, after: Job) -> None:
     done = record.progress * after.work * MICRO // after.required
     covered = max(int(view.covered * ratio), done)
     covered_before = min(covered, int(view.covered_before * ratio))
-    batch.change(after.name, covered=covered, covered_before=covered_before)
+    batch.update_view(after.name, covered=covered, covered_before=covered_before)
 
 
 def _minibatches_per_process(job: Job) -> float:

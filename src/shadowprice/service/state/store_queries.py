@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, 
 
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
-from shadowprice.service.clock import to_datetime
+from shadowprice.service.clock import to_datetime, to_datetime_or_none
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks
@@ -250,8 +250,8 @@ def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Gen
             generation=row.generation,
             slot=row.slot,
             ordered=to_datetime(row.ordered),
-            started=None if row.started is None else to_datetime(row.started),
-            ended=None if row.ended is None else to_datetime(row.ended),
+            started=to_datetime_or_none(row.started),
+            ended=to_datetime_or_none(row.ended),
             exit=row.exit,
             reason=row.reason,
             workers=row.workers,

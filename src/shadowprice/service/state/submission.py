@@ -96,7 +96,7 @@ def read_submissions(
     refuses deadlines on the clock.
 
     ``families`` has speed curves for jobs that name a family and state no speed. They don't affect
-    ``content``: a repeated submission stays equal after the library has changed.
+    ``content``: a repeated submission is equal after the library has changed.
 
     Raise `InputError` with the first 50 diagnostics, and `ProblemError` if a job names another
     tenant than the token's.

@@ -77,7 +77,7 @@ class FollowOption:
 def change_end(batch: Batch, end: TimespanEnd) -> None:
     """Store an end, update the engine, and emit an event."""
     batch.undo.assign(batch.state, "end", end)
-    batch.put(END_KEY, end.stored())
+    batch.set_value(END_KEY, end.stored())
     follow_clock(batch)
     ends = end_text(batch.engine, batch.calendar)
     batch.emit("timespan", until=None if end.at is None else format_rfc3339(end.at), ends=ends)
@@ -88,11 +88,11 @@ def follow_clock(batch: Batch) -> None:
     state = batch.state
     slot = slot_of_end(batch.calendar, state.end.at)
     if slot != batch.engine.until:
-        batch.take(TimespanChanged(state.coming, slot))
+        batch.apply_event(TimespanChanged(state.coming, slot))
     for name, view in list(state.views.items()):
         record = batch.engine.open_jobs.get(name)
         if record is not None:
-            batch.change(
+            batch.update_view(
                 name, **view_changes(batch.engine, record, view, state.calendar, batch.now)
             )
 
@@ -118,7 +118,7 @@ def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
         refused = engine.jobs[job.name].status is Status.REFUSED
         if admitted_without_end(twin, job, promised=not refused):
             reason = batch.state.views[job.name].reason or {}
-            batch.change(job.name, reason=lengthened(reason, text, end))
+            batch.update_view(job.name, reason=lengthened(reason, text, end))
             batch.emit("timespan", job.name, reason=text)
 
 

@@ -32,7 +32,7 @@ class StoredJob(NamedTuple):
 
 
 class Transaction:
-    """Changes of the state and rows to insert, until `write` flushes them.
+    """Changes of the state and rows to insert, until `flush` writes them.
 
     Changes of the state in memory take effect at once, and can be rolled back. Lookups read through
     ``connection``, on which the transaction is open.
@@ -71,7 +71,7 @@ class Transaction:
     # ---------------------------------------------------------------- savepoints
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def savepoint(self) -> Iterator[None]:
         """Run a block atomically: if it raises, roll back every change. Nests as savepoints.
 
         The rollback covers events of the engine, recorded rows and the state beside the engine. So
@@ -109,12 +109,12 @@ class Transaction:
 
     # ---------------------------------------------------------------- recording
 
-    def add(
+    def insert_job(
         self, view: JobView, spec: Mapping[str, Any], content: str, request: str | None = None
     ) -> None:
         """Record a submitted job, with the hashes of its submission's content and the request."""
-        self._see(view)
-        self._specify(view.key, spec)
+        self._put_view(view)
+        self._put_spec(view.key, spec)
         row = {
             "id": view.id,
             "key": view.key,
@@ -129,32 +129,32 @@ class Transaction:
         self.undo.put(self._new, view.key, row)
         self.emit("submitted", view.key)
 
-    def change(self, key: str, **changes: Any) -> JobView:
+    def update_view(self, key: str, **changes: Any) -> JobView:
         """Change fields of a job's view, and return the new view."""
         view = replace(self.state.views[key], **changes)
-        self._see(view)
+        self._put_view(view)
         return view
 
-    def _see(self, view: JobView) -> None:
+    def _put_view(self, view: JobView) -> None:
         self.undo.put(self.state.views, view.key, view)
         self.undo.put(self.views, view.key, view)
 
-    def _specify(self, key: str, spec: Mapping[str, Any]) -> None:
+    def _put_spec(self, key: str, spec: Mapping[str, Any]) -> None:
         self.undo.put(self.state.specs, key, spec)
         self.undo.put(self.specs, key, spec)
 
-    def revise(self, key: str, spec: Mapping[str, Any], content: str) -> None:
+    def update_spec(self, key: str, spec: Mapping[str, Any], content: str) -> None:
         """Replace a job's specification and content hash."""
-        self._specify(key, spec)
+        self._put_spec(key, spec)
         self.undo.put(self._contents, key, content)
         table = tables.jobs
         values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
-        self.also(table.update().where(table.c.key == key).values(**values))
+        self.execute_on_flush(table.update().where(table.c.key == key).values(**values))
 
-    def close(self, key: str, state: State, reason: Mapping[str, Any]) -> JobView:
+    def close_job(self, key: str, state: State, reason: Mapping[str, Any]) -> JobView:
         """Close a job that never reached the engine."""
         self.closed.append(key)
-        return self.change(key, state=state, reason=reason, closed=self.now)
+        return self.update_view(key, state=state, reason=reason, closed=self.now)
 
     def emit(
         self,
@@ -187,25 +187,29 @@ class Transaction:
         row = _END_OF.rows(self.connection, {"of": key, "which": generation}).first()
         return None if row is None else row.ended is not None
 
-    def end(self, key: str, generation: int, at: int, code: int | None, reason: str) -> None:
+    def record_generation_end(
+        self, key: str, generation: int, at: int, code: int | None, reason: str
+    ) -> None:
         """Record the end of a generation, with the exit status of the process that ended it."""
         row = {"of": key, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
         self.undo.put(self._ended, (key, generation), row)
 
-    def put(self, key: str, value: str | Callable[[], str]) -> None:
+    def set_value(self, key: str, value: str | Callable[[], str]) -> None:
         """Set a key of the store's key-value table when the batch is written.
 
         A function is called then, so that a large value is serialized once for several changes.
         """
         self.undo.put(self._values, key, value)
 
-    def also(self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
+    def execute_on_flush(
+        self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
         """Execute another statement when the batch is written."""
         self._statements.append((statement, rows))
 
     # ---------------------------------------------------------------- writing
 
-    def write(self) -> None:
+    def flush(self) -> None:
         """Write all recorded changes to the store."""
         store, connection = self.state.store, self.connection
         store.write(connection, _INSERT_JOURNAL, self._journal)
@@ -255,55 +259,55 @@ class Transaction:
 
     # ---------------------------------------------------------------- lookups
 
-    def stored(self, keys: Sequence[str]) -> dict[str, StoredJob]:
+    def find_jobs(self, keys: Sequence[str]) -> dict[str, StoredJob]:
         """Return jobs by key, open or closed. Jobs that this batch adds are included."""
-        jobs = {key: self._added(key) for key in keys if key in self._new}
+        jobs = {key: self._added_job(key) for key in keys if key in self._new}
         for row in store_queries.jobs_by_key(self.connection, keys):
-            jobs[row.key] = self._current(row)
+            jobs[row.key] = self._stored_job(row)
         return jobs
 
-    def newest(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
+    def newest_jobs(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
         """Return the newest job of each qualified name, open or closed.
 
         Jobs that this batch adds are included.
         """
         rows = store_queries.newest_jobs(self.connection, qualified_names)
-        jobs = {row.qualified_name: self._current(row) for row in rows}
+        jobs = {row.qualified_name: self._stored_job(row) for row in rows}
         if self._new:
             wanted = set(qualified_names)
             for key, row in self._new.items():  # in the order of their ids
                 if row["qualified_name"] in wanted:
-                    jobs[row["qualified_name"]] = self._added(key)
+                    jobs[row["qualified_name"]] = self._added_job(key)
         return jobs
 
-    def of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
+    def jobs_of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
         """Return the job of each request, open or closed; those this batch adds are included."""
         if not requests:
             return {}
         rows = store_queries.jobs_of_requests(self.connection, requests)
-        jobs = {row.request: self._current(row) for row in rows}
+        jobs = {row.request: self._stored_job(row) for row in rows}
         wanted = set(requests)
         for key, row in self._new.items():
             if row["request"] in wanted:
-                jobs[row["request"]] = self._added(key)
+                jobs[row["request"]] = self._added_job(key)
         return jobs
 
-    def _added(self, key: str) -> StoredJob:
+    def _added_job(self, key: str) -> StoredJob:
         row = self._new[key]
         content = self._contents.get(key, row["content"])
         return StoredJob(self.views[key], content, row["request"])
 
-    def _current(self, row: Any) -> StoredJob:
+    def _stored_job(self, row: Any) -> StoredJob:
         view = self.state.views.get(row.key)
         if view is None:
             view = self.views.get(row.key) or JobView.from_json(row.view)
         return StoredJob(view, self._contents.get(row.key, row.content), row.request)
 
-    def view(self, key: str) -> JobView:
+    def get_view(self, key: str) -> JobView:
         """Return a job's view, open or closed; raise `ProblemError` if the job is unknown."""
         view = self.state.views.get(key)
         if view is None:
-            jobs = self.stored([key])
+            jobs = self.find_jobs([key])
             if key not in jobs:
                 raise ProblemError("not-found", f"unknown job {name_of_key(key)!r}")
             view = jobs[key].view

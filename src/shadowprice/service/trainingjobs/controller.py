@@ -233,6 +233,7 @@ class Controller:
     # ---------------------------------------------------------------- reconciliation
 
     async def _look(self, key: str) -> None:
+        """Reconcile a resource, and schedule a retry if that fails."""
         try:
             with self._driver.metrics.reconciled.time():
                 await self._reconcile(key)
@@ -252,6 +253,7 @@ class Controller:
             self._queue.failed(key)
 
     async def _reconcile(self, key: str) -> None:
+        """Compare a resource with its job, and take the next step; see the module's docstring."""
         resource = self._resources.items.get(key)
         is_foreign = resource is not None and resource.claim not in {"", self._identity}
         await self._cancel_forsaken(key, None if is_foreign else resource)

@@ -104,6 +104,7 @@ def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
 
 
 def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
+    """Return the share that the annotation of a namespace declares."""
     text = stated.text or ""
     hint = "write it as in a cluster file: {gpu: 8, memory: 64 GiB}"
     try:
@@ -132,6 +133,7 @@ def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
 
 
 def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
+    """Return the share that a quota declares; skip limits that no server counts."""
     share = {}
     for name, amount in stated.hard:
         bare = name.removeprefix(_REQUESTS)
@@ -269,5 +271,5 @@ class SyncShares:
         if tenants != batch.engine.cluster.tenants:
             UpdateTenants(tenants).perform(batch)
         new_text = json.dumps({"shares": declared, "others": others})
-        batch.put(_KEY, new_text)
+        batch.set_value(_KEY, new_text)
         return True

@@ -35,7 +35,7 @@ class WorkQueue:
         return len(self._due)
 
     def add(self, key: str, after: float | None = None) -> None:
-        """Add a key with a delay in seconds (None: ``gather``); an earlier due time stays."""
+        """Add a key with a delay in seconds (None: ``gather``); an earlier due time is kept."""
         due = self._clock() + (self._gather if after is None else after)
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
