@@ -92,7 +92,7 @@ class SteppedDriver(Driver):
         if self.health_error is not None:
             await self._mend()
             return
-        self._second = self._edge_failed = 0.0  # a turn is later by a second and more
+        self._last_tick = self._boundary_failed_at = 0.0  # a turn is later by a second and more
         await self._tick()
         await self._step()
         await self._snapshot()
