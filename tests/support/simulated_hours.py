@@ -77,7 +77,7 @@ class SteppedDriver(Driver):
 
     async def do(self, operation: Operation) -> Any:
         if self.health_error is not None:
-            await self._mend()
+            await self._recover_store()
         task = asyncio.ensure_future(super().do(operation))
         try:
             await asyncio.sleep(0)
@@ -90,7 +90,7 @@ class SteppedDriver(Driver):
     async def turn(self) -> None:
         """Perform what is due."""
         if self.health_error is not None:
-            await self._mend()
+            await self._recover_store()
             return
         self._last_tick = self._boundary_failed_at = 0.0  # a turn is later by a second and more
         await self._tick()

@@ -49,18 +49,18 @@ class Caller:
     tenant: str | None
 
     @property
-    def operates(self) -> bool:
+    def is_operator(self) -> bool:
         """Whether the caller is an operator, who may do everything."""
         return self.role is AccessRole.OPERATOR
 
     @property
     def scope(self) -> str | None:
         """The tenant that the caller is confined to; None for an operator."""
-        return None if self.operates else self.tenant
+        return None if self.is_operator else self.tenant
 
     def check_operator(self) -> None:
         """Raise `ProblemError` if the caller isn't an operator."""
-        if not self.operates:
+        if not self.is_operator:
             raise ProblemError("forbidden", "only an operator's token allows this")
 
 

@@ -34,11 +34,11 @@ from shadowprice.service.writer import PendingOperation, Writer
 
 log = logging.getLogger("shadowprice.service")
 
-BATCH: Final = 256
+MAX_BATCH_OPERATIONS: Final = 256
 """Maximum number of operations in one transaction."""
 
-QUOTES: Final = 8
-"""Maximum number of quotes among them: a quote takes as long as many submissions."""
+MAX_BATCH_QUOTES: Final = 8
+"""Maximum number of quotes in one transaction: a quote takes as long as many submissions."""
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
@@ -71,7 +71,7 @@ SWEEP_SECONDS: Final = 60.0
 FIRST_PURGE_DELAY_SECONDS: Final = 10.0
 """Seconds from the start to the first one: a service that is restarted often purges too."""
 
-POINTS: Final = SECOND // 2
+MIN_POINT_INTERVAL_NS: Final = SECOND // 2
 """Minimum nanoseconds between two points of a job's progress curve."""
 
 MAX_POINT_INTERVAL_NS: Final = 3_600 * SECOND
@@ -165,7 +165,7 @@ class Driver(Writer):
         """Return the nanoseconds between points of a curve, in proportion to the running time."""
         view = self.published.jobs.get(job)
         ran = 0 if view is None or view.first_start is None else now - view.first_start
-        return max(POINTS, min(MAX_POINT_INTERVAL_NS, ran // POINTS_PER_RUNTIME))
+        return max(MIN_POINT_INTERVAL_NS, min(MAX_POINT_INTERVAL_NS, ran // POINTS_PER_RUNTIME))
 
     def _progress(self) -> RecordProgress:
         newest, points = self._reports, self._points
@@ -181,7 +181,7 @@ class Driver(Writer):
             while not (self._stopping and not self._queue):
                 await self._pause()
                 if self.health_error is not None:
-                    await self._mend()
+                    await self._recover_store()
                     continue
                 await self._tick()
                 await self._step()
@@ -359,12 +359,12 @@ class Driver(Writer):
         batch: list[PendingOperation] = []
         later: list[PendingOperation] = []
         quotes = 0
-        while self._queue and len(batch) < BATCH:
+        while self._queue and len(batch) < MAX_BATCH_OPERATIONS:
             waiting = self._queue.popleft()
             if waiting.answer.cancelled():
                 continue
             quotes += isinstance(waiting.operation, QuoteJob)
-            exceeds_quotes = quotes > QUOTES and isinstance(waiting.operation, QuoteJob)
+            exceeds_quotes = quotes > MAX_BATCH_QUOTES and isinstance(waiting.operation, QuoteJob)
             (later if exceeds_quotes else batch).append(waiting)
         self._queue.extendleft(reversed(later))
         return batch

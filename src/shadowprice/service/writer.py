@@ -296,7 +296,7 @@ class Writer:
         self._durable.damaged = False
         return self._durable.outcome()
 
-    async def _mend(self) -> None:
+    async def _recover_store(self) -> None:
         """Reopen the store; if that succeeds, recover the durable state from it."""
         loop = asyncio.get_running_loop()
         try:

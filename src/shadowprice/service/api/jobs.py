@@ -678,7 +678,7 @@ async def quote(
     [submission] = _submissions(service, caller, [body], quoted=True)
     quoted: QuoteResult = await driver.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
-    resource = quoted.to_resource(submission.name, calendar, names=caller.operates)
+    resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook or resource.answer == "admitted":
         return resource
     answer = await service.outlooks.build(

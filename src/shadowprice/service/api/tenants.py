@@ -165,7 +165,7 @@ async def statement(
             raise _unknown(name)
     first, last = _span(service, name, since, until, back)
     query = statements.EntryFilter(
-        name, first, last, _kinds(kind), cursor, limit, names_all=caller.operates
+        name, first, last, _kinds(kind), cursor, limit, names_all=caller.is_operator
     )
     page, totals = await service.read(
         lambda connection: (

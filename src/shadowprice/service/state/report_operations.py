@@ -485,7 +485,7 @@ class RecordProgress:
             )
         # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
-            speeds.unknown(name)
+            speeds.skip_slot(name)
         for report, _ in running:
             record = batch.engine.jobs[report.job]
             # Until then it may still load: a stop would lose that.

@@ -179,7 +179,7 @@ class AdvanceSlots:
         if not self.virtual:
             if missed:  # the next report covers several slots
                 for name in engine.running:
-                    batch.state.speeds.unknown(name)
+                    batch.state.speeds.skip_slot(name)
             else:
                 self._update_speeds(batch, slot)
             self._update_restart_costs(batch)
@@ -210,7 +210,7 @@ class AdvanceSlots:
             if view.running_since is None or view.running_since > slot_start:
                 continue
             if name in self.stale_jobs:
-                batch.state.speeds.unknown(name)
+                batch.state.speeds.skip_slot(name)
                 continue
             revised = batch.state.speeds.revised(engine, record)
             measured = tuple(sorted({*view.measured, *batch.state.speeds.measured(name)}))
