@@ -84,13 +84,7 @@ JobArgument = Annotated[
 
 @contextmanager
 def connected(server: str | None) -> Iterator[Client]:
-    """Yield a client; convert refused requests to input errors.
-
-    Raises
-    ------
-    InputError
-        If authentication fails or the service reports diagnostics.
-    """
+    """Yield a client; convert failed authentication and diagnostics to input errors."""
     from shadowprice.client import Client, ServiceError
     from shadowprice.core.errors import InputError
 

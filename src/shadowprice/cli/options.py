@@ -203,12 +203,8 @@ def policy_settings(
 
     A TOML table or a dotted name that starts with a policy's name (``[oasis]``, ``--set
     oasis.prices=online``) sets a parameter of that policy. Any other sets it for every policy that
-    has the parameter. ``--set`` overrides the file.
-
-    Raises
-    ------
-    InputError
-        If a pair has no value, or no policy has the parameter.
+    has the parameter. ``--set`` overrides the file. Raises `InputError` if no policy has the
+    parameter.
     """
     from shadowprice.inputs import read_parameters
     from shadowprice.policies.choice import deep_merge, parse_setting
@@ -272,13 +268,7 @@ def policy_choice(
 
 
 def read_choices(texts: Sequence[str]) -> list[PolicyChoice]:
-    """Parse comma-separated policies, each with optional parameters after a ``?``.
-
-    Raises
-    ------
-    InputError
-        If there are none, a policy is unknown or repeated, or a parameter has no value.
-    """
+    """Parse comma-separated policies, each with optional parameters after a ``?``."""
     from shadowprice.policies.choice import PolicyChoice, check_choices
 
     text = ",".join(texts)

@@ -100,11 +100,6 @@ class PlainJob:
         """Return the job's record for the service that a client reaches.
 
         ``send`` sends the files of a directory to it, and returns their digest.
-
-        Raises
-        ------
-        InputError
-            If an option is invalid, or the job can't get the files of its directory.
         """
         if not self.words:
             raise InputError(Fault("COMMAND", "is missing after --", "write -- python train.py"))
@@ -177,13 +172,7 @@ class PlainJob:
         return directory
 
     def _limits(self, status: ServiceStatus, directory: Path, client: Client) -> UploadLimits:
-        """Return the limits of what is sent.
-
-        Raises
-        ------
-        InputError
-            If the service takes no files, or too many would be sent by accident.
-        """
+        """Return the limits of uploads; refuse to send a home directory by accident."""
         if status.uploads is None:
             hint = (
                 "give a directory of the machines that run jobs: --workdir DIR, or --no-upload if "
@@ -234,13 +223,7 @@ def _suffix() -> str:
 
 
 def absolute_moment(text: str, location: str) -> str:
-    """Return a deadline for the service: a duration as it is, a local clock time in UTC.
-
-    Raises
-    ------
-    InputError
-        If it is neither, or the moment has passed.
-    """
+    """Return a deadline for the service: a duration as it is, a local clock time in UTC."""
     from shadowprice.core.amounts import parse_duration
     from shadowprice.core.moments import SECOND, parse_moment_ahead
 
@@ -258,13 +241,7 @@ def _runs_here(status: ServiceStatus) -> bool:
 
 
 def _check_program(program: str, directory: str, path: str | None) -> None:
-    """Refuse a program that the job couldn't start.
-
-    Raises
-    ------
-    InputError
-        If the program isn't on the path, or isn't executable.
-    """
+    """Refuse a program that the job couldn't start: not on the path, or not executable."""
     # A program with a slash is relative to the job's directory.
     searched = str(Path(directory) / program) if "/" in program else program
     if shutil.which(searched, path=path) is None:

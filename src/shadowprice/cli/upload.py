@@ -32,12 +32,8 @@ def send_directory(
 ) -> str | None:
     """Send the files of a directory, unless the service has them; return their digest.
 
-    With ``dry_run``, only print what would be sent, and return None.
-
-    Raises
-    ------
-    InputError
-        If the files exceed a limit, can't be read or change meanwhile.
+    With ``dry_run``, only print what would be sent, and return None. Raises `InputError` if the
+    files exceed a limit, can't be read or change meanwhile.
     """
     from shadowprice.uploads.packing import packed, select_files, shown_bytes
 

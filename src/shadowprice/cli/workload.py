@@ -37,13 +37,7 @@ class Workload:
     skip_invalid: o.SkipInvalidOption = False
 
     def source(self, params: Path | None = None) -> ScenarioSource:
-        """Return the source that the options name; ``params`` is recorded with it.
-
-        Raises
-        ------
-        InputError
-            If an option is missing or given twice.
-        """
+        """Return the source that the options name; ``params`` is recorded with it."""
         from shadowprice.core.errors import Fault, InputError
         from shadowprice.simulator.source import ScenarioSource
         from shadowprice.traces.locate import with_columns
@@ -57,13 +51,7 @@ class Workload:
         return ScenarioSource(**named, params=params)
 
     def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
-        """Read all input files, and print notes on omitted or assumed data.
-
-        Raises
-        ------
-        InputError
-            If a file is invalid.
-        """
+        """Read all input files, and print notes on omitted or assumed data."""
         return read(self.source(params), seed, quiet=quiet)
 
 

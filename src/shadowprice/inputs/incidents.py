@@ -49,11 +49,6 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
     """Read an incident file, YAML or JSON Lines (``.jsonl``), possibly gzipped; return it by slot.
 
     Only jobs of the workload can be cancelled, in a slot after their arrival.
-
-    Raises
-    ------
-    InputError
-        With every problem of the file.
     """
     records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml(path)
     return resolve_incidents(records, str(path), cluster, jobs)

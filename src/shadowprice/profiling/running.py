@@ -57,91 +57,41 @@ class UnmeasuredError(ShadowpriceError):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Command to measure.
-
-    Parameters
-    ----------
-    words : tuple of str
-        Arguments of the command.
-    directory : str
-        Working directory, absolute.
-    environment : mapping of str to str
-        Variables beside those of the contract.
-    cores, gpus : int
-        Resources of every worker; 0 cores for all.
-    grace : float
-        Seconds between SIGTERM and SIGKILL.
-    """
+    """Command to measure."""
 
     words: tuple[str, ...]
-    directory: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    cores: int = 0
-    gpus: int = 0
-    grace: float = 30.0
+    directory: str  # absolute
+    environment: Mapping[str, str] = field(default_factory=dict)  # in addition to the contract's
+    cores: int = 0  # of every worker; 0 for all
+    gpus: int = 0  # of every worker
+    grace: float = 30.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Conditions that end the measurement of a number of workers.
+    """Conditions that end the measurement of a number of workers."""
 
-    Parameters
-    ----------
-    seconds : float
-        Maximum time since its start.
-    precision : float
-        Sufficient precision of the step time: half the confidence interval's width, as a share.
-    least_seconds : float
-        Minimum time since the first report.
-    steps : float or None
-        Sufficient number of mini-batches, whatever the precision.
-    """
-
-    seconds: float = 60.0
-    precision: float = 0.02
-    least_seconds: float = 3.0
-    steps: float | None = None
+    seconds: float = 60.0  # maximum time since its start
+    precision: float = 0.02  # sufficient: half the confidence interval's width, as a share
+    least_seconds: float = 3.0  # minimum time since the first report
+    steps: float | None = None  # sufficient number of mini-batches, whatever the precision
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Measurement with some workers and servers.
-
-    Parameters
-    ----------
-    workers, ps : int
-        Number of processes of each role.
-    step : StepTime
-        Time of a mini-batch.
-    precise : bool
-        Whether the step time has the requested precision.
-    memory : mapping of str to int
-        Bytes of the largest worker and of the largest parameter server.
-    metrics : mapping of str to float
-        Newest reported values of `METRICS`.
-    start : float
-        Seconds from the start command to the first report, without the steps in between.
-    stop : float or None
-        Seconds from the stop command to the end; None if the job ended by itself.
-    resumed : bool or None
-        Whether the job resumed from the previous measurement's checkpoint; None without one.
-    forced : bool
-        Whether the job was killed after its grace period.
-    finished : bool
-        Whether the job was done before it was stopped.
-    """
+    """Measurement with some workers and servers."""
 
     workers: int
     ps: int
     step: StepTime
-    precise: bool
-    memory: Mapping[str, int]
-    metrics: Mapping[str, float]
-    start: float
-    stop: float | None
-    resumed: bool | None
-    forced: bool
-    finished: bool
+    precise: bool  # the step time has the requested precision
+    memory: Mapping[str, int]  # bytes of the largest process of each role
+    metrics: Mapping[str, float]  # newest reported values of `METRICS`
+    start: float  # seconds from the start command to the first report, without the steps in between
+    stop: float | None  # seconds from the stop command to the end; None if the job ended by itself
+    resumed: bool | None  # from the previous checkpoint; None without one
+    forced: bool  # killed after its grace period
+    finished: bool  # done before it was stopped
 
     @property
     def speed(self) -> Speed:
@@ -228,12 +178,6 @@ class Bench:
         """Run with some workers and servers until the speed is known, then stop.
 
         The job resumes from the checkpoint of the previous measurement, as after a move.
-
-        Raises
-        ------
-        UnmeasuredError
-            If the job fails, never reports, reports less progress than before, or is done too
-            early.
         """
         self._generation += 1
         self._order += 1
@@ -399,14 +343,8 @@ async def measure_all(
     """Measure a command with several numbers of workers and servers.
 
     Each element of ``counts`` is a pair (workers, servers), measured in this order. ``on_progress``
-    is a `ProgressCallback` with the index in ``counts`` as first argument.
-
-    Returns
-    -------
-    points : list of Point
-        Successful measurements.
-    unmeasured : mapping of (workers, servers) to str
-        Reasons for the others.
+    is a `ProgressCallback` with the index in ``counts`` as first argument. Returns the
+    measurements, and why the others failed by (workers, servers).
     """
     points: list[Point] = []
     unmeasured: dict[tuple[int, int], str] = {}

@@ -20,22 +20,14 @@ Row = Mapping[str, Any]
 class RunDiff(ShownAsTable):
     """Differences between two runs.
 
-    Attributes
-    ----------
-    first, second : dict
-        ``run.json`` of each.
-    jobs : polars.DataFrame
-        One row for each job of both runs whose result differs, the largest change of utility first:
-        ``job``, ``tenant``, ``outcome_a``, ``outcome_b``, ``completion_a``, ``completion_b``,
-        ``utility_a``, ``utility_b``, ``gain`` (b minus a), ``why``.
-    outcomes : polars.DataFrame
-        One row for each pair of outcomes: ``outcome_a``, ``outcome_b``, ``jobs``, ``gain``.
-    only_first, only_second : list of str
-        Jobs in only one of the runs.
+    ``jobs`` has one row for each job of both runs whose result differs, the largest change of
+    utility first. Columns of the first run end in ``_a``, those of the second in ``_b``; ``gain``
+    is b minus a. ``outcomes`` has one row for each pair of outcomes, with the number of jobs and
+    their gain.
     """
 
-    first: Fields
-    second: Fields
+    first: Fields  # ``run.json``
+    second: Fields  # ``run.json``
     jobs: pl.DataFrame
     outcomes: pl.DataFrame
     only_first: list[str]

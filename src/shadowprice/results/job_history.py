@@ -27,19 +27,11 @@ Entry = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpan:
-    """A placement that stays unchanged over consecutive slots.
-
-    Attributes
-    ----------
-    first, last : int
-        Slots, both inclusive.
-    entries : tuple of (server, workers, ps)
-        The placement; servers by position in the cluster.
-    """
+    """A placement that stays unchanged over consecutive slots."""
 
     first: int
-    last: int
-    entries: tuple[Entry, ...]
+    last: int  # inclusive
+    entries: tuple[Entry, ...]  # servers by position in the cluster
 
     @property
     def workers(self) -> int:
@@ -54,24 +46,12 @@ class PlacementSpan:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """History of a job in a run.
+    """History of a job in a run."""
 
-    Attributes
-    ----------
-    info : dict
-        ``run.json``.
-    job : dict
-        Row of ``jobs.parquet`` with ``worth`` and ``shape`` parsed.
-    decisions : list of dict
-        Lines of ``decisions.jsonl`` about the job.
-    ran : list of PlacementSpan
-        Actual placements.
-    """
-
-    info: Fields
-    job: Fields
-    decisions: list[Fields]
-    ran: list[PlacementSpan]
+    info: Fields  # ``run.json``
+    job: Fields  # row of ``jobs.parquet`` with ``worth`` and ``shape`` parsed
+    decisions: list[Fields]  # lines of ``decisions.jsonl`` about the job
+    ran: list[PlacementSpan]  # actual placements
 
     def planned(self, decision: Fields) -> list[PlacementSpan]:
         """Return the committed plan of a decision."""
@@ -102,13 +82,7 @@ class JobHistory:
 
 
 def read_job_history(folder: Path, name: str) -> JobHistory:
-    """Read a job's history.
-
-    Raises
-    ------
-    InputError
-        If the directory contains no run, or the run no such job; the hint suggests similar names.
-    """
+    """Read a job's history."""
     info = read_info(folder)
     jobs = read_table(folder, "jobs")
     row = jobs.filter(pl.col("job") == name)

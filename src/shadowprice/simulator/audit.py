@@ -88,12 +88,8 @@ def audit_truthfulness(
 
     By default every tenant with jobs is tried, with ``trials`` misreports each, which delay
     arrivals by up to ``latest`` slots. ``progress`` is called with (runs done, runs in total). The
-    search proves the gains that it finds, but not that there are no others.
-
-    Raises
-    ------
-    InputError
-        If a tenant has no jobs.
+    search proves the gains that it finds, but not that there are no others. Raises `InputError` if
+    a tenant has no jobs.
     """
     with_jobs = list(dict.fromkeys(job.tenant for job in scenario.jobs if job.tenant is not None))
     names = with_jobs if tenants is None else list(tenants)

@@ -83,11 +83,6 @@ class ScenarioSource:
 
         The seed draws what a trace lacks, the policy's draws, and durations of tasks. ``added``
         servers, or removed ones if negative, are by the name of their entry in the cluster.
-
-        Raises
-        ------
-        InputError
-            If a file is wrong, or the cluster has no such servers.
         """
         inputs: list[RunInput] = []
         entry: Callable[[int], Document]
@@ -226,11 +221,6 @@ def with_servers_changed(document: Document, added: Mapping[str, int], place: st
     Added servers continue the numbers of the entry (``gpu-50`` after ``gpu-49``); those of an entry
     without a count are called ``NAME-more-0`` and so on. The last servers are removed first. Errors
     begin with ``place``.
-
-    Raises
-    ------
-    InputError
-        If there is no such entry, or it has fewer servers than are removed.
     """
     entries = document.get("servers") if isinstance(document, Mapping) else None
     if not added or not isinstance(entries, list):

@@ -146,13 +146,7 @@ class SeedRuns:
 
 
 def seeds_from(seed: int, seeds: int) -> range:
-    """Return consecutive seeds.
-
-    Raises
-    ------
-    InputError
-        If the last one is above the limit.
-    """
+    """Return consecutive seeds, after checking the last against the limit."""
     bounds.SEED.check(seed + seeds - 1, "the last seed", "begin with a smaller one")
     return range(seed, seed + seeds)
 

@@ -38,13 +38,7 @@ def complete_tenant(incomplete: str) -> list[str]:
 
 
 def moment_of(text: str | None, option: str) -> datetime | None:
-    """Parse a moment, or a duration before now such as 7d; None stays None.
-
-    Raises
-    ------
-    InputError
-        If the text is neither.
-    """
+    """Parse a moment, or a duration before now such as 7d; None stays None."""
     if text is None:
         return None
     from shadowprice.core.amounts import parse_duration

@@ -58,10 +58,7 @@ def expected_seconds(story: JobHistory) -> float:
 def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
     """Find the changes that would have had a run's refused job admitted.
 
-    Raises
-    ------
-    InputError
-        If an input file of the run is missing, changed or was never named.
+    Raises `InputError` if an input file of the run is missing, changed or was never named.
     """
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.advice import advise

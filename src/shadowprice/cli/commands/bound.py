@@ -154,13 +154,7 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
 
 
 def check_output_path(path: Path) -> None:
-    """Check that a price file can be written, before the search starts.
-
-    Raises
-    ------
-    InputError
-        If the path can't be written, or holds a file that isn't a price file.
-    """
+    """Check that a price file can be written, before the search starts."""
     from shadowprice.policies.pricing.posted import FORMAT
     from shadowprice.results.output_paths import check_output_file
 

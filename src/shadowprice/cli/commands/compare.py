@@ -221,13 +221,7 @@ def compare(
 def _capacity_changes(
     texts: Sequence[str], source: ScenarioSource, seed: int, on: str
 ) -> list[tuple[str, ClusterChange]]:
-    """Return the changes of ``--more``, after reading the larger clusters.
-
-    Raises
-    ------
-    InputError
-        If they are invalid.
-    """
+    """Return the changes of ``--more``, after reading the larger clusters."""
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.simulator.whatif import capacity_changes, check_larger
 
@@ -264,13 +258,7 @@ def _gains(
 
 
 def _check_hidden_lengths(cases: Sequence[_Case]) -> None:
-    """Refuse policies that need to know all jobs, before the first run.
-
-    Raises
-    ------
-    InputError
-        If lengths are hidden from such a policy.
-    """
+    """Refuse policies that need to know all jobs if lengths are hidden, before the first run."""
     from shadowprice.simulator.lengths import KNOWN
 
     for case in cases:

@@ -35,11 +35,6 @@ def check_extra(where: str = "") -> None:
     """Check that the libraries of the service are installed.
 
     ``where`` is the data location; a database URL needs its driver too.
-
-    Raises
-    ------
-    MissingServiceError
-        If a library is missing.
     """
     needed = (*REQUIRED_PACKAGES, "psycopg") if "://" in where else REQUIRED_PACKAGES
     for package in needed:

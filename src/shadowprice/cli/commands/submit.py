@@ -390,13 +390,7 @@ def _record(
 
 
 def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, command: bool) -> None:
-    """Refuse options that don't belong to what is submitted.
-
-    Raises
-    ------
-    InputError
-        If there is nothing to submit, or an option has no effect.
-    """
+    """Refuse a call with nothing to submit, or with options that have no effect."""
     if not files and not command:
         hint = "write a job file, a script, or a command: -- python train.py"
         raise InputError(Fault("FILE", "nothing to submit", hint))

@@ -151,13 +151,7 @@ def whatif(
 
 
 def parsed(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
-    """Parse the changes of the cluster from ``--add`` and ``--remove``.
-
-    Raises
-    ------
-    InputError
-        If a text names no servers.
-    """
+    """Parse the changes of the cluster from ``--add`` and ``--remove``."""
     from shadowprice.simulator.whatif import ClusterChange
 
     changes = [ClusterChange.parse(text) for text in add or ()]
@@ -165,13 +159,7 @@ def parsed(add: list[str] | None, remove: list[str] | None) -> list[ClusterChang
 
 
 def reject_workload_with_server(workload: Workload, seeds: int) -> None:
-    """Refuse workload options for a service, which simulates its own workload.
-
-    Raises
-    ------
-    InputError
-        If an option differs from its default.
-    """
+    """Refuse workload options for a service, which simulates its own workload."""
     for field in fields(workload):
         if getattr(workload, field.name) != field.default:
             option = f"--{field.name.replace('_', '-')}"

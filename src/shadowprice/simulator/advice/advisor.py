@@ -74,12 +74,8 @@ def advise(
 
     ``position`` is the job's index in the scenario, and ``entry`` its record in the file.
     ``most_arrivals`` limits the cost of verification, in arrivals replayed; changes beyond it are
-    left out. Each change is minimal to 1 %.
-
-    Raises
-    ------
-    InputError
-        If the job isn't refused again, because the scenario is another one.
+    left out. Each change is minimal to 1 %. Raises `InputError` if the job isn't refused again,
+    because the scenario is another one.
     """
     (job_advice,) = advise_together(
         scenario, choice, {position: entry}, most_arrivals=most_arrivals
