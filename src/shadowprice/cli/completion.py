@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from shadowprice.core.errors import InputError, ShadowpriceError
+
 if TYPE_CHECKING:
     import polars as pl
     from pydantic import BaseModel
@@ -33,7 +35,6 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
 
     ``oasis.`` as a prefix selects the parameters of that policy, as `compare` accepts them.
     """
-    from shadowprice.core.errors import InputError
     from shadowprice.policies.registry import builtin_policies, policy_info, policy_names
 
     policies = policy_names()
@@ -74,7 +75,6 @@ def _choices(annotation: object) -> list[str]:
 
 def complete_servers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return completions of a server kind of the cluster file on the command line."""
-    from shadowprice.core.errors import ShadowpriceError
     from shadowprice.inputs.text import load_yaml
 
     kinds: list[str] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.completion import complete_policy, complete_setting, complete_trace
-from shadowprice.cli.console import Output, reserve_stdout
+from shadowprice.cli.console import Listing, Output, reserve_stdout
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
@@ -189,6 +189,20 @@ OutputOption = Annotated[
         help="Output format on stdout.",
         rich_help_panel=OUTPUT,
         callback=reserve_stdout,
+    ),
+]
+PlainOutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
+]
+"""``--output`` of commands whose help has no headings."""
+PlainSeedOption = Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")]
+"""``--seed`` of commands whose help has no headings."""
+ListingOption = Annotated[Listing, typer.Option("--output", "-o", help="Output format.")]
+RunArgument = Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")]
+ExecutorSetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor-set", help="Setting of the executor; repeatable.", metavar="KEY=VALUE"
     ),
 ]
 QuietOption = Annotated[

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import stderr
+from shadowprice.cli.console import print_note
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.simulator.scenario import Scenario
@@ -38,7 +39,6 @@ class Workload:
 
     def source(self, params: Path | None = None) -> ScenarioSource:
         """Return the source that the options name; ``params`` is recorded with it."""
-        from shadowprice.core.errors import Fault, InputError
         from shadowprice.simulator.source import ScenarioSource
         from shadowprice.traces.locate import with_columns
 
@@ -60,7 +60,7 @@ def read(source: ScenarioSource, seed: int, *, quiet: bool) -> Scenario:
     scenario, remarks = source.scenario(seed)
     if not quiet:
         for remark in remarks:
-            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+            print_note(f"note: {remark}")
     return scenario
 
 

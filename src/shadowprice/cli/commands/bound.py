@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, announce_compiling, print_json, stderr, stdout
+from shadowprice.cli.console import (
+    Output,
+    announce_compiling,
+    print_json,
+    print_line,
+    stderr,
+    stdout,
+)
 from shadowprice.cli.workload import Workload, takes_workload
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.time_limit import Clock
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.certificate.certify import Certificate
     from shadowprice.core.cluster import Cluster
 
@@ -119,7 +125,7 @@ def bound(
         return
     stdout().print(_table(certificate, distance))
     if prices is not None:
-        stdout().print(f"prices are in {prices}", soft_wrap=True, markup=False)
+        print_line(f"prices are in {prices}")
 
 
 def _distance(text: str) -> float:
@@ -170,8 +176,6 @@ def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
 
 
 def _table(found: Certificate, gap: float) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(justify="right")

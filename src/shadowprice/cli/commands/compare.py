@@ -16,12 +16,14 @@ from shadowprice.cli.console import (
     Output,
     announce_compiling,
     print_json,
+    print_line,
+    print_note,
     progress_bar,
-    stderr,
     stdout,
 )
 from shadowprice.cli.workload import Workload, read, takes_workload
 from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
@@ -222,7 +224,6 @@ def _capacity_changes(
     texts: Sequence[str], source: ScenarioSource, seed: int, on: str
 ) -> list[tuple[str, ClusterChange]]:
     """Return the changes of ``--more``, after reading the larger clusters."""
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.simulator.whatif import capacity_changes, check_larger
 
     if texts and on:
@@ -305,7 +306,6 @@ def _advised(
 
 def _check_out(out: Path | None, advice: bool) -> None:
     """Refuse an invalid output directory before a large trace is read."""
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.atomic_directory import check_directory
     from shadowprice.results.comparison import is_comparison
 
@@ -393,9 +393,8 @@ def _on_ray(
                 more += measured
         except KeyboardInterrupt:
             if out is not None:
-                stderr().print(
-                    f"what is done is kept in {cache_dir(out)}; the same command goes on there",
-                    soft_wrap=True,
+                print_note(
+                    f"what is done is kept in {cache_dir(out)}; the same command goes on there"
                 )
             raise
         if kept is not None:
@@ -420,10 +419,10 @@ def _print(
         return
     if drawn:
         seeds = [runs[0].info["seed"]] if trials is None else trials.seeds
-        stdout().print(drawn_text(drawn, seeds), soft_wrap=True, markup=False)
+        print_line(drawn_text(drawn, seeds))
     stdout().print(summary_table(runs) if trials is None else seeds_table(trials))
     if trials is not None and trials.remark:
-        stderr().print(f"note: {trials.remark}", soft_wrap=True)
+        print_note(f"note: {trials.remark}")
     elif trials is not None and len(trials.policies) > 1:
         stdout().print()
         stdout().print(comparison_table(trials))
@@ -436,9 +435,9 @@ def _print_place(out: Path | None, quiet: bool) -> None:
     from shadowprice.results.comparison import PAGE
 
     if out is not None:
-        stdout().print(f"see {out}/{PAGE}", soft_wrap=True, markup=False)
+        print_line(f"see {out}/{PAGE}")
     elif not quiet:
-        stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
+        print_note("add --out DIR to keep the runs and a page")
 
 
 def _certificate(

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli.completion import complete_experiment
-from shadowprice.core import bounds
+from shadowprice.cli.options import ExecutorSetOption, PlainSeedOption
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def experiment(
             "--quick", help="Run a smaller version with the same shape, which takes about a minute."
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")] = 0,
+    seed: PlainSeedOption = 0,
     out: Annotated[
         Path | None, typer.Option(help="Output directory.", show_default="experiments/NAME")
     ] = None,
@@ -66,14 +67,7 @@ def experiment(
             help="Cluster that the executor runs jobs on, as in `shadowprice serve --address`."
         ),
     ] = "",
-    executor_set: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--executor-set",
-            metavar="KEY=VALUE",
-            help="Setting of the executor; repeatable.",
-        ),
-    ] = None,
+    executor_set: ExecutorSetOption = None,
     listen: Annotated[
         str,
         typer.Option(
@@ -98,7 +92,6 @@ def experiment(
     """
     # Experiments import polars and numba, which would delay the command's help.
     from rich.console import Console
-    from rich.table import Table
 
     from shadowprice.experiments.framework import (
         ExperimentSettings,
@@ -252,8 +245,6 @@ def _bar(name: str, errors: Console) -> Iterator[Progress]:
 
 def _table(made: list[_Made]) -> object:
     """Return a table of results and times, with predictions for 2 and 64 cores."""
-    from rich.table import Table
-
     table = Table(title="Seconds", title_justify="left")
     headings = ("experiment", "", "runs", "CPU", "took here", "on 2 cores", "on 64 cores")
     for index, heading in enumerate(headings):

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli.completion import complete_job
-from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.console import Output, SafeText, print_json, print_line, stdout
 from shadowprice.cli.live import ServerOption
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import escape_controls, first_line, lines_after_first
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.rest.jobs import StoredEvent
     from shadowprice.results.advice import JobAdvice
     from shadowprice.results.job_history import JobHistory
@@ -83,7 +83,6 @@ def _explain_live(
     """Print the history of a job of the live service."""
     from shadowprice.cli.commands.submit import print_job, print_outlook
     from shadowprice.cli.live import connected, when, with_local_times
-    from shadowprice.core.errors import Fault, InputError
 
     if Path(job, "run.json").is_file():
         raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
@@ -107,15 +106,15 @@ def _explain_live(
         reason = event.data.get("reason")
         text, *log = _with_log(text, reason if isinstance(reason, str) else "")
         text = with_local_times(text)
-        console.print(f"{when(event.at):<9} {text}", soft_wrap=True, markup=False)
+        print_line(f"{when(event.at):<9} {text}")
         for log_line in log:
-            console.print(f"{'':<9} | {log_line}", soft_wrap=True, markup=False)
+            print_line(f"{'':<9} | {log_line}")
         if omitted is not None and event.id == omitted.after:
             between = f"... {omitted.events:,} more (--full shows them)"
-            console.print(f"{'':<9} {between}", soft_wrap=True, markup=False)
+            print_line(f"{'':<9} {between}")
     if story.broken_promise is not None:
         console.print()
-        console.print(str(story.broken_promise.line), soft_wrap=True, markup=False)
+        print_line(str(story.broken_promise.line))
     if story.outlook is not None:
         print_outlook(story.outlook.lines)
 
@@ -145,7 +144,6 @@ def _advice(run: Path, story: JobHistory, requested: bool | None) -> tuple[JobAd
         wanted,
     )
     from shadowprice.core.amounts import format_seconds
-    from shadowprice.core.errors import InputError
     from shadowprice.results.run_directory import read_advice
 
     if requested is False or not wanted(story):
@@ -170,7 +168,6 @@ def _advice(run: Path, story: JobHistory, requested: bool | None) -> tuple[JobAd
 def _print(story: JobHistory, most: int | None, job_advice: JobAdvice | None, remark: str) -> None:
     from rich.panel import Panel
 
-    from shadowprice.cli.console import SafeText
     from shadowprice.results.advice import advice_lines
     from shadowprice.results.job_history_text import guarantee_text, history_lines
 
@@ -202,10 +199,6 @@ def _print(story: JobHistory, most: int | None, job_advice: JobAdvice | None, re
 
 
 def _facts(rows: Iterable[tuple[str, str]]) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
-
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()

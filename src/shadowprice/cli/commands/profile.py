@@ -11,15 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, print_json, reserve_stdout, stderr, stdout
+from shadowprice.cli.console import (
+    Output,
+    plain_table,
+    print_json,
+    print_line,
+    print_note,
+    reserve_stdout,
+    stderr,
+    stdout,
+)
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.inputs.families import Families
     from shadowprice.profiling.findings import Findings
     from shadowprice.profiling.pace import StepTime
@@ -156,10 +164,9 @@ def profile(
     )  # fmt: skip
     _check_command(measured.words)
     if not gpu and physical_devices():
-        stderr().print(
+        print_note(
             "note: this machine has GPUs, and no worker is given one of its own (--gpu 1): those "
-            "that use any share what they find",
-            soft_wrap=True,
+            "that use any share what they find"
         )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
@@ -181,7 +188,7 @@ def profile(
         _print(findings, out)
         if family is not None:
             message = f"the curve of family {quote_for_display(family)} is in {families}"
-            stdout().print(message, soft_wrap=True, markup=False)
+            print_line(message)
     if unmeasured:
         raise _not_measured(unmeasured)
 
@@ -191,11 +198,9 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
     for counts, reason in unmeasured.items():
         first, *lines = reason.splitlines()
         if lines:
-            stderr().print(
-                f"{_counted(counts)}: {first}; its log ends:", soft_wrap=True, markup=False
-            )
+            print_note(f"{_counted(counts)}: {first}; its log ends:")
         for line in lines:
-            stderr().print(line, soft_wrap=True, markup=False)
+            print_note(line)
     summary = "; ".join(
         f"{_counted(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
     )
@@ -320,7 +325,7 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallb
             if last.get(at) != what:
                 last[at] = what
                 line = describe(what, step) if what == "stopping" else what
-                console.print(f"{_counted(counts[at])}: {line}", soft_wrap=True, markup=False)
+                print_note(f"{_counted(counts[at])}: {line}")
 
         yield write
 
@@ -329,18 +334,16 @@ def _print(findings: Findings, out: Path | None) -> None:
     console = stdout()
     console.print(_table(findings))
     for remark in findings.remarks():
-        console.print(f"- {remark}", soft_wrap=True, markup=False)
+        print_line(f"- {remark}")
     if out is not None:
-        console.print(f"the job is in {out}", soft_wrap=True, markup=False)
+        print_line(f"the job is in {out}")
 
 
 def _table(findings: Findings) -> Table:
-    from rich.table import Table
-
     from shadowprice.core.amounts import Dimension, format_amount, format_seconds
     from shadowprice.profiling.findings import rounded
 
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     headings = ["workers", *(["servers"] if findings.served else [])]
     headings += ["mini-batches/s", "+- 95 %", "step", "of", "memory", "linear model"]
     for heading in headings:

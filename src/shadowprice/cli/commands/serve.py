@@ -15,7 +15,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, print_result, stderr, stdout
+from shadowprice.cli.console import Output, print_line, print_note, print_result
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.wording import quote_for_display
 
@@ -278,12 +278,12 @@ def serve(
         if output is Output.JSON:
             print_result(json.dumps({"address": address, "pid": os.getpid()}))
         else:
-            stdout().print(f"listening on {address}", soft_wrap=True)
+            print_line(f"listening on {address}")
             if not quiet:
                 token_path = (
                     token_file or Path(data if "://" not in data else ".") / "operator.token"
                 )
-                stderr().print(f"the operator's token is in {token_path}", soft_wrap=True)
+                print_note(f"the operator's token is in {token_path}")
 
     run(chosen, on_ready)
 
@@ -407,11 +407,8 @@ def backup(
     if uploads.incomplete:
         shown = ", ".join(quote_for_display(name) for name in uploads.incomplete[:10])
         more = f" and {len(uploads.incomplete) - 10} more" if len(uploads.incomplete) > 10 else ""
-        stderr().print(
-            f"the submitted files of {shown}{more} are missing or damaged, so the backup lacks "
-            "them",
-            soft_wrap=True,
-            markup=False,
+        print_note(
+            f"the submitted files of {shown}{more} are missing or damaged, so the backup lacks them"
         )
     if output is Output.JSON:
         print_result(json.dumps(record))
@@ -419,4 +416,4 @@ def backup(
     text = f"wrote {target} ({record['bytes']:,} bytes)"
     if uploads.count:
         text += f" and {uploads.count:,} uploads in {uploads.folder} ({uploads.size:,} bytes)"
-    stdout().print(text, soft_wrap=True, markup=False)
+    print_line(text)

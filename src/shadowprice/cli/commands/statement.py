@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli.commands.accounts import complete_tenant
-from shadowprice.cli.console import Listing, print_json, stdout
+from shadowprice.cli.console import Listing, print_csv, print_json, print_line, stdout, titled_table
 from shadowprice.cli.live import ServerOption
+from shadowprice.cli.options import ListingOption
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.results.accounts import TenantAccount, TenantAccounts
     from shadowprice.results.run_directory import RunData
 
@@ -56,9 +56,7 @@ def statement(
         ),
     ] = 50,
     server: ServerOption = None,
-    output: Annotated[Listing, typer.Option("--output", "-o", help="Output format.")] = (
-        Listing.TABLE
-    ),
+    output: ListingOption = Listing.TABLE,
 ) -> None:
     """Show the payments of tenants in a run, or their entries at the live service.
 
@@ -74,7 +72,6 @@ def statement(
     shadowprice statement vision --since 7d -o csv
     """
     from shadowprice.cli.commands.accounts import print_statement
-    from shadowprice.core.errors import Fault, InputError
 
     if what is None or not _is_run(what):
         if tenant is not None:
@@ -93,7 +90,6 @@ def _is_run(text: str) -> bool:
 
 
 def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.accounts import compute_tenant_accounts
     from shadowprice.results.run_directory import read_run
 
@@ -133,9 +129,6 @@ def _record(run: RunData, books: TenantAccounts, tenant: str | None) -> Mapping[
 
 def _print_csv(run: RunData, books: TenantAccounts, tenant: str | None) -> None:
     """Print a row for each tenant, or for each job of one tenant."""
-    import csv
-    import sys
-
     rows: list[dict[str, object]] = []
     if tenant is not None:
         rows = _jobs(run, books, tenant)
@@ -147,10 +140,8 @@ def _print_csv(run: RunData, books: TenantAccounts, tenant: str | None) -> None:
                 assert isinstance(amounts, dict)
                 row[name] = " ".join(f"{kind}={value:g}" for kind, value in amounts.items())
             rows.append(row)
-    writer = csv.writer(sys.stdout, lineterminator="\n")
     if rows:
-        writer.writerow(rows[0])
-        writer.writerows(row.values() for row in rows)
+        print_csv(list(rows[0]), rows)
 
 
 def _partners(books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
@@ -192,7 +183,7 @@ def _jobs(run: RunData, books: TenantAccounts, tenant: str) -> list[dict[str, ob
 
 
 def _print_all(run: RunData, books: TenantAccounts) -> None:
-    table = _table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
+    table = titled_table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
     table.add_column("tenant")
     headings = [
         "share",
@@ -216,9 +207,9 @@ def _print_all(run: RunData, books: TenantAccounts) -> None:
         explanation = (
             "revenue fairness ratio: the share of all revenue over the share of all places"
         )
-        stdout().print(f"{explanation}; variance over tenants {variance:.4g}", soft_wrap=True)
+        print_line(f"{explanation}; variance over tenants {variance:.4g}")
     if not books.charged:
-        stdout().print(f"{run.policy} charges nobody: no payments, no loans", soft_wrap=True)
+        print_line(f"{run.policy} charges nobody: no payments, no loans")
 
 
 def _cells(account: TenantAccount) -> list[str]:
@@ -244,7 +235,7 @@ def _print_one(run: RunData, books: TenantAccounts, tenant: str) -> None:
 
     account = books.accounts[tenant]
     console = stdout()
-    facts = _table(f"{tenant} under {run.policy}")
+    facts = titled_table(f"{tenant} under {run.policy}")
     facts.show_header = False
     facts.add_column("")
     facts.add_column("", justify="right")
@@ -266,7 +257,7 @@ def _print_one(run: RunData, books: TenantAccounts, tenant: str) -> None:
 def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
     if not rows:
         return
-    table = _table(title)
+    table = titled_table(title)
     for name, value in rows[0].items():
         table.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
@@ -280,11 +271,3 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
-
-
-def _table(title: str) -> Table:
-    from rich.table import Table
-
-    return Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=None
-    )

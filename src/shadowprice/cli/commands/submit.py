@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.batch_script import JOB_OPTIONS, SCRIPT, BatchScript, ScriptCommand
-from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
 from shadowprice.cli.live import (
     FAILOVER,
     ServerOption,
@@ -278,9 +278,7 @@ def submit(
         program, title = script.interpreter[0], script.path.name
         if script.ignored and not quiet:
             ignored = ", ".join(script.ignored)
-            stderr().print(
-                f"{script.path}: ignored #SBATCH options: {ignored}", soft_wrap=True, markup=False
-            )
+            print_note(f"{script.path}: ignored #SBATCH options: {ignored}")
     elif words:
         program, title = words[0], command_title(words)
     plain = PlainJob(
@@ -360,11 +358,11 @@ def _print_problems(
 ) -> None:
     """Print the jobs that were not accepted, and those that finished before."""
     for job_name, error in problems.items():
-        stderr().print(f"error: {locations[job_name]}: {error}", soft_wrap=True)
+        print_note(f"error: {locations[job_name]}: {error}")
     for job in finished:
         hint = f"`shadowprice resubmit {shlex.quote(job.name)}` runs it again"
         text = f"job {job.name!r} finished before, so it was not submitted again; {hint}"
-        stderr().print(text, soft_wrap=True, markup=False)
+        print_note(text)
 
 
 def _record(
@@ -542,7 +540,7 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
     if title:
         console.print(title, markup=False)
     for line in lines:
-        console.print(with_local_times(line), soft_wrap=True, markup=False)
+        print_line(with_local_times(line))
 
 
 def described(job: Job) -> Iterator[tuple[str, object]]:

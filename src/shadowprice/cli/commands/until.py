@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.console import Output, print_json, print_line
 from shadowprice.cli.live import ServerOption, connected, when
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.rest.ops import Timespan
@@ -51,13 +52,12 @@ def until(
     if output is Output.JSON:
         print_json(timespan.record)
     else:
-        stdout().print(end_line(timespan), soft_wrap=True, markup=False)
+        print_line(end_line(timespan))
 
 
 def _sent(text: str) -> str:
     """Return a moment for the service; a clock time is interpreted in local time."""
     from shadowprice.core.amounts import parse_duration
-    from shadowprice.core.errors import InputError
     from shadowprice.core.moments import SECOND, parse_moment_ahead
 
     try:

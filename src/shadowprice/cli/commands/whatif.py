@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli import options as o
 from shadowprice.cli.commands.whatif_live import ask_service
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import (
     Output,
+    SafeText,
     announce_compiling,
+    plain_table,
     print_json,
+    print_note,
     progress_bar,
-    stderr,
     stdout,
 )
 from shadowprice.cli.workload import Workload, read, takes_workload
@@ -25,8 +28,6 @@ from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.table import Table
 
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.whatif import ClusterChange, WhatIfResult
@@ -144,9 +145,8 @@ def whatif(
             stdout().print()
         stdout().print(_table(result, name))
     if not quiet:
-        stderr().print(
-            "gains are of whole runs: a policy that decides otherwise can earn less with more",
-            soft_wrap=True,
+        print_note(
+            "gains are of whole runs: a policy that decides otherwise can earn less with more"
         )
 
 
@@ -183,12 +183,8 @@ def _of_service(
 
 
 def _table(result: WhatIfResult, policy: str) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
-
     columns, rows = result.table(policy)
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     table.add_column(SafeText(policy))
     for name in columns:
         table.add_column(SafeText(name), justify="right")
