@@ -17,7 +17,12 @@ from typing import Any, Final
 
 import typer
 
-from shadowprice.cli.plain_job import COMMAND, CommandAfterDashes, generate_name
+from shadowprice.cli.plain_job import (
+    COMMAND,
+    JOB_OPTIONS,
+    CommandAfterDashes,
+    generate_name,
+)
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.script_command import build_script_command
@@ -25,9 +30,6 @@ from shadowprice.core.wording import closest_match, quote_for_display, text_prob
 
 SCRIPT: Final = "shadowprice.script"
 """Key of the `BatchScript` in a context's ``meta``."""
-
-JOB_OPTIONS: Final = "Command"
-"""Heading of the options that describe a job, which headers may contain."""
 
 _OWN: Final = "#SHADOWPRICE"
 _SLURM: Final = "#SBATCH"

@@ -264,14 +264,14 @@ def main(words: Sequence[str]) -> int:
         if request.words[0] == "crd":
             sys.stdout.write(definition_for(kubectl))
             return 0
-        return _handed_on(request, kubectl, commands.main)
+        return _run_command(request, kubectl, commands.main)
     except ShadowpriceError as error:
         with suppress(OSError):
             print(f"error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _handed_on(call: PluginCall, kubectl: Kubectl, run: Any) -> int:
+def _run_command(call: PluginCall, kubectl: Kubectl, run: Any) -> int:
     command, *rest = call.words
     with tempfile.TemporaryDirectory() as folder:
         if not {"-h", "--help"} & set(rest):

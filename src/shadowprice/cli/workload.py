@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING
 
 from shadowprice.cli import options as o
 from shadowprice.cli.console import print_note
@@ -17,15 +14,10 @@ if TYPE_CHECKING:
     from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.source import ScenarioSource
 
-Command = TypeVar("Command", bound=Callable[..., None])
-
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Workload to run, as given by options.
-
-    Each field is an option, in the order of ``--help``; its annotation defines the option.
-    """
+    """Workload to run, as given by options."""
 
     cluster: o.ClusterOption = None
     jobs: o.JobsOption = None
@@ -62,43 +54,3 @@ def read(source: ScenarioSource, seed: int, *, quiet: bool) -> Scenario:
         for remark in remarks:
             print_note(f"note: {remark}")
     return scenario
-
-
-def takes_workload(*without: str) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's ``workload`` parameter with its options.
-
-    Options named in ``without`` are left out.
-    """
-
-    def decorate(command: Command) -> Command:
-        annotations = get_type_hints(Workload, include_extras=True)
-        names = [field.name for field in fields(Workload) if field.name not in without]
-        options = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=Workload.__dataclass_fields__[name].default,
-                annotation=annotations[name],
-            )
-            for name in names
-        ]
-
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            workload = Workload(**{name: given.pop(name) for name in names})
-            command(workload=workload, **given)
-
-        parameters: list[inspect.Parameter] = []
-        hints = get_type_hints(command, {**command.__globals__, "Workload": Workload}, None, True)
-        for parameter in inspect.signature(command).parameters.values():
-            if parameter.name == "workload":
-                parameters += options
-                continue
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(kind=kind, annotation=hints[parameter.name]))
-        dynamic = cast(Any, called)
-        dynamic.__signature__ = inspect.Signature(parameters, return_annotation=None)
-        dynamic.__annotations__ = {item.name: item.annotation for item in parameters}
-        return cast(Command, called)
-
-    return decorate

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from shadowprice.results.job_history import JobHistory
     from shadowprice.simulator.scenario import Scenario
 
-PATIENCE: Final = 10.0
+MAX_UNREQUESTED_SECONDS: Final = 10.0
 """Limit of the estimated time of advice that wasn't requested, in seconds."""
 FORMAT: Final = "trace format"
 """Kind of input that is the file of a trace format."""
 
-_EACH: Final = 0.0003
+_SECONDS_PER_JOB: Final = 0.0003
 """Estimated time of a job in addition to its decision, in seconds."""
-_RUNS: Final = 60
+_RUNS_WITHOUT_QUOTES: Final = 60
 """Estimated number of runs if the policy can't quote and every change is simulated."""
 
 
-def wanted(story: JobHistory) -> bool:
+def needs_advice(story: JobHistory) -> bool:
     """Return whether advice applies: the job was refused, or dropped where that is equivalent."""
     from shadowprice.results.advice import outcomes_with_advice
 
@@ -48,11 +48,11 @@ def expected_seconds(story: JobHistory) -> float:
     jobs = int(info["summary"]["jobs"])
     # The median excludes the first decisions, which compile. Work before the first decision
     # is only included in the wall time.
-    seconds = jobs * (float(latency.get("p50") or 0.0) + _EACH)
+    seconds = jobs * (float(latency.get("p50") or 0.0) + _SECONDS_PER_JOB)
     capabilities = info["capabilities"]
     if capabilities.get("quotes", False) and capabilities.get("answers_at_once", False):
         return seconds
-    return _RUNS * max(seconds, float(info["timing"]["wall_seconds"]))
+    return _RUNS_WITHOUT_QUOTES * max(seconds, float(info["timing"]["wall_seconds"]))
 
 
 def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
@@ -96,7 +96,7 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
         if file.sha256 != inputs[FORMAT]["sha256"]:  # check before the file is executed
             raise InputError(Fault(file.path, "has changed since the run", "run it again"))
     files = {kind: entry for kind, entry in inputs.items() if kind not in {"trace", FORMAT}}
-    paths = {kind: _found(folder, entry["name"]) for kind, entry in files.items()}
+    paths = {kind: _find_input(folder, entry["name"]) for kind, entry in files.items()}
     if "jobs" not in paths and trace is None:
         raise InputError(Fault(str(folder), "has no job file", "advice needs a job file to change"))
     source = ScenarioSource(
@@ -116,7 +116,7 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     return scenario
 
 
-def _found(folder: Path, name: str) -> Path:
+def _find_input(folder: Path, name: str) -> Path:
     """Return the path of an input, relative to here or to a folder above the run."""
     candidates = [Path(name), *(parent / name for parent in folder.resolve().parents)]
     match = next((path for path in candidates if path.exists()), None)

@@ -8,7 +8,8 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output, print_json, progress_bar, stdout, titled_table
-from shadowprice.cli.workload import Workload, takes_workload
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload
 from shadowprice.core import bounds
 
 audit = typer.Typer(
@@ -19,7 +20,7 @@ audit = typer.Typer(
 
 
 @audit.command()
-@takes_workload("incidents")
+@expand_options("incidents")
 def truthfulness(
     workload: Workload,
     policy: o.PolicyOption = "astraea",
@@ -102,7 +103,7 @@ def truthfulness(
 
 
 @audit.command()
-@takes_workload("incidents")
+@expand_options("incidents")
 def sharing(
     workload: Workload,
     policy: o.PolicyOption = "astraea",

@@ -21,7 +21,8 @@ from shadowprice.cli.console import (
     stderr,
     stdout,
 )
-from shadowprice.cli.workload import Workload, takes_workload
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.time_limit import Clock
 
@@ -60,7 +61,7 @@ ClockOption = Annotated[
 ]
 
 
-@takes_workload("incidents")
+@expand_options("incidents")
 def bound(
     workload: Workload,
     gap: GapOption = "1%",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,8 @@ from shadowprice.cli.console import (
     progress_bar,
     stdout,
 )
-from shadowprice.cli.workload import Workload, read, takes_workload
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload, read
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.results.capacity_gains import CapacityGain
     from shadowprice.results.run_directory import RunData
-    from shadowprice.simulator.driver import ProgressCallback
     from shadowprice.simulator.interrupt import StopRequestObserver
     from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.source import ScenarioSource
@@ -38,14 +39,10 @@ if TYPE_CHECKING:
     from shadowprice.simulator.whatif import ClusterChange
 
 
-@takes_workload()
-def compare(
-    policy: o.PoliciesOption,
-    workload: Workload,
-    set_: o.SetOption = None,
-    params: o.ParamsOption = None,
-    lengths: o.LengthsOption = "known",
-    seed: o.SeedOption = 0,
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """Options that only a comparison has."""
+
     seeds: Annotated[
         int,
         typer.Option(
@@ -56,7 +53,7 @@ def compare(
             "95 % intervals and paired tests against the first policy.",
             rich_help_panel=o.HOW,
         ),
-    ] = 1,
+    ] = 1
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,7 +64,7 @@ def compare(
             rich_help_panel=o.WHAT,
             metavar="[NAME=]AMOUNT",
         ),
-    ] = None,
+    ] = None
     bound: Annotated[
         bool,
         typer.Option(
@@ -76,13 +73,13 @@ def compare(
             "policy's share of it.",
             rich_help_panel=o.HOW,
         ),
-    ] = False,
+    ] = False
     bound_time: Annotated[
         str,
         typer.Option(
             "--bound-time", help="Time limit of --bound, such as 1min.", rich_help_panel=o.HOW
         ),
-    ] = "1min",
+    ] = "1min"
     advice: Annotated[
         bool,
         typer.Option(
@@ -92,7 +89,7 @@ def compare(
             "them.",
             rich_help_panel=o.OUTPUT,
         ),
-    ] = False,
+    ] = False
     advice_time: Annotated[
         str,
         typer.Option(
@@ -100,7 +97,7 @@ def compare(
             help="Time limit of --advice per policy, such as 1min.",
             rich_help_panel=o.OUTPUT,
         ),
-    ] = "1min",
+    ] = "1min"
     on: Annotated[
         str,
         typer.Option(
@@ -109,7 +106,19 @@ def compare(
             metavar="RAY",
             rich_help_panel=o.HOW,
         ),
-    ] = "",
+    ] = ""
+
+
+@expand_options()
+def compare(
+    policy: o.PoliciesOption,
+    workload: Workload,
+    set_: o.SetOption = None,
+    params: o.ParamsOption = None,
+    lengths: o.LengthsOption = "known",
+    seed: o.SeedOption = 0,
+    *,
+    options: ComparisonOptions,
     out: o.OutOption = None,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
@@ -155,13 +164,13 @@ def compare(
     from shadowprice.simulator.trials import collect_seed_runs, seeds_from
 
     modes = parse_lengths(lengths)
-    if advice:
+    if options.advice:
         check_advice_lengths(modes, "--advice")
-    _check_out(out, advice)
+    _check_out(out, options.advice)
     chosen = o.policy_choices(policy, params, set_)
-    proving = float(parse_positive_duration(bound_time, "--bound-time", "1min"))
-    advising = float(parse_positive_duration(advice_time, "--advice-time", "1min"))
-    more_seeds = seeds_from(seed, seeds)[1:]
+    proving = float(parse_positive_duration(options.bound_time, "--bound-time", "1min"))
+    advising = float(parse_positive_duration(options.advice_time, "--advice-time", "1min"))
+    more_seeds = seeds_from(seed, options.seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
     cases = [
@@ -176,13 +185,13 @@ def compare(
     for choice in chosen:
         choice.parameters()
     _check_hidden_lengths(cases)
-    changes = _capacity_changes(more or (), source, seed, on)
+    changes = _capacity_changes(options.more or (), source, seed, options.on)
     drawn = drawn_at_random(scenario, chosen)
     announce_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_on_signal() as stop, directory as pending, ExitStack() as resources:
-        certificate = _certificate(scenario, proving, stop, quiet) if bound else None
+        certificate = _certificate(scenario, proving, stop, quiet) if options.bound else None
 
         def keep(run: RunData) -> None:
             if certificate is not None:
@@ -191,15 +200,15 @@ def compare(
                     for name, value in certificate.record().items()
                     if name not in {"best", "gap"}  # the certificate was computed without schedules
                 }
-            if advice and not run.info["partial"]:
+            if options.advice and not run.info["partial"]:
                 run = _advised(run, scenario, chosen, advising, stop, quiet)
             if pending is not None:
                 write_compared_run(run, pending.path)
 
         stopped = trials = None
         gains: list[CapacityGain] = []
-        if on:
-            runs, further = _on_ray(on, cases, more_seeds, out, resources, quiet)
+        if options.on:
+            runs, further = _on_ray(options.on, cases, more_seeds, out, resources, quiet)
             for run in runs:
                 keep(run)
         else:
@@ -209,7 +218,7 @@ def compare(
         record = None if trials is None else trials.record()
         if stopped is None:
             gains, stopped = _gains(cases, changes, runs, seed, stop, quiet)
-        runs = _beside_log(runs, scenario, source)
+        runs = _add_recorded_execution(runs, scenario, source)
         if pending is not None:
             with print_before_failing(lambda: _print(runs, trials, gains, drawn, output)):
                 write_comparison(runs, pending.path, record, gains, drawn)
@@ -244,9 +253,7 @@ def _gains(
     """Run every case with every change; the second result is the interrupted run, or None."""
     from shadowprice.simulator.whatif import run_with_more
 
-    def bar(label: str) -> AbstractContextManager[ProgressCallback | None]:
-        return progress_bar(label, quiet)
-
+    bar = partial(progress_bar, quiet=quiet)
     gains: list[CapacityGain] = []
     for case in cases:
         found, stopped = run_with_more(
@@ -277,8 +284,10 @@ class _Case:
     choices: Sequence[PolicyChoice]
 
 
-def _beside_log(runs: list[RunData], scenario: Scenario, source: ScenarioSource) -> list[RunData]:
-    """Return the runs, and after them what happened in the log if it says so."""
+def _add_recorded_execution(
+    runs: list[RunData], scenario: Scenario, source: ScenarioSource
+) -> list[RunData]:
+    """Return the runs, followed by the execution that the log records, if any."""
     from shadowprice.simulator.as_it_was import as_it_was
 
     log = source.log()
@@ -338,9 +347,7 @@ def _here(
     """Run everything in this process; the third result is the interrupted run, or None."""
     from shadowprice.simulator.trials import further_seeds, run_all
 
-    def bar(label: str) -> AbstractContextManager[ProgressCallback | None]:
-        return progress_bar(label, quiet)
-
+    bar = partial(progress_bar, quiet=quiet)
     runs: list[RunData] = []
     more: list[SeedRun] = []
     for case in cases:

@@ -137,16 +137,16 @@ def _advice(run: Path, story: JobHistory, requested: bool | None) -> tuple[JobAd
     The note is empty if the job needs no advice or the user declined it.
     """
     from shadowprice.cli.commands.advising import (
-        PATIENCE,
+        MAX_UNREQUESTED_SECONDS,
         compute_advice,
         executes_files,
         expected_seconds,
-        wanted,
+        needs_advice,
     )
     from shadowprice.core.amounts import format_seconds
     from shadowprice.results.run_directory import read_advice
 
-    if requested is False or not wanted(story):
+    if requested is False or not needs_advice(story):
         return None, ""
     stored = read_advice(run).get(story.job["job"])
     if stored is not None:
@@ -155,7 +155,7 @@ def _advice(run: Path, story: JobHistory, requested: bool | None) -> tuple[JobAd
     if requested is None and executes_files(story.info):
         return None, "--advice works it out by running again, with the files that the run used"
     seconds = expected_seconds(story)
-    if requested is None and seconds > PATIENCE:
+    if requested is None and seconds > MAX_UNREQUESTED_SECONDS:
         return None, f"--advice works it out by running again, in about {format_seconds(seconds)}"
     try:
         return compute_advice(run, story), ""

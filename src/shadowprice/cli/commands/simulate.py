@@ -19,7 +19,8 @@ from shadowprice.cli.console import (
     progress_bar,
     stdout,
 )
-from shadowprice.cli.workload import Workload, read, takes_workload
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload, read
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from shadowprice.results.run_directory import RunData
 
 
-@takes_workload()
+@expand_options()
 def simulate(
     workload: Workload,
     policy: o.PolicyOption = "oasis",

@@ -48,14 +48,14 @@ def until(
         if moment is None:
             timespan = client.timespan()
         else:
-            timespan = client.change_timespan(None if moment == NONE else _sent(moment))
+            timespan = client.change_timespan(None if moment == NONE else _absolute_moment(moment))
     if output is Output.JSON:
         print_json(timespan.record)
     else:
         print_line(end_line(timespan))
 
 
-def _sent(text: str) -> str:
+def _absolute_moment(text: str) -> str:
     """Return a moment for the service; a clock time is interpreted in local time."""
     from shadowprice.core.amounts import parse_duration
     from shadowprice.core.moments import SECOND, parse_moment_ahead

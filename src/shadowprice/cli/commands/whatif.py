@@ -22,7 +22,8 @@ from shadowprice.cli.console import (
     progress_bar,
     stdout,
 )
-from shadowprice.cli.workload import Workload, read, takes_workload
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload, read
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from shadowprice.simulator.whatif import ClusterChange, WhatIfResult
 
 
-@takes_workload()
+@expand_options()
 def whatif(
     workload: Workload,
     add: Annotated[
@@ -121,8 +122,8 @@ def whatif(
     """
     if server is not None or days is not None:
         reject_workload_with_server(workload, seeds)
-        named_policies = _of_service(policy, params, set_)
-        changes = parsed(add, remove)
+        named_policies = _choices_for_service(policy, params, set_)
+        changes = parse_changes(add, remove)
         code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
         raise typer.Exit(code)
     from shadowprice.simulator.interrupt import stop_on_signal
@@ -130,7 +131,7 @@ def whatif(
     from shadowprice.simulator.whatif import whatif as run_whatif
 
     choices = o.policy_choices(policy or ["oasis"], params, set_)
-    changes = parsed(add, remove)
+    changes = parse_changes(add, remove)
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
@@ -150,7 +151,7 @@ def whatif(
         )
 
 
-def parsed(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
+def parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
     """Parse the changes of the cluster from ``--add`` and ``--remove``."""
     from shadowprice.simulator.whatif import ClusterChange
 
@@ -171,7 +172,7 @@ def reject_workload_with_server(workload: Workload, seeds: int) -> None:
         )
 
 
-def _of_service(
+def _choices_for_service(
     policy: list[str] | None, params: Path | None, set_: list[str] | None
 ) -> Sequence[PolicyChoice | None]:
     """Return the policies to simulate; None stands for the service's own policy."""
