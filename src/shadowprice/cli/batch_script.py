@@ -1,4 +1,4 @@
-"""Batch scripts: ``shadowprice submit train.sh`` runs the script as it is at its submission.
+"""Batch scripts: ``shadowprice submit train.sh`` submits the script's present content.
 
 Header lines give options of ``submit``: ``#SHADOWPRICE --gpus 2 --time 3h``. Common ``#SBATCH``
 lines are understood, so that scripts for Slurm can be submitted unchanged. As with ``sbatch``, the
@@ -248,7 +248,7 @@ _GPU: Final = re.compile(r"(?:gres[/:])?gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:
 
 
 def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
-    """Yield the options of ``submit`` that ``#SBATCH`` options stand for; collect the others.
+    """Yield the counterparts of ``#SBATCH`` options; add options without one to ``ignored``.
 
     Raises `InputError` also if the job would need something that isn't supported.
     """
@@ -303,7 +303,7 @@ def _memory(option: str, value: str, location: str) -> tuple[int, str]:
 
 
 def _translated(option: str, value: str, location: str) -> tuple[str, str] | None:
-    """Return the option of ``submit`` and its value; None if the value asks for nothing here."""
+    """Return the counterpart of an option as (name, value); None if it has no effect here."""
     if option == "gres":
         matches = [_GPU.fullmatch(part) for part in _SOCKETS.sub("", value).split(",")]
         match = next((match for match in matches if match is not None), None)

@@ -8,7 +8,7 @@ the capacity for one worker or one parameter server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import polars as pl
@@ -323,8 +323,7 @@ def _with_fairness(
     if not fraction or not revenue:
         return account
     ratio = account.revenue / revenue / fraction
-    values = {name: getattr(account, name) for name in TenantAccount.__dataclass_fields__}
-    return TenantAccount(**(values | {"fairness": ratio}))
+    return replace(account, fairness=ratio)
 
 
 def _places(prefix: str, *shares: Mapping[str, int]) -> int:

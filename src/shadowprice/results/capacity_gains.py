@@ -1,4 +1,4 @@
-"""Gains of more servers: what the same jobs would have earned, and the waiting that is saved."""
+"""Gains of more servers for the same jobs: additional utility, and saved waiting time."""
 
 from __future__ import annotations
 

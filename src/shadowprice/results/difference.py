@@ -179,20 +179,19 @@ def _describe_change(a: Row, b: Row, policies: tuple[str, str]) -> str:
     parts = []
     start_delay = b["start"] - a["start"]
     if start_delay:
-        parts.append(
-            f"started {_slots(abs(start_delay))} {'later' if start_delay > 0 else 'earlier'}"
-        )
+        direction = "later" if start_delay > 0 else "earlier"
+        parts.append(f"started {pluralize(abs(start_delay), 'slot')} {direction}")
     mean_workers = [row["worker_slots"] / max(row["active"], 1) for row in (a, b)]
     if abs(mean_workers[0] - mean_workers[1]) > 0.05:
         parts.append(f"ran with {mean_workers[1]:.3g} workers rather than {mean_workers[0]:.3g}")
     pauses = [row["completion"] - row["start"] + 1 - row["active"] for row in (a, b)]
     if pauses[0] != pauses[1]:
-        parts.append(f"paused {_slots(pauses[1])} rather than {pauses[0]}")
+        parts.append(f"paused {pluralize(pauses[1], 'slot')} rather than {pauses[0]}")
     if not parts:
         parts.append("was placed differently")
     delay = b["completion"] - a["completion"]
     if delay:
-        when = f"{_slots(abs(delay))} {'later' if delay > 0 else 'sooner'}"
+        when = f"{pluralize(abs(delay), 'slot')} {'later' if delay > 0 else 'sooner'}"
         return f"{', '.join(parts)}: done {when}"
     return ", ".join(parts)
 
@@ -202,9 +201,5 @@ def _describe_outcome(row: Row, policy: str) -> str:
     if row["outcome"] in verbs:
         text = f"{verbs[row['outcome']]} {policy}"
         return f"{text}: {row['message']}" if row["message"] else text
-    ran = "never ran" if row["start"] is None else f"ran {_slots(row['active'])}"
+    ran = "never ran" if row["start"] is None else f"ran {pluralize(row['active'], 'slot')}"
     return f"still {row['outcome']} at the end of {policy}, {ran}"
-
-
-def _slots(count: int) -> str:
-    return f"{count:,} slot" if count == 1 else f"{count:,} slots"

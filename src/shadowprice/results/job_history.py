@@ -70,13 +70,13 @@ class JobHistory:
             "decisions": self.decisions,
             "ran": [
                 {
-                    "slots": [stay.first, stay.last],
+                    "slots": [span.first, span.last],
                     "placement": [
                         {"server": names[server], "workers": workers, "ps": ps}
-                        for server, workers, ps in stay.entries
+                        for server, workers, ps in span.entries
                     ],
                 }
-                for stay in self.ran
+                for span in self.ran
             ],
         }
 
@@ -99,7 +99,7 @@ def read_job_history(folder: Path, name: str) -> JobHistory:
 
 
 def merge_spans(rows: Sequence[tuple[Any, ...]]) -> list[PlacementSpan]:
-    """Merge (slot, server, workers, ps) rows, ordered by slot, into stays over several slots."""
+    """Merge (slot, server, workers, ps) rows, ordered by slot, into spans of slots."""
     by_slot: dict[int, list[Entry]] = {}
     for slot, server, workers, ps in rows:
         by_slot.setdefault(slot, []).append((server, workers, ps))

@@ -268,7 +268,7 @@ def _servers(
     slot: int,
 ) -> pl.DataFrame:
     cluster = info["cluster"]
-    names = [name for name, _ in cluster["servers"]]
+    names = server_names(info)
     kinds = [
         {name: parse_amount(amount).value for name, amount in kind["capacity"].items()}
         for kind in cluster["kinds"]

@@ -98,7 +98,7 @@ class Scenario:
     def context(self, *, explained: bool = True) -> PolicyContext:
         """Return the context of a policy that knows the whole workload, as simulations allow.
 
-        If lengths are hidden or values relative, the policy knows no job beforehand. ``explained``
+        If lengths are hidden or values relative, the policy knows no job in advance. ``explained``
         requests reasons of refusals.
         """
         return PolicyContext(
@@ -164,9 +164,9 @@ def record_run(
     )
     partial = False
     prepared_before, start = preparing.seconds, working_time()
-    with stop_on_signal() if stop is None else nullcontext(stop) as sign:
+    with stop_on_signal() if stop is None else nullcontext(stop) as stopper:
         try:
-            simulation.run((recorder, *observers, sign), progress)
+            simulation.run((recorder, *observers, stopper), progress)
         except KeyboardInterrupt:
             partial = True
     wall, prepared = working_time() - start, preparing.seconds - prepared_before

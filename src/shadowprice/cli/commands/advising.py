@@ -25,11 +25,11 @@ _RUNS_WITHOUT_QUOTES: Final = 60
 """Estimated number of runs if the policy can't quote and every change is simulated."""
 
 
-def needs_advice(story: JobHistory) -> bool:
+def needs_advice(history: JobHistory) -> bool:
     """Return whether advice applies: the job was refused, or dropped where that is equivalent."""
     from shadowprice.results.advice import outcomes_with_advice
 
-    return story.job["outcome"] in outcomes_with_advice(story.info)
+    return history.job["outcome"] in outcomes_with_advice(history.info)
 
 
 def executes_files(info: Mapping[str, Any]) -> bool:
@@ -38,12 +38,12 @@ def executes_files(info: Mapping[str, Any]) -> bool:
     return "file" in (info.get("policy_origin") or {}) or FORMAT in kinds
 
 
-def expected_seconds(story: JobHistory) -> float:
+def expected_seconds(history: JobHistory) -> float:
     """Estimate the time that advice takes, in seconds.
 
     It repeats the run up to the job's arrival, at the pace of the original run.
     """
-    info = story.info
+    info = history.info
     latency = info["timing"]["decision_latency"] or {}
     jobs = int(info["summary"]["jobs"])
     # The median excludes the first decisions, which compile. Work before the first decision
@@ -55,7 +55,7 @@ def expected_seconds(story: JobHistory) -> float:
     return _RUNS_WITHOUT_QUOTES * max(seconds, float(info["timing"]["wall_seconds"]))
 
 
-def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
+def compute_advice(folder: Path, history: JobHistory) -> JobAdvice:
     """Find the changes that would have had a run's refused job admitted.
 
     Raises `InputError` if an input file of the run is missing, changed or was never named.
@@ -63,7 +63,7 @@ def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.advice import advise
 
-    info = story.info
+    info = history.info
     if info.get("settings") is None or "options" not in info:
         raise InputError(
             Fault(str(folder), "doesn't record its settings and options", "run it again")
@@ -75,7 +75,7 @@ def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
         problem = f"was run with --values {info['options']['values']}"
         raise InputError(Fault(str(folder), problem, "run it with stated values for advice"))
     scenario = _scenario(folder, info)
-    name = story.job["job"]
+    name = history.job["job"]
     position = next(index for index, job in enumerate(scenario.jobs) if job.name == name)
     assert scenario.entry is not None
     choice = PolicyChoice.of_run(info)

@@ -94,46 +94,46 @@ def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
     from shadowprice.results.run_directory import read_run
 
     loaded = read_run(run)
-    books = compute_tenant_accounts(loaded)
-    if tenant is not None and tenant not in books.accounts:
-        tenants = ", ".join(books.accounts)
+    result = compute_tenant_accounts(loaded)
+    if tenant is not None and tenant not in result.accounts:
+        tenants = ", ".join(result.accounts)
         raise InputError(
             Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {tenants}")
         )
     if output is Listing.JSON:
-        print_json(_record(loaded, books, tenant))
+        print_json(_record(loaded, result, tenant))
     elif output is Listing.CSV:
-        _print_csv(loaded, books, tenant)
+        _print_csv(loaded, result, tenant)
     elif tenant is None:
-        _print_all(loaded, books)
+        _print_all(loaded, result)
     else:
-        _print_one(loaded, books, tenant)
+        _print_one(loaded, result, tenant)
 
 
-def _record(run: RunData, books: TenantAccounts, tenant: str | None) -> Mapping[str, object]:
+def _record(run: RunData, result: TenantAccounts, tenant: str | None) -> Mapping[str, object]:
     if tenant is None:
         return {
             "policy": run.policy,
-            "charges": books.charged,
-            "fairness_variance": books.fairness_variance,
-            "tenants": [account.record() for account in books.accounts.values()],
+            "charges": result.charged,
+            "fairness_variance": result.fairness_variance,
+            "tenants": [account.record() for account in result.accounts.values()],
         }
     return {
         "policy": run.policy,
-        "charges": books.charged,
-        **books.accounts[tenant].record(),
-        "partners": _partners(books, tenant),
-        "jobs_of_tenant": _jobs(run, books, tenant),
+        "charges": result.charged,
+        **result.accounts[tenant].record(),
+        "partners": _partners(result, tenant),
+        "jobs_of_tenant": _jobs(run, result, tenant),
     }
 
 
-def _print_csv(run: RunData, books: TenantAccounts, tenant: str | None) -> None:
+def _print_csv(run: RunData, result: TenantAccounts, tenant: str | None) -> None:
     """Print a row for each tenant, or for each job of one tenant."""
     rows: list[dict[str, object]] = []
     if tenant is not None:
-        rows = _jobs(run, books, tenant)
+        rows = _jobs(run, result, tenant)
     else:
-        for account in books.accounts.values():
+        for account in result.accounts.values():
             row = dict(account.record())
             for name in ("share", "lent", "borrowed"):
                 amounts = row[name]
@@ -144,17 +144,17 @@ def _print_csv(run: RunData, books: TenantAccounts, tenant: str | None) -> None:
         print_csv(list(rows[0]), rows)
 
 
-def _partners(books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
+def _partners(result: TenantAccounts, tenant: str) -> list[dict[str, object]]:
     import polars as pl
 
     from shadowprice.results.accounts import MICRO
 
     rows: list[dict[str, object]] = []
-    for other in books.accounts:
-        paid = books.payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == other))
-        received = books.payments.filter((pl.col("payee") == tenant) & (pl.col("payer") == other))
-        lent = books.loans.filter((pl.col("lender") == tenant) & (pl.col("borrower") == other))
-        borrowed = books.loans.filter((pl.col("borrower") == tenant) & (pl.col("lender") == other))
+    for other in result.accounts:
+        paid = result.payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == other))
+        received = result.payments.filter((pl.col("payee") == tenant) & (pl.col("payer") == other))
+        lent = result.loans.filter((pl.col("lender") == tenant) & (pl.col("borrower") == other))
+        borrowed = result.loans.filter((pl.col("borrower") == tenant) & (pl.col("lender") == other))
         row: dict[str, object] = {
             "partner": other,
             "paid": int(paid["amount"].sum()) / MICRO,
@@ -167,12 +167,12 @@ def _partners(books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
     return rows
 
 
-def _jobs(run: RunData, books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
+def _jobs(run: RunData, result: TenantAccounts, tenant: str) -> list[dict[str, object]]:
     import polars as pl
 
     from shadowprice.results.accounts import MICRO
 
-    paid = books.payments.group_by("job").agg((pl.col("amount").sum() / MICRO).alias("paid"))
+    paid = result.payments.group_by("job").agg((pl.col("amount").sum() / MICRO).alias("paid"))
     table = (
         run.jobs.filter(pl.col("tenant") == tenant)
         .join(paid, on="job", how="left", maintain_order="left")
@@ -182,7 +182,7 @@ def _jobs(run: RunData, books: TenantAccounts, tenant: str) -> list[dict[str, ob
     return table.select(columns).to_dicts()
 
 
-def _print_all(run: RunData, books: TenantAccounts) -> None:
+def _print_all(run: RunData, result: TenantAccounts) -> None:
     table = titled_table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
     table.add_column("tenant")
     headings = [
@@ -199,16 +199,16 @@ def _print_all(run: RunData, books: TenantAccounts) -> None:
     ]
     for heading in headings:
         table.add_column(heading, justify="right")
-    for account in books.accounts.values():
+    for account in result.accounts.values():
         table.add_row(account.tenant, *_cells(account))
     stdout().print(table)
-    variance = books.fairness_variance
+    variance = result.fairness_variance
     if variance is not None:
         explanation = (
             "revenue fairness ratio: the share of all revenue over the share of all places"
         )
         print_line(f"{explanation}; variance over tenants {variance:.4g}")
-    if not books.charged:
+    if not result.charged:
         print_line(f"{run.policy} charges nobody: no payments, no loans")
 
 
@@ -230,10 +230,10 @@ def _cells(account: TenantAccount) -> list[str]:
     ]
 
 
-def _print_one(run: RunData, books: TenantAccounts, tenant: str) -> None:
+def _print_one(run: RunData, result: TenantAccounts, tenant: str) -> None:
     from shadowprice.results.accounts import MICRO
 
-    account = books.accounts[tenant]
+    account = result.accounts[tenant]
     console = stdout()
     facts = titled_table(f"{tenant} under {run.policy}")
     facts.show_header = False
@@ -250,8 +250,8 @@ def _print_one(run: RunData, books: TenantAccounts, tenant: str) -> None:
     facts.add_row("revenue", f"{account.revenue:,.2f}")
     facts.add_row("fairness ratio", _cells(account)[-1])
     console.print(facts)
-    _print_rows("Partners", _partners(books, tenant))
-    _print_rows("Jobs", _jobs(run, books, tenant))
+    _print_rows("Partners", _partners(result, tenant))
+    _print_rows("Jobs", _jobs(run, result, tenant))
 
 
 def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
