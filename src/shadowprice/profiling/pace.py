@@ -18,7 +18,7 @@ LEVEL: Final = 0.95
 BATCHES: Final = 20
 """Maximum number of batch means; longer batches are less correlated with their neighbours."""
 
-FEWEST: Final = 6
+MIN_INTERVALS: Final = 6
 """Minimum number of intervals after the warm-up for a step time."""
 
 
@@ -90,7 +90,7 @@ class Pace:
         seconds, steps = np.diff(self._at), np.diff(self._done)
         left_out = _warm_up(seconds / steps) if len(steps) else 0
         seconds, steps = seconds[left_out:], steps[left_out:]
-        if len(steps) < FEWEST:
+        if len(steps) < MIN_INTERVALS:
             return None
         mean = float(seconds.sum() / steps.sum())
         stretches = np.array_split(np.arange(len(steps)), min(BATCHES, len(steps)))

@@ -35,8 +35,8 @@ from shadowprice.profiling.fit import Speed
 from shadowprice.profiling.pace import BackwardsError, Pace, StepTime
 
 HERE: Final = "this machine"
-_LOOK: Final = 0.05
-_MEMORY_EVERY: Final = 1.0
+_POLL_SECONDS: Final = 0.05
+_MEMORY_POLL_SECONDS: Final = 1.0
 _TAIL_LINES: Final = 8
 
 METRICS: Final = (
@@ -100,7 +100,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Observation:
     """State of a generation while it runs."""
 
     pace: Pace = field(default_factory=Pace)
@@ -130,8 +130,8 @@ class Bench:
         self._job = 0
         self._generation = 0
         self._order = 0
-        self._before = 0.0
-        self._seen = _Seen()
+        self._previous_done = 0.0
+        self._seen = _Observation()
         self._follow: asyncio.Task[None] | None = None
 
     @classmethod
@@ -170,7 +170,7 @@ class Bench:
         """Start the next measurement from the job's beginning, as a new job."""
         self._job += 1
         self._generation = 0
-        self._before = 0.0
+        self._previous_done = 0.0
 
     async def measure(
         self, workers: int, ps: int, limits: Limits, on_progress: ProgressCallback
@@ -181,7 +181,7 @@ class Bench:
         """
         self._generation += 1
         self._order += 1
-        self._seen = seen = _Seen()
+        self._seen = seen = _Observation()
         spec = self._spec(workers, ps)
         entry = TrackedGeneration(
             spec.job,
@@ -192,7 +192,7 @@ class Bench:
         await self._executor.start(spec)
         stopped: float | None = None
         try:
-            await self._until_known(entry, ordered, limits, on_progress)
+            await self._follow_until_known(entry, ordered, limits, on_progress)
             if seen.over is None:
                 on_progress("stopping", 1.0, seen.pace.step_time())
                 stopped = await self._stop(spec, self._command.grace)
@@ -221,7 +221,7 @@ class Bench:
             slot_end=time.time() + 86_400.0,
         )
 
-    async def _until_known(
+    async def _follow_until_known(
         self,
         entry: TrackedGeneration,
         ordered: float,
@@ -233,7 +233,7 @@ class Bench:
         execution = ""
         memory_read_at = 0.0
         while seen.over is None:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
             now = time.time()
             report = entry.new_progress()
             if report is not None:
@@ -244,13 +244,13 @@ class Bench:
                 seen.metrics |= {n: v for n, v in report.metrics.items() if n in METRICS}
             if not execution and seen.started:
                 execution = entry.generation.plan().get("execution", "")
-            if execution and now - memory_read_at > _MEMORY_EVERY:
+            if execution and now - memory_read_at > _MEMORY_POLL_SECONDS:
                 memory_read_at = now
                 for role, size in (await asyncio.to_thread(memory.by_role, execution)).items():
                     seen.memory[role] = max(seen.memory.get(role, 0), size)
             estimate = seen.pace.step_time()
             elapsed = now - ordered
-            on_progress(_doing(seen), min(1.0, elapsed / limits.seconds), estimate)
+            on_progress(_activity(seen), min(1.0, elapsed / limits.seconds), estimate)
             if elapsed > limits.seconds or self._known(estimate, now, limits):
                 return
 
@@ -284,10 +284,10 @@ class Bench:
             raise UnmeasuredError(_with_tail(end.reason, end.tail))
         step, first = seen.pace.step_time(), seen.pace.first
         if step is None or first is None:
-            raise UnmeasuredError(_why_unknown(seen.pace, limits, end))
-        resumed = self._before <= first[1] if self._before > 0.0 else None
-        steps = first[1] - self._before if resumed else first[1]
-        self._before = seen.pace.done
+            raise UnmeasuredError(_explain_missing_time(seen.pace, limits, end))
+        resumed = self._previous_done <= first[1] if self._previous_done > 0.0 else None
+        steps = first[1] - self._previous_done if resumed else first[1]
+        self._previous_done = seen.pace.done
         if finished:  # the next measurement can't resume a finished job
             self.reset_job()
         return Point(
@@ -305,13 +305,13 @@ class Bench:
         )
 
 
-def _doing(seen: _Seen) -> str:
+def _activity(seen: _Observation) -> str:
     if not seen.started:
         return "starting"
     return "waiting for its first report" if not seen.pace.reports else "measuring"
 
 
-def _why_unknown(pace: Pace, limits: Limits, over: Ended) -> str:
+def _explain_missing_time(pace: Pace, limits: Limits, over: Ended) -> str:
     """Return why a generation that did not fail has no step time."""
     if over.ending is Ending.DONE:
         what = f"it was done after {pace.done:g} mini-batches, {pace.reports} reports"
