@@ -40,7 +40,6 @@ from shadowprice.results.run_directory import (
     Fields,
     RunData,
     is_run,
-    read_advice,
     read_run,
     write_run,
 )
@@ -502,10 +501,7 @@ def whatif(
 @few_collections()
 def open_run(folder: PathLike) -> Result:
     """Read a run directory."""
-    run = read_run(Path(folder))
-    if "advice" in run.info:
-        run = replace(run, advice=read_advice(Path(folder)))
-    return Result(run)
+    return Result(read_run(Path(folder)))
 
 
 def _check_name(policy: object) -> None:

@@ -17,7 +17,7 @@ from shadowprice.core.yaml_values import keep_written_words
 from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
-from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
+from shadowprice.inputs.text import load_yaml, read_json_lines, read_text
 
 MAX_FAULTS: Final = int(bounds.FAULTS.most)
 """Problems that are listed before reading stops."""
@@ -54,7 +54,7 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
     invalid jobs out instead of refusing the file. An `InputError` lists the first `MAX_FAULTS`
     problems.
     """
-    records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    records = read_json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
     return resolve_records(
         records, cluster, place=str(path), folder=path.parent, skip_invalid=skip_invalid
     )
@@ -137,7 +137,7 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
     stays for the caller to resolve.
     """
     lines = ".jsonl" in path.suffixes
-    for location, record in _json_lines(path) if lines else _yaml_jobs(path, complete=False):
+    for location, record in read_json_lines(path) if lines else _yaml_jobs(path, complete=False):
         if isinstance(record, InputError):
             raise record
         yield location, record
@@ -145,7 +145,7 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
 
 def read_entry(path: Path, name: str) -> Mapping[str, Any]:
     """Return one job of a job file, as the file writes it."""
-    records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    records = read_json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
     for _, record in records:
         if isinstance(record, Mapping) and record.get("name") == name:
             return record
@@ -188,12 +188,3 @@ def _families(named: object, path: Path) -> Families:
         bounds.PATH.check(len(named), f"{path}: families")
         return read_families(path.parent / named)
     return parse_families({"families": named}, str(path))
-
-
-def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    for number, line in read_lines(path):
-        if line.strip():
-            try:
-                yield f"{path}: line {number}:", load_json_line(path, number, line)
-            except InputError as error:
-                yield "", error

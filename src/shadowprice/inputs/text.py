@@ -81,6 +81,19 @@ def load_json_line(path: Path, number: int, line: str) -> Any:
         raise InputError(Fault(f"{path}: line {number}", message)) from error
 
 
+def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a JSON Lines file with their locations.
+
+    A line that isn't JSON yields its `InputError` instead, so that later lines are checked too.
+    """
+    for number, line in read_lines(path):
+        if line.strip():
+            try:
+                yield f"{path}: line {number}:", load_json_line(path, number, line)
+            except InputError as error:
+                yield "", error
+
+
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
