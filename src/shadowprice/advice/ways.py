@@ -52,7 +52,7 @@ class JobChange:
     values: Sequence[Any]
     """Possible values, from the smallest change to the largest."""
     change: Callable[[Any], str]
-    """Return a description of the change to a value, for people."""
+    """Describes the change to a value in words."""
 
     @property
     def label(self) -> str:
@@ -80,7 +80,7 @@ class DeadlineTexts(Protocol):
         ...
 
     def describe_delay(self, slots: float) -> str:
-        """Return a description of a deadline's delay, for people."""
+        """Describe the delay of a deadline in words."""
         ...
 
 

@@ -15,8 +15,8 @@ from shadowprice.advice.changes import (
     StepFn,
     describe_result,
     is_size,
+    is_smallest_refused,
     search_changes,
-    smaller_in_vain,
     step_of_work,
 )
 from shadowprice.advice.search import (
@@ -359,7 +359,9 @@ class _Advisor:
             end = self._job.arrival + self._scenario.cluster.horizon
         work = 0.0
         ways = [*self._ways(end)]
-        smaller_fails = self._affordable and smaller_in_vain(self._variants, ways, self._rerun.ask)
+        smaller_fails = self._affordable and is_smallest_refused(
+            self._variants, ways, self._rerun.ask
+        )
         for way in (*ways, self._later):
 
             def true_result(step: int, way: JobChange = way) -> AdmissionOutcome | None:
