@@ -52,12 +52,9 @@ def split_path(text: str) -> tuple[str, str] | None:
 class FileExtension:
     """An object of a Python file that belongs to no installed package."""
 
-    path: str
-    """Absolute path of the file."""
-    name: str
-    """Name of the object in it."""
-    source: bytes = field(repr=False)
-    """Content of the file when it was read."""
+    path: str  # absolute path of the file
+    name: str  # name of the object in it
+    source: bytes = field(repr=False)  # content of the file when it was read
 
     @classmethod
     def read(cls, reference: str, location: str) -> FileExtension:
@@ -141,12 +138,10 @@ class InstalledExtension:
 
     group: str
     name: str
-    value: str
-    """``package.module:NAME``."""
+    value: str  # ``package.module:NAME``
     distribution: str
     version: str
-    rival: str = ""
-    """Another distribution that declares the same name."""
+    rival: str = ""  # another distribution that declares the same name
 
     def load(self) -> Any:
         """Import the module and return the object.

@@ -20,12 +20,9 @@ from shadowprice.results.advice import Advice, IneffectiveChange
 class AdmissionOutcome:
     """Promise that an admitted job would get."""
 
-    completion: int | None = None
-    """Completion slot, if it is promised."""
+    completion: int | None = None  # completion slot, if it is promised
     utility: float | None = None
-    """Utility of that completion."""
     price: float | None = None
-    """Price of the resources."""
 
 
 QuoteFn = Callable[[Job], AdmissionOutcome | None]

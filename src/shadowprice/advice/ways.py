@@ -43,16 +43,11 @@ _MIN_UNITS: Final = 1000
 class JobChange:
     """One key of a job's record, and its possible values."""
 
-    name: str
-    """``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``."""
-    key: Key
-    """Path of the value in the record."""
-    before: str
-    """Current value, as text."""
-    values: Sequence[Any]
-    """Possible values, from the smallest change to the largest."""
-    change: Callable[[Any], str]
-    """Describes the change to a value in words."""
+    name: str  # ``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``
+    key: Key  # path of the value in the record
+    before: str  # current value, as text
+    values: Sequence[Any]  # possible values, from the smallest change to the largest
+    change: Callable[[Any], str]  # describes the change to a value in words
 
     @property
     def label(self) -> str:

@@ -54,16 +54,11 @@ class CloningSpec(Spec):
 class CloningFile:
     """A validated cloning file, for both regimes."""
 
-    groups: tuple[TaskGroup, ...]
-    """Groups of equal tasks."""
-    machines: int
-    """Number of machines M."""
-    deadline: float
-    """Deadline T_d in seconds."""
-    miss_probability: float
-    """Largest probability epsilon that the deadline is missed."""
-    place: str
-    """Name of the file in errors."""
+    groups: tuple[TaskGroup, ...]  # groups of equal tasks
+    machines: int  # number of machines M
+    deadline: float  # deadline T_d in seconds
+    miss_probability: float  # largest probability epsilon that the deadline is missed
+    place: str  # name of the file in errors
 
     def problem(self) -> CloningProblem:
         """Return the problem of the light regime, in which all tasks start at once.

@@ -35,8 +35,7 @@ class _Running:
 
     job: Job
     order: Start | Resize
-    restarts: bool
-    """Whether its start loses time and it hasn't run for a slot yet."""
+    restarts: bool  # whether its start loses time and it hasn't run for a slot yet
 
 
 class SimulatedCluster:

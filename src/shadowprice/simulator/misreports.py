@@ -49,10 +49,8 @@ _URGENCY_PARAMETERS: Final[Mapping[type, tuple[str, ...]]] = {
 class ReportedJob:
     """The reported version of a misreported job."""
 
-    jobs: tuple[Job, ...]
-    """The misstated job, or the parts that it is split into."""
-    need: int
-    """Total progress, in units of the misreport, at which the true job is done."""
+    jobs: tuple[Job, ...]  # the misstated job, or the parts that it is split into
+    need: int  # total progress, in units of the misreport, at which the true job is done
     most: int | None = None
     """Largest progress that counts per slot: parallel parts aren't faster than the job could be."""
     pace: Fraction = Fraction(1)
@@ -69,12 +67,9 @@ class ReportedJob:
 class Misreport:
     """A workload with one tenant's jobs misreported."""
 
-    kind: str
-    """One of `MISREPORT_KINDS`."""
-    story: str
-    """Description of the misreport for people."""
-    jobs: tuple[Job, ...]
-    """Jobs that the policy sees."""
+    kind: str  # one of `MISREPORT_KINDS`
+    story: str  # description of the misreport for people
+    jobs: tuple[Job, ...]  # jobs that the policy sees
     reported: Mapping[str, ReportedJob] = field(default_factory=dict)
     """Report of each misreported job, by its true name."""
 

@@ -43,8 +43,7 @@ SeedRun = tuple[str, int, Mapping[str, Any]]
 class SeedRuns:
     """Metrics of every policy from every seed."""
 
-    frame: pl.DataFrame
-    """One row per policy and seed: ``policy``, ``seed``, and the metrics by key."""
+    frame: pl.DataFrame  # one row per policy and seed: ``policy``, ``seed``, and the metrics by key
 
     @property
     def policies(self) -> list[str]:

@@ -150,8 +150,7 @@ _GAINS: Final = (
 class WhatIfResult:
     """Metrics of every changed cluster, policy and seed."""
 
-    changes: tuple[ClusterChange, ...]
-    """The cluster as it is, then the changed ones."""
+    changes: tuple[ClusterChange, ...]  # the cluster as it is, then the changed ones
     frame: pl.DataFrame
     """One row per change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``,
     and the metrics by key. ``gain`` is the utility beyond that of the cluster as it is, under the

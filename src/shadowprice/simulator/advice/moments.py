@@ -84,10 +84,8 @@ ProbeFn = Callable[[DecisionPoint], bool]
 class Probe:
     """Probe of a refused job at the decision points at which it could arrive."""
 
-    position: int
-    """Index of the job in the scenario."""
-    slots: Sequence[int]
-    """Slots to visit, ascending."""
+    position: int  # index of the job in the scenario
+    slots: Sequence[int]  # slots to visit, ascending
     visit: ProbeFn
     """Function called in each slot, after the jobs of the slot that precede it in the file, until
     it returns False."""
