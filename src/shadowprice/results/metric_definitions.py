@@ -26,33 +26,15 @@ class MetricUnit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """One measure of a run.
+    """One measure of a run."""
 
-    Attributes
-    ----------
-    key : str
-        Column name in tables of runs.
-    name : str
-        Label.
-    read : callable
-        Reads the value from ``run.json``; returns None if the run has none.
-    better : int
-        1 if higher is better, -1 if lower is better, else 0.
-    unit : Unit
-        Unit for formatting.
-    over_seeds : bool
-        Whether means over several seeds include it.
-    unless_zero : bool
-        Whether it is omitted if every value is 0.
-    """
-
-    key: str
-    name: str
-    read: Read
-    better: int = 0
+    key: str  # column name in tables of runs
+    name: str  # label
+    read: Read  # from ``run.json``; None if the run has no value
+    better: int = 0  # 1 if higher is better, -1 if lower is better, else 0
     unit: MetricUnit = MetricUnit.NUMBER
-    over_seeds: bool = False
-    unless_zero: bool = False
+    over_seeds: bool = False  # means over several seeds include it
+    unless_zero: bool = False  # omitted if every value is 0
 
     @property
     def share(self) -> bool:
@@ -254,19 +236,9 @@ def best_of(values: Sequence[float | None], better: int) -> frozenset[int]:
 def restricted_mean_until(info: Mapping[str, Any], end: int) -> float | None:
     """Return the restricted mean completion time of a run, extended to a later end.
 
-    Every unfinished job, including refused ones, waits until the later end.
-
-    Parameters
-    ----------
-    info : mapping
-        ``run.json`` of the run.
-    end : int
-        First slot after the common end, not before the run's own end.
-
-    Returns
-    -------
-    float or None
-        Slots; None if no job arrived.
+    Every unfinished job, including refused ones, waits until the later end. ``end`` is the first
+    slot after the common end, not before the run's own end. The result is in slots; None if no job
+    arrived.
     """
     summary = info["summary"]
     mean = summary["jct"]["restricted_mean"]
