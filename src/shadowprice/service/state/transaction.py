@@ -162,6 +162,11 @@ class Transaction:
         self.closed.append(key)
         return self.change(key, state=state, reason=reason, closed=self.now)
 
+    def correct(self, view: JobView) -> None:
+        """Replace the view of a closed job."""
+        self.closed.append(view.key)
+        self._see(view)
+
     def emit(
         self,
         kind: str,
