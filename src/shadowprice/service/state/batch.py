@@ -351,12 +351,16 @@ class Batch(Transaction):
         self._remember_value(command)
         if view is None:
             return
-        kept = None if view.first_promise is None else command.slot <= view.first_promise
         self.update_view(command.job, utility=command.utility)
-        data: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
+        self.emit_finished(view, command.slot, command.utility)
+
+    def emit_finished(self, view: JobView, slot: int, utility: float | None) -> None:
+        """Emit the event of a job that completed in a slot."""
+        kept = None if view.first_promise is None else slot <= view.first_promise
+        data: dict[str, Any] = {"slot": slot, "utility": utility, "kept": kept}
         if not (self.state.virtual or view.reports):
             data["reported"] = False  # it may have done no work: only its exit was observed
-        self.emit("finished", command.job, **data)
+        self.emit("finished", view.key, **data)
 
     def _remember_value(self, command: Completed) -> None:
         """Add a finished job to what its tenant's values are compared with."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import bindparam, select
 
-from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
     Acknowledged,
     JobEnded,
@@ -25,6 +25,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import MICRO
 from shadowprice.core.specs import JobSpec
+from shadowprice.core.utility import utility_value
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import (
     Ended,
@@ -39,16 +40,18 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
+from shadowprice.service.budgets.billing import REFUSAL_CODE
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
-from shadowprice.service.state.job_views import PARTLY_ENDED, view_changes
+from shadowprice.service.state.job_views import PARTLY_ENDED, JobView, State, view_changes
 from shadowprice.service.state.restart_costs import is_restart
 from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
 from shadowprice.service.state.start_ups import StartUp, stated_seconds
 from shadowprice.service.state.stated_work import forget_repeated
 from shadowprice.service.state.store_queries import command_times
+from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
@@ -242,6 +245,8 @@ class RecordReports:
             if isinstance(report, Ended) and report.ending is Ending.LOST:
                 reason, owner = report.reason, _event_owner(batch, name)
                 batch.emit("lost", name, **owner, generation=generation, reason=reason)
+            elif isinstance(report, Ended) and report.ending is Ending.DONE:
+                _complete_abandoned(batch, report)
             return
         slot = batch.state.coming
         current = record.generation == generation and name in engine.running
@@ -318,6 +323,64 @@ class RecordReports:
                 code=report.code,
                 reason=reason,
             )
+
+
+def _complete_abandoned(batch: Batch, report: Ended) -> None:
+    """Complete a job that exited 0 before the slot that its tenant couldn't pay.
+
+    The slot began before the exit was reported, so the job was abandoned. It neither held nor paid
+    the slot.
+    """
+    job = batch.stored([report.job]).get(report.job)
+    if job is None or job.view.state is not State.FAILED:
+        return
+    view = job.view
+    if (view.reason or {}).get("code") != REFUSAL_CODE or view.generation != report.generation:
+        return
+    commands = tables.commands
+    record = batch.connection.execute(
+        select(commands.c.record)
+        .where(
+            (commands.c.job == report.job)
+            & (commands.c.generation == report.generation)
+            & (commands.c.kind == "stop")
+        )
+        .order_by(commands.c.id)
+        .limit(1)
+    ).scalar()
+    at = int(report.at * SECOND)
+    if record is None or at > batch.calendar.begins(json.loads(record)["slot"]):
+        return
+    slot = json.loads(record)["slot"] - 1
+    batch.correct(
+        replace(
+            view,
+            state=State.FINISHED,
+            reason=None,
+            progress=view.required,
+            completion=slot,
+            completion_at=min(at, batch.calendar.ends(slot)),
+            utility=_utility_at(batch, view, slot),
+        )
+    )
+    batch.emit_finished(view, slot, batch.state.views[view.key].utility)
+
+
+def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
+    """Return the utility of a closed job that completed in a slot.
+
+    It is that of the decision if the servers changed so that the job can't be resolved any more.
+    """
+    table = tables.jobs
+    spec = batch.connection.execute(
+        select(table.c.spec).where(table.c.key == view.key)
+    ).scalar_one()
+    parsed = JobSpec.model_validate(json.loads(spec))
+    try:
+        job = resolve_job(parsed, batch.engine.cluster, batch.calendar, view.arrived, key=view.key)
+    except InputError:
+        return view.utility
+    return utility_value(job.utility, slot - job.arrival)
 
 
 def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | Ended:

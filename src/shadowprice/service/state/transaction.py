@@ -156,6 +156,11 @@ class Transaction:
         self.closed.append(key)
         return self.update_view(key, state=state, reason=reason, closed=self.now)
 
+    def correct(self, view: JobView) -> None:
+        """Replace the view of a closed job."""
+        self.closed.append(view.key)
+        self._see(view)
+
     def emit(
         self,
         kind: str,
