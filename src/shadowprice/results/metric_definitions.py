@@ -89,6 +89,15 @@ def _utility_of(*path: str) -> Read:
     return read
 
 
+def _completion_ratio(info: Mapping[str, Any]) -> float | None:
+    """Return the mean completion time of jobs that state no utility over its lower bound.
+
+    None unless a bound was requested and the run finished all of these jobs.
+    """
+    least, mean = (_at("bound", "completion", key)(info) for key in ("mean_slots", "mean_jct"))
+    return None if not least or mean is None else mean / least
+
+
 RESTRICTED: Final = "restricted_mean_jct"
 """Key of the measure that is only comparable up to a common end; see `restricted_mean_until`."""
 
@@ -101,8 +110,10 @@ _EARNED: Final = (
     MetricDefinition(
         "value_share", "of the value on offer", _utility_of("summary", "value"), 1, _SHARE, True
     ),
-    # The bound on what any schedule earns is only known if it was requested.
-    MetricDefinition("bound_share", "of the bound", _utility_of("bound", "bound"), 1, _SHARE),
+    # What the best possible schedule reaches at most is only known if it was requested.
+    MetricDefinition(
+        "bound_share", "at least of the best possible", _utility_of("bound", "bound"), 1, _SHARE
+    ),
 )
 _OUTCOMES: Final = (
     MetricDefinition("arrived", "jobs that arrived", _summary("arrived")),
@@ -122,6 +133,12 @@ _TIMES: Final = (
     # only the short ones.
     MetricDefinition(
         "mean_jct", "mean JCT of finished, slots", _summary("jct", "mean"), over_seeds=True
+    ),
+    MetricDefinition(
+        "completion_ratio",
+        "times the least mean JCT, at most",
+        _completion_ratio,
+        -1,
     ),
     MetricDefinition("median_jct", "median JCT of finished, slots", _summary("jct", "median")),
     MetricDefinition(

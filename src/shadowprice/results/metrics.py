@@ -90,6 +90,12 @@ def restricted_mean(jobs: pl.DataFrame, end: int) -> float | None:
     return None if mean is None else float(mean)
 
 
+def mean_completion(jobs: pl.DataFrame, names: Sequence[str]) -> float | None:
+    """Return the mean completion time of some jobs, in slots; None unless all of them finished."""
+    chosen = jobs.filter(pl.col("job").is_in(list(names)) & (pl.col("outcome") == "finished"))
+    return float(chosen["jct"].to_numpy().mean()) if names and len(chosen) == len(names) else None
+
+
 def common_completion(runs: Sequence[pl.DataFrame]) -> tuple[int, list[float | None]]:
     """Return the mean completion times of the jobs that all of several runs finished.
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
 from shadowprice.certificate.certify import certify
-from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
+from shadowprice.certificate.relaxation import Relaxation
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import Command, Completed, DriverEvent
@@ -43,14 +43,13 @@ from tests.support.workloads import cluster, job, random_job
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def bounded(on: Cluster, jobs: list[Job], until: int | None, **limits: float) -> Bound:
-    relaxation = Relaxation(on, jobs, until)
-    return upper_bound(relaxation, lambda prices: price_of_capacity(relaxation, prices), **limits)
+def bounded(on: Cluster, jobs: list[Job], until: int | None, tolerance: float = 1e-3) -> Bound:
+    return upper_bound(Relaxation(on, jobs, until), tolerance=tolerance)
 
 
 def value(relaxation: Relaxation, prices: np.ndarray) -> float:
     payoffs = (relaxation.price(at, prices)[0] for at in range(relaxation.jobs))
-    return price_of_capacity(relaxation, prices) + sum(max(0.0, payoff) for payoff in payoffs)
+    return float((relaxation.capacity * prices).sum()) + sum(max(0.0, payoff) for payoff in payoffs)
 
 
 def some_jobs(on: Cluster, rng: np.random.Generator, count: int = 5) -> list[Job]:

@@ -84,7 +84,8 @@ def bound(
 
     The bound follows from prices and holds for every scheduler, online or offline. The best
     schedule is found by rounding, with knowledge of all jobs. The optimum lies between the two.
-    Ctrl-C ends the search with the bound proved so far.
+    Ctrl-C ends the search with the bound proved so far. Jobs that state no utility also get a lower
+    bound of their mean completion time.
 
     [bold]Examples[/bold]
 
@@ -186,5 +187,12 @@ def _table(found: Certificate, gap: float) -> Table:
     table.add_row("best", f"{found.best:,.2f}", "a schedule that earns this was found")
     table.add_row("gap", f"{found.gap:.2%}", reached)
     table.add_row("rounds", str(found.rounds), "" if found.settled else "better prices may exist")
+    if found.completion is not None:
+        table.add_row(
+            "mean JCT",
+            f"{found.completion.mean_slots:,.2f}",
+            f"slots, of the {len(found.completion.jobs):,} jobs that state no utility: "
+            "no schedule has less",
+        )
     table.add_row("seconds", f"{found.seconds:.1f}", f"{found.processor:.1f} of the processor")
     return table

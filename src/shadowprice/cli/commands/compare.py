@@ -69,8 +69,9 @@ class ComparisonOptions:
         bool,
         typer.Option(
             "--bound",
-            help="Also prove an upper bound of the utility of any schedule, and show each "
-            "policy's share of it.",
+            help="Also prove what the best possible schedule reaches at most, and show each "
+            "policy's distance from it: in utility, and in the mean completion time of jobs that "
+            "state no utility.",
             rich_help_panel=o.HOW,
         ),
     ] = False
@@ -154,6 +155,7 @@ def compare(
         write_compared_run,
         write_comparison,
     )
+    from shadowprice.results.metrics import mean_completion
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.lengths import (
         check_advice_lengths,
@@ -200,6 +202,9 @@ def compare(
                     for name, value in certificate.record().items()
                     if name not in {"best", "gap"}  # the certificate was computed without schedules
                 }
+                if certificate.completion is not None:
+                    jobs = certificate.completion.jobs
+                    run.info["bound"]["completion"]["mean_jct"] = mean_completion(run.jobs, jobs)
             if options.advice and not run.info["partial"]:
                 run = _advised(run, scenario, chosen, advising, stop, quiet)
             if pending is not None:

@@ -331,7 +331,7 @@ def _complete_abandoned(batch: Batch, report: Ended) -> None:
     The slot began before the exit was reported, so the job was abandoned. It neither held nor paid
     the slot.
     """
-    job = batch.stored([report.job]).get(report.job)
+    job = batch.find_jobs([report.job]).get(report.job)
     if job is None or job.view.state is not State.FAILED:
         return
     view = job.view
