@@ -159,7 +159,7 @@ class Transaction:
     def correct(self, view: JobView) -> None:
         """Replace the view of a closed job."""
         self.closed.append(view.key)
-        self._see(view)
+        self._put_view(view)
 
     def emit(
         self,
