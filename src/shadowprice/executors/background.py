@@ -142,9 +142,8 @@ class BackgroundTasks:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._record_failure(
-                what, error, f"{said} failed", said
-            )  # only the awaited task was cancelled
+            # Only the task that the step awaited was cancelled, not this one.
+            self._record_failure(what, error, f"{said} failed", said)
         except Exception as error:
             self._record_failure(what, error, f"{said} failed", said)
         else:
