@@ -25,11 +25,7 @@ from shadowprice.executors.generations.generation import (
     RUNNING,
     TERMINAL_PHASES,
 )
-from shadowprice.executors.generations.process_exits import (
-    ProcessExit,
-    is_outcome_final,
-    outcome_from_exits,
-)
+from shadowprice.executors.generations.process_exits import ProcessExit, outcome_from_exits
 from shadowprice.executors.kubernetes.launcher import (
     INITIAL_BACKOFF_SECONDS,
     MAX_BACKOFF_SECONDS,
@@ -116,6 +112,7 @@ class KubernetesGenerationController:
             return True
         try:
             await self._run()
+            self._session.emit(entry.pop_reports())
         except ApiError as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
             await self._on_error(error)
@@ -159,7 +156,7 @@ class KubernetesGenerationController:
         return (
             entry.stop_ordered
             or bool(entry.state.get("closing") or entry.state.get("end"))
-            or is_outcome_final(entry.process_exits(), entry.workers, tolerant=entry.tolerant)
+            or entry.is_outcome_final
         )
 
     async def _give_up(self, error: ApiError) -> None:
@@ -180,9 +177,7 @@ class KubernetesGenerationController:
             await self._write(phase=REFUSED, reason=reason, plan=None)
         else:
             end = entry.state.get("end")
-            if not end and is_outcome_final(
-                entry.process_exits(), entry.workers, tolerant=entry.tolerant
-            ):
+            if not end and entry.is_outcome_final:
                 end = self._result()
             lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
             await self._write(**_OVER, **(end or lost))
@@ -194,14 +189,12 @@ class KubernetesGenerationController:
         entry = self._entry
         if entry.state.get("end"):
             await self._finish_known()
-            self._session.emit(entry.pop_reports())
             return
         if not self._launched and not entry.state.get("closing"):
             launch = GenerationLauncher(self._session, entry, self._objects)
             reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
             if reason and launch.created_nothing:
                 await self._write(phase=REFUSED, reason=reason, plan=None)
-                self._session.emit(entry.pop_reports())
                 return
             if reason:
                 await self._mark_withdrawn(reason)
@@ -221,7 +214,6 @@ class KubernetesGenerationController:
                     async with asyncio.timeout(STEADY_POLL_SECONDS if self._is_steady() else 1.0):
                         await entry.changed.wait()
         await self._finish()
-        self._session.emit(entry.pop_reports())
 
     def _is_steady(self) -> bool:
         """Return whether only events, and no timeouts, can change the generation's state."""
@@ -353,7 +345,7 @@ class KubernetesGenerationController:
             command, grace = int(stop["command"]), float(stop["grace"])
         elif entry.state.get("closing"):
             command, grace = PEER_ENDED_COMMAND, 0.0
-        elif is_outcome_final(entry.process_exits(), entry.workers, tolerant=entry.tolerant):
+        elif entry.is_outcome_final:
             await self._record_deciding_exits()
             command, grace = PEER_ENDED_COMMAND, entry.grace
         else:

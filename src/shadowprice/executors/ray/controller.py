@@ -71,6 +71,7 @@ class RayGenerationController:
         try:
             await asyncio.to_thread(entry.read)  # an interrupted attempt may have changed it
             await self._run()
+            await self._session.refresh(entry)
         except (BridgeError, OSError) as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
         if not entry.is_finished:
@@ -80,13 +81,11 @@ class RayGenerationController:
     async def _run(self) -> None:
         entry = self._entry
         if entry.phase == ACCEPTED and not await self._launch():
-            await self._session.refresh(entry)
             return
         if entry.lock is None:
             entry.lock = entry.generation.try_lock()
         if entry.state.get("ending"):
             await self._release_actors()
-            await self._session.refresh(entry)
             return
         while any(part.end is None for part in entry.parts.values()):
             entry.changed.clear()
@@ -102,7 +101,6 @@ class RayGenerationController:
             await self._session.refresh(entry)
             await entry.changed.wait()
         await self._finish()
-        await self._session.refresh(entry)
 
     def _start_task(self, work: Any) -> None:
         task = asyncio.create_task(work)
