@@ -209,7 +209,7 @@ def test_who_was_killed_before_it_was_looked_at_was_killed(tmp_path: Path) -> No
     for name, other in (("killed", {}), ("restarted", {"boot": "another"})):
         state = {"phase": "running", "boot": boot_id(), "supervisor": 1, "began": 1, **other}
         generation = GenerationDirectory.create(tmp_path / name, {}, state)
-        executor._care(TrackedGeneration("job", 1, generation))
+        executor._check_supervisor(TrackedGeneration("job", 1, generation))
         assert name in generation.state()["reason"]
 
 

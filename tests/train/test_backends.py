@@ -137,7 +137,7 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
             made.append(given[1:3])
 
     made: list[Any] = []
-    for name in wires._UNWATCHED:
+    for name in wires._NCCL_ENVIRONMENT:
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
     with_gpus(monkeypatch)

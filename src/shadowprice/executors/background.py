@@ -78,7 +78,7 @@ class BackgroundTasks:
         ``what`` is the task's kind, in one word, and ``said`` its description for people: ``marking
         the pod``. If ``vital`` is false, a failure is only logged and counted.
         """
-        task = self._begin(self._guarded(what, work, said, vital=vital))
+        task = self._start(self._run_guarded(what, work, said, vital=vital))
         # A task that is cancelled before its first step never awaits the work.
         task.add_done_callback(lambda _: work.close())
         return task
@@ -91,9 +91,9 @@ class BackgroundTasks:
         pause: float = 0.0,
     ) -> asyncio.Task[None]:
         """Start a task that repeats a step; see `repeat`."""
-        return self._begin(self.repeat(what, step, said, pause))
+        return self._start(self.repeat(what, step, said, pause))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -134,7 +134,7 @@ class BackgroundTasks:
         lasting = None
         if said in self._failures:
             lasting = asyncio.get_running_loop().call_later(
-                RECOVERED_AFTER_SECONDS, self._well, said
+                RECOVERED_AFTER_SECONDS, self._on_success, said
             )
         try:
             over = bool(await step())
@@ -142,30 +142,31 @@ class BackgroundTasks:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._note(what, error, f"{said} failed", said)  # only the awaited task was cancelled
+            # Only the task that the step awaited was cancelled, not this one.
+            self._record_failure(what, error, f"{said} failed", said)
         except Exception as error:
-            self._note(what, error, f"{said} failed", said)
+            self._record_failure(what, error, f"{said} failed", said)
         else:
-            self._well(said)
+            self._on_success(said)
             return over
         finally:
             if lasting is not None:
                 lasting.cancel()
         return None
 
-    async def _guarded(
+    async def _run_guarded(
         self, what: str, work: Coroutine[Any, Any, None], said: str, *, vital: bool
     ) -> None:
         try:
             await work
         except Exception as error:
-            self._note(what, error, f"{said} ended", said, vital=vital)
+            self._record_failure(what, error, f"{said} ended", said, vital=vital)
         else:
-            self._well(said)
+            self._on_success(said)
 
     # ------------------------------------------------------------------ what failed
 
-    def _note(
+    def _record_failure(
         self, what: str, error: BaseException, how: str, said: str, *, vital: bool = True
     ) -> None:
         message = escape_controls(f"{type(error).__name__}: {error}")[:MAX_ERROR_CHARS]
@@ -181,7 +182,7 @@ class BackgroundTasks:
         except Exception:  # a failing counter must not end the task
             self._log.exception("failed to count an error")
 
-    def _well(self, said: str) -> None:
+    def _on_success(self, said: str) -> None:
         if self._failures.pop(said, None) is not None:
             self._log.warning("%s goes on", said)
 

@@ -98,11 +98,11 @@ class Informer(Generic[CachedT]):
         self._version = page_meta["resourceVersion"]
         self.healthy = True
         for key in self.items.keys() - items.keys():
-            self._take(key, None)
+            self._store(key, None)
         for key, kept in items.items():
-            self._take(key, kept)
+            self._store(key, kept)
 
-    def _take(self, key: str, kept: CachedT | None) -> None:
+    def _store(self, key: str, kept: CachedT | None) -> None:
         old = self.items.get(key)
         if kept is None:
             self.items.pop(key, None)
@@ -159,13 +159,13 @@ class Informer(Generic[CachedT]):
                 raise ApiError(status, str(item.get("reason", "")), str(item.get("message", "")))
             self.healthy = True
             if kind in {"ADDED", "MODIFIED"}:
-                self._take(key_of(item), self._reduce(item))
+                self._store(key_of(item), self._reduce(item))
             elif kind == "DELETED":
                 # The final state is a change of its own, such as the exit of its containers.
                 last = self._reduce(item)
                 if last is not None and self.items.get(key_of(item)) != last:
-                    self._take(key_of(item), last)
-                self._take(key_of(item), None)
+                    self._store(key_of(item), last)
+                self._store(key_of(item), None)
             self._version = item["metadata"]["resourceVersion"]
         self.healthy = True
 

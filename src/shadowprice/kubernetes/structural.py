@@ -126,7 +126,7 @@ class _Translation:
         """Return a discriminated union of models as one object with a rule for each kind."""
         tag = schema["discriminator"]["propertyName"]
         kinds = {
-            kind: self._object_of(reference, path)
+            kind: self._bare(self._models[reference.rpartition("/")[2]], path)
             for kind, reference in schema["discriminator"]["mapping"].items()
         }
         properties: Document = {}
@@ -156,9 +156,6 @@ class _Translation:
             "properties": {tag: choice, **properties},
             "oneOf": rules,
         }
-
-    def _object_of(self, reference: str, path: str) -> Document:
-        return self._bare(self._models[reference.rpartition("/")[2]], path)
 
 
 def _union(choices: list[Mapping[str, Any]], path: str) -> Document:

@@ -58,7 +58,8 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
                     _rename_marker(_release_marker(directory), _marker(directory))
                     return
                 _remove_markers(directory)
-                _remove_tree(directory)
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(directory)
                 new.rename(directory)
                 _sync_file_system(directory.parent)
                 _write_marker(_marker(directory), archive.name)
@@ -86,7 +87,10 @@ def remove_unchanged(archive: Path, directory: Path) -> None:
     archive is missing, everything stays. Raises OSError if the directory would still count as
     filled or the archive can't be read, and `ArchiveError` if the archive is damaged.
     """
-    _mark_released(directory)
+    # The directory counts as incomplete from now on, before any file is deleted.
+    with suppress(FileNotFoundError):  # it was never filled, or is released already
+        _rename_marker(_marker(directory), _release_marker(directory))
+    _remove_partial(directory)
     try:
         stream = archive.open("rb")
     except FileNotFoundError:
@@ -130,16 +134,6 @@ def _remove_if_unchanged(folder: int, entry: ArchiveEntry) -> None:
             )
         if is_same:
             os.unlink(name, dir_fd=folder)
-
-
-def _mark_released(directory: Path) -> None:
-    """Record durably that files of an unpacked directory may be missing from now on.
-
-    Remains of interrupted attempts to fill it are removed.
-    """
-    with suppress(FileNotFoundError):  # it was never filled, or is released already
-        _rename_marker(_marker(directory), _release_marker(directory))
-    _remove_partial(directory)
 
 
 _PARTIAL: Final = ".new-"
@@ -195,13 +189,6 @@ def _remove_partial(directory: Path) -> None:
     for path in directory.parent.glob(f"{glob.escape(directory.name)}{_PARTIAL}*"):
         if path not in _attempts:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove_tree(directory: Path) -> None:
-    try:
-        shutil.rmtree(directory)
-    except FileNotFoundError:
-        return
 
 
 def _sync_directory(path: Path) -> None:

@@ -100,13 +100,10 @@ def compute_outcome(
     ]
     name = _failed(effective_exits, workers, tolerant)
     if name:
-        code = codes[name]
-        return GenerationOutcome(
-            "failed",
-            name,
-            code,
-            f"{name} {_how(code, stop_requested=signalled)}{_note(notes, name)}",
-        )
+        reason = f"{name} {_how(codes[name], stop_requested=signalled)}"
+        if name in notes:
+            reason += f": {notes[name]}"
+        return GenerationOutcome("failed", name, codes[name], reason)
     name = next((process for process, _ in exits if process in killed), exits[0][0])
     ending = "lost" if from_outside and not stopped else "stopped"
     reason = (
@@ -130,10 +127,6 @@ def _completion(exits: Sequence[tuple[str, int]], notes: Mapping[str, str]) -> s
         summary = f"the remaining workers exited 0; earlier {', '.join(died)}"
     noted = [name for name, code in exits if name in notes and not code and _is_worker(name)]
     return "; ".join((summary, *(f"{name}: {notes[name]}" for name in noted)))
-
-
-def _note(notes: Mapping[str, str], name: str) -> str:
-    return f": {notes[name]}" if name in notes else ""
 
 
 def _how(code: int, *, stop_requested: bool) -> str:

@@ -42,8 +42,8 @@ class ClusterCache:
     ) -> None:
         self._service = service
         self._settings = settings
-        self._happened = happened
-        self._moved = moved
+        self._on_pod_changed = happened
+        self._on_node_changed = moved
         self._used: dict[str, Counter[str]] = {}
         self._gone: dict[str, float] = {}
         self.servers: dict[str, ServerInfo] = {}
@@ -71,11 +71,11 @@ class ClusterCache:
 
     def _node_changed(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
         if old is None or new is None or (old.ready, old.off) != (new.ready, new.off):
-            self._moved(name)
+            self._on_node_changed(name)
 
     def _changed(self, key: str, old: PodView | None, new: PodView | None) -> None:
         for view, sign in ((old, -1), (new, 1)):
-            if view is not None and self._is_anothers(view):
+            if view is not None and self._is_foreign(view):
                 used = self._used.setdefault(view.node, Counter())
                 for name, amount in view.takes.items():
                     used[name] += sign * amount
@@ -89,9 +89,9 @@ class ClusterCache:
         else:
             self.own[key] = new
             self.last.pop(key, None)
-        self._happened(current.job, current.generation)
+        self._on_pod_changed(current.job, current.generation)
 
-    def _is_anothers(self, view: PodView) -> bool:
+    def _is_foreign(self, view: PodView) -> bool:
         """Return whether a pod uses capacity of its node that this service can't allocate."""
         return bool(view.node) and not view.over and view.service != self._service
 

@@ -25,11 +25,7 @@ from shadowprice.executors.generations.generation import (
     RUNNING,
     TERMINAL_PHASES,
 )
-from shadowprice.executors.generations.process_exits import (
-    ProcessExit,
-    is_outcome_final,
-    outcome_from_exits,
-)
+from shadowprice.executors.generations.process_exits import ProcessExit, outcome_from_exits
 from shadowprice.executors.kubernetes.launcher import (
     INITIAL_BACKOFF_SECONDS,
     MAX_BACKOFF_SECONDS,
@@ -100,20 +96,23 @@ class KubernetesGenerationController:
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
         try:
-            await self._session.background.repeat("drive", self._on, self._entry.task_description)
+            await self._session.background.repeat(
+                "drive", self._attempt, self._entry.task_description
+            )
         finally:
             tasks = tuple(self._following)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _on(self) -> bool:
+    async def _attempt(self) -> bool:
         """Make one attempt to drive it to its end; return whether it has ended."""
         entry, count_before = self._entry, self._progress_count
         if entry.is_finished:
             return True
         try:
             await self._run()
+            self._session.emit(entry.pop_reports())
         except ApiError as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
             await self._on_error(error)
@@ -157,7 +156,7 @@ class KubernetesGenerationController:
         return (
             entry.stop_ordered
             or bool(entry.state.get("closing") or entry.state.get("end"))
-            or is_outcome_final(entry.process_exits(), entry.workers, tolerant=entry.tolerant)
+            or entry.is_outcome_final
         )
 
     async def _give_up(self, error: ApiError) -> None:
@@ -178,10 +177,8 @@ class KubernetesGenerationController:
             await self._write(phase=REFUSED, reason=reason, plan=None)
         else:
             end = entry.state.get("end")
-            if not end and is_outcome_final(
-                entry.process_exits(), entry.workers, tolerant=entry.tolerant
-            ):
-                end = self._end()
+            if not end and entry.is_outcome_final:
+                end = self._result()
             lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
             await self._write(**_OVER, **(end or lost))
         log.warning("lost generation %d of %r: %s", entry.number, entry.job, reason)
@@ -192,17 +189,15 @@ class KubernetesGenerationController:
         entry = self._entry
         if entry.state.get("end"):
             await self._finish_known()
-            self._session.emit(entry.pop_reports())
             return
         if not self._launched and not entry.state.get("closing"):
             launch = GenerationLauncher(self._session, entry, self._objects)
             reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
             if reason and launch.created_nothing:
                 await self._write(phase=REFUSED, reason=reason, plan=None)
-                self._session.emit(entry.pop_reports())
                 return
             if reason:
-                await self._close(reason)
+                await self._mark_withdrawn(reason)
             self._launched, self._listed_at = True, time.monotonic()
         if entry.state.get("closing"):
             await self._withdraw()
@@ -216,12 +211,11 @@ class KubernetesGenerationController:
             entry.obstacle, self._obstructed_since = "", None
             if any(part.end is None for part in entry.parts.values()):
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(STEADY_POLL_SECONDS if self._settled() else 1.0):
+                    async with asyncio.timeout(STEADY_POLL_SECONDS if self._is_steady() else 1.0):
                         await entry.changed.wait()
         await self._finish()
-        self._session.emit(entry.pop_reports())
 
-    def _settled(self) -> bool:
+    def _is_steady(self) -> bool:
         """Return whether only events, and no timeouts, can change the generation's state."""
         entry = self._entry
         return entry.phase == RUNNING and all(
@@ -253,11 +247,11 @@ class KubernetesGenerationController:
     async def _judge(self) -> None:
         """Apply the state of the pods: starts, ends and refusals."""
         entry, cluster, settings = self._entry, self._cluster, self._session.settings
-        await self._look_for_unseen()
+        await self._list_unseen()
         for part in entry.parts.values():
             if part.end is not None:
                 continue
-            self._see(part)
+            self._update_view(part)
             part.end = process_exit_of(
                 part,
                 node=cluster.nodes.items.get(part.server),
@@ -269,18 +263,18 @@ class KubernetesGenerationController:
                 await self._collect(part)
         if entry.phase != ACCEPTED or entry.state.get("closing"):
             return
-        failed = any(part.end is not None and part.end.code > 0 for part in entry.parts.values())
-        if failed or all(part.has_started or _exited(part) for part in entry.parts.values()):
-            starts = [
-                item.view.began for item in entry.parts.values() if item.view and item.view.began
-            ]
+        parts = entry.parts.values()
+        failed = any(part.end is not None and part.end.code > 0 for part in parts)
+        # A process may have exited before any of its running states was observed.
+        if failed or all(part.has_started or (part.end and not part.end.lost) for part in parts):
+            starts = [part.view.began for part in parts if part.view and part.view.began]
             await self._write(phase=RUNNING, started=max([*starts, entry.state["accepted"]]))
             return
         reason = start_failure_reason(entry, settings.patience)
         if reason:
-            await self._close(reason)
+            await self._mark_withdrawn(reason)
 
-    def _see(self, part: PodProcess) -> None:
+    def _update_view(self, part: PodProcess) -> None:
         key = f"{self._entry.namespace}/{part.pod}"
         view = self._cluster.own.get(key)
         if view is not None and self._is_of(part, view):
@@ -298,7 +292,7 @@ class KubernetesGenerationController:
         own = (view.job, view.generation) == (entry.key, entry.number)
         return own and part.uid in {"", view.uid}
 
-    async def _look_for_unseen(self) -> None:
+    async def _list_unseen(self) -> None:
         """List created pods of which no event arrived.
 
         Events may be late, and a pod may come and go between two events. The API server's storage
@@ -327,7 +321,7 @@ class KubernetesGenerationController:
             else:
                 part.vanished = time.monotonic()
 
-    async def _close(self, why: str) -> None:
+    async def _mark_withdrawn(self, why: str) -> None:
         """Record that the generation is to be withdrawn, before any object is deleted."""
         await self._write(closing=why)
         self._entry.changed.set()
@@ -351,23 +345,23 @@ class KubernetesGenerationController:
             command, grace = int(stop["command"]), float(stop["grace"])
         elif entry.state.get("closing"):
             command, grace = PEER_ENDED_COMMAND, 0.0
-        elif is_outcome_final(entry.process_exits(), entry.workers, tolerant=entry.tolerant):
-            await self._keep_what_decided()
+        elif entry.is_outcome_final:
+            await self._record_deciding_exits()
             command, grace = PEER_ENDED_COMMAND, entry.grace
         else:
             return
         if entry.phase == ACCEPTED and stop and not entry.state.get("closing"):
-            await self._close("it was stopped before it started")
+            await self._mark_withdrawn("it was stopped before it started")
         for part in entry.parts.values():
             if part.view is not None and part.view.deleting and part.ending is None:
                 # Deleted by an earlier service or another client.
-                part.ending = time.monotonic() - self._since(part.view)
+                part.ending = time.monotonic() - self._seconds_since_deletion(part.view)
         undelivered = [
             item for item in entry.parts.values() if item.end is None and item.delivered != command
         ]
-        await asyncio.gather(*(self._deliver(part, command, grace) for part in undelivered))
+        await asyncio.gather(*(self._delete_pod(part, command, grace) for part in undelivered))
 
-    async def _keep_what_decided(self) -> None:
+    async def _record_deciding_exits(self) -> None:
         """Record the ends that decide the result, before the other pods are deleted.
 
         Otherwise a restarted service would find deleted pods, and blame another client for them.
@@ -377,7 +371,7 @@ class KubernetesGenerationController:
         if len(ends) < len(parts) and not self._entry.state.get("deciding"):
             await self._write(deciding=ends)
 
-    def _since(self, view: PodView) -> float:
+    def _seconds_since_deletion(self, view: PodView) -> float:
         """Return the seconds since a pod's deletion was requested, by the server's clock.
 
         The clock of this machine may differ. Both times are truncated to seconds, so one second is
@@ -388,11 +382,11 @@ class KubernetesGenerationController:
             return 0.0
         return float(max(0.0, now + 1.0 - view.terminating_since))
 
-    async def _deliver(self, part: PodProcess, command: int, grace: float) -> None:
+    async def _delete_pod(self, part: PodProcess, command: int, grace: float) -> None:
         if part.view is None:
             return
         if part.view.running and not part.delivered:
-            await self._listen(part)
+            await self._follow_log(part)
         lost = self._cluster.is_lost(part.server)
         part.stop_requested = True
         # The server counts a grace period from the first deletion, and only ever shortens it.
@@ -405,7 +399,7 @@ class KubernetesGenerationController:
         part.delivered = command
         self._progress_count += 1
 
-    async def _listen(self, part: PodProcess) -> None:
+    async def _follow_log(self, part: PodProcess) -> None:
         """Fetch a pod's log, and follow it, before the pod is deleted.
 
         This happens once, even if the deletion is retried.
@@ -444,7 +438,7 @@ class KubernetesGenerationController:
         """Delete the generation's objects, and record its result."""
         entry = self._entry
         refused = entry.phase == ACCEPTED and entry.state.get("closing")
-        end = {} if refused else self._end()
+        end = {} if refused else self._result()
         if end.get("ending") in SELF_TERMINATED:
             # Recorded first, because only the pods know this result. Otherwise a restarted
             # service would find no pods and count the generation as lost.
@@ -453,10 +447,10 @@ class KubernetesGenerationController:
         views = await self._objects.pods()  # listed, because events may be late
         for view in views:
             part = entry.parts.get(view.process)
-            if part is not None and part.end is not None and self._goes_on(view):
+            if part is not None and part.end is not None and self._may_run(view):
                 part.end, part.view, part.vanished, part.delivered = None, view, None, 0
                 return
-        await self._cleared(views)
+        await self._delete_objects(views)
         if refused:
             await self._write(phase=REFUSED, reason=refused, plan=None)
         else:
@@ -467,14 +461,14 @@ class KubernetesGenerationController:
         await self._discard("secrets")
         while True:
             views = await self._objects.pods()
-            await self._cleared(views)
-            if not any(map(self._goes_on, views)):
+            await self._delete_objects(views)
+            if not any(map(self._may_run, views)):
                 break
             await asyncio.sleep(INITIAL_BACKOFF_SECONDS)
         end = self._entry.state["end"]
         await self._write(**_OVER, **end)
 
-    def _goes_on(self, view: PodView) -> bool:
+    def _may_run(self, view: PodView) -> bool:
         """Return whether a pod may still run processes, on a node that isn't lost."""
         part = self._entry.parts.get(view.process)
         return view.may_run and not (part is not None and self._cluster.is_lost(part.server))
@@ -492,7 +486,7 @@ class KubernetesGenerationController:
             entry = self._entry
             log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
 
-    async def _cleared(self, views: Iterable[PodView]) -> None:
+    async def _delete_objects(self, views: Iterable[PodView]) -> None:
         """Delete the pods and the service object; raise if a pod that may run remains."""
         for view in views:
             part = self._entry.parts.get(view.process)
@@ -508,7 +502,7 @@ class KubernetesGenerationController:
         if len(self._entry.parts) > 1:
             await self._discard("services")
 
-    def _end(self) -> dict[str, Any]:
+    def _result(self) -> dict[str, Any]:
         """Return the result for the record."""
         entry = self._entry
         ends = [part.end for part in entry.parts.values() if part.end is not None]
@@ -525,7 +519,3 @@ class KubernetesGenerationController:
             "tail": list(decided.tail),
             "forced": any(end.killed for end in ends),
         }
-
-
-def _exited(part: PodProcess) -> bool:
-    return part.end is not None and not part.end.lost

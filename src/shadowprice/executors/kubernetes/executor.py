@@ -94,7 +94,7 @@ class KubernetesExecutor:
         self._directories = JobDirectories(self.path)
         self._registry: GenerationRegistry[KubernetesGeneration] = GenerationRegistry()
         # Index by the key in pods' labels, because pod events are frequent.
-        self._keyed: WeakValueDictionary[tuple[str, int], KubernetesGeneration] = (
+        self._by_key: WeakValueDictionary[tuple[str, int], KubernetesGeneration] = (
             WeakValueDictionary()
         )
         self._expected: frozenset[str] = frozenset()
@@ -174,7 +174,9 @@ class KubernetesExecutor:
             identity,
             connection,
             ConfigMapStore(connection, namespace, self.service),
-            ClusterCache(connection, identity, self.settings, self._happened, self._node_moved),
+            ClusterCache(
+                connection, identity, self.settings, self._on_pod_changed, self._on_node_changed
+            ),
             self.background,
             self._registry.emit,
             self._leave,
@@ -191,7 +193,7 @@ class KubernetesExecutor:
     async def _load_records(self) -> None:
         for record in await self.session.records.load():
             for number, state in record.generations.items():
-                self._hold(record.job, number, state)
+                self._track(record.job, number, state)
 
     async def close(self) -> None:
         """Disconnect; running generations continue."""
@@ -241,13 +243,13 @@ class KubernetesExecutor:
             )
             if owner is not None and plan:
                 plan["owner"] = build_owner_reference(owner)
-            refusal = refusal or await self._older_pods(spec, namespace)
+            refusal = refusal or await self._older_pods_reason(spec, namespace)
             if refusal:
                 plan = {}
-            receipt: Receipt = await self._recorded(
+            receipt: Receipt = await self._change_record(
                 spec.job, lambda record: record.accept(spec, plan, refusal)
             )
-            self._hold_all(spec)
+            self._track_job(spec)
             return receipt
 
     async def stop(
@@ -256,16 +258,16 @@ class KubernetesExecutor:
         """Stop a generation; see `Executor.stop`."""
         async with self._registry.job_lock(job):
             self._check_lease()
-            receipt: Receipt = await self._recorded(
+            receipt: Receipt = await self._change_record(
                 job, lambda record: record.stop(command, generation, grace)
             )
             entry = self._registry.entries.get((job, generation))
             if entry is not None:
                 entry.end_reported = False  # emitted again, with this command's number
-            self._hold_all(None, job)
+            self._track_job(None, job)
             return receipt
 
-    async def _older_pods(self, spec: GenerationSpec, namespace: str) -> str:
+    async def _older_pods_reason(self, spec: GenerationSpec, namespace: str) -> str:
         """Return a reason to refuse a generation if pods of an older one still run, else ``""``.
 
         They only do if the API server refused to delete them. Otherwise an older generation has
@@ -326,21 +328,21 @@ class KubernetesExecutor:
         if not self._lease.holds():
             raise ExecutorError("the lease was lost; another service may have taken over")
 
-    async def _recorded(self, job: str, update: Any) -> Any:
+    async def _change_record(self, job: str, update: Any) -> Any:
         try:
             return await self.session.records.change(job, update)
         except ApiError as error:
             raise ExecutorError(f"the API server refused it: {error}") from error
 
-    def _hold_all(self, spec: GenerationSpec | None, job: str = "") -> None:
+    def _track_job(self, spec: GenerationSpec | None, job: str = "") -> None:
         """Register every generation of a job's record."""
         name = spec.job if spec is not None else job
         record = self.session.records.known.get(name)
         for number, state in (record.generations if record is not None else {}).items():
             own = spec is not None and number == spec.generation
-            self._hold(name, number, state, spec if own else None)
+            self._track(name, number, state, spec if own else None)
 
-    def _hold(
+    def _track(
         self,
         job: str,
         number: int,
@@ -355,7 +357,7 @@ class KubernetesExecutor:
             entry = self._registry.entries[job, number] = KubernetesGeneration(
                 job, number, generation
             )
-            self._keyed[entry.key, number] = entry
+            self._by_key[entry.key, number] = entry
             entry.spec = spec if state["phase"] == ACCEPTED else None
         if not entry.is_finished or entry.state is not state:
             entry.load_state(dict(state))
@@ -367,13 +369,13 @@ class KubernetesExecutor:
 
     # ------------------------------------------------------------------ following
 
-    def _happened(self, job: str, generation: int) -> None:
+    def _on_pod_changed(self, job: str, generation: int) -> None:
         """Wake the generation of a changed pod."""
-        entry = self._keyed.get((job, generation))
+        entry = self._by_key.get((job, generation))
         if entry is not None:
             entry.changed.set()
 
-    def _node_moved(self, name: str) -> None:
+    def _on_node_changed(self, name: str) -> None:
         """Wake the generations on a node whose readiness changed."""
         for entry in self._registry.live:
             if any(part.server == name for part in entry.parts.values()):

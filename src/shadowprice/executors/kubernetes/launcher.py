@@ -37,7 +37,7 @@ INITIAL_BACKOFF_SECONDS: Final = 1.0
 MAX_BACKOFF_SECONDS: Final = 10.0
 """Initial and maximum backoff of requests that failed, in seconds."""
 
-_AT_ONCE: Final = 16
+_MAX_CONCURRENT_CREATES: Final = 16
 
 
 class GenerationLauncher:
@@ -70,7 +70,7 @@ class GenerationLauncher:
         entry.token = spec.progress_token
         try:
             try:
-                secret = await self._license(build_secret(spec, place), launch)
+                secret = await self._create_secret(build_secret(spec, place), launch)
             except _RefusedError:
                 self.created_nothing = True
                 raise
@@ -93,7 +93,7 @@ class GenerationLauncher:
                     "services", build_headless_service(spec, place, secret), launch
                 )
                 self._objects.uids["services"] = service
-            limit = asyncio.Semaphore(_AT_ONCE)
+            limit = asyncio.Semaphore(_MAX_CONCURRENT_CREATES)
 
             async def ask(body: dict[str, Any]) -> None:
                 async with limit:
@@ -124,7 +124,7 @@ class GenerationLauncher:
             return f"the API server refused it: {error}"
         return ""
 
-    async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
+    async def _create_secret(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
         """Create the secret; return None if an earlier launch of the generation created it.
 
         Raises `_RefusedError` if the API server refuses, or another object has the secret's name.
@@ -182,7 +182,8 @@ class GenerationLauncher:
         except ApiError as error:
             if not error.refused:
                 raise
-            log.warning("failed to read the secret of generation %d of %r: %s", *self._who, error)
+            message = "failed to read the secret of generation %d of %r: %s"
+            log.warning(message, entry.number, entry.job, error)
             secret, readable = None, False
         else:
             readable = True
@@ -192,7 +193,7 @@ class GenerationLauncher:
             return "the service stopped before it started this generation"
         if secret is not None:
             objects.uids["secrets"] = str(secret["metadata"]["uid"])
-            entry.token = _decoded((secret.get("data") or {}).get(TOKEN_VARIABLE, ""))
+            entry.token = _decode_base64((secret.get("data") or {}).get(TOKEN_VARIABLE, ""))
         views = {view.process: view for view in await objects.pods()}
         for part in entry.parts.values():
             if part.process in views:
@@ -207,16 +208,12 @@ class GenerationLauncher:
             return "the service stopped before it started all processes"
         return await self._open_gates()
 
-    @property
-    def _who(self) -> tuple[int, str]:
-        return self._entry.number, self._entry.job
-
 
 class _RefusedError(ApiError):
     """A request that the API server refused, or didn't accept before the timeout."""
 
 
-def _decoded(text: str) -> str:
+def _decode_base64(text: str) -> str:
     try:
         return base64.b64decode(text).decode("utf-8", "replace")
     except ValueError:

@@ -21,7 +21,7 @@ OPEN_LABEL: Final = f"{PREFIX}open"
 SCHEDULING_GATE: Final = f"{PREFIX}together"
 CONTAINER: Final = "job"
 
-_KEPT_OF_KEY: Final = 16
+_KEY_PREFIX_CHARS: Final = 16
 
 
 def record_name(service: str, job: str) -> str:
@@ -31,7 +31,7 @@ def record_name(service: str, job: str) -> str:
 
 def generation_name(job: str, generation: int) -> str:
     """Return the name of a generation's secret and service, and the prefix of its pods."""
-    return f"sp-{key_digest(job)[:_KEPT_OF_KEY]}-{generation}"
+    return f"sp-{key_digest(job)[:_KEY_PREFIX_CHARS]}-{generation}"
 
 
 def pod_name(job: str, generation: int, process: str) -> str:

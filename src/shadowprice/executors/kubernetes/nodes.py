@@ -15,9 +15,9 @@ from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
 from shadowprice.executors.memory import round_down_memory
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-_LEFT_OUT: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
-_KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
-_STATES: Final = "node.kubernetes.io/"
+_IGNORED_PREFIXES: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
+_REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
 OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 """Taint by which an operator declares that a node is shut down."""
 
@@ -49,13 +49,13 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
     taints = tuple(
         (str(entry["key"]), str(entry.get("value") or ""), str(entry["effect"]))
         for entry in spec.get("taints") or ()
-        if entry.get("effect") in _KEEPS_OFF
+        if entry.get("effect") in _REPELLING_EFFECTS
     )
     limit = int(bounds.RESOURCES.most)
     has = {
         name: parse_quantity(text, unit_of(name))
         for name, text in list((status.get("allocatable") or {}).items())[:limit]
-        if not name.startswith(_LEFT_OUT)
+        if not name.startswith(_IGNORED_PREFIXES)
     }
     addresses = {entry["type"]: entry["address"] for entry in status.get("addresses") or ()}
     labels = {label: str(v) for label, v in list((meta.get("labels") or {}).items())[:limit]}
@@ -65,7 +65,7 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
         has=has,
         labels=labels,
         ready=conditions.get("Ready") == "True",
-        taints=tuple(entry for entry in taints if not entry[0].startswith(_STATES)),
+        taints=tuple(entry for entry in taints if not entry[0].startswith(_STATE_TAINT_PREFIX)),
         cordoned=bool(spec.get("unschedulable")),
         off=any(entry[0] == OUT_OF_SERVICE_TAINT for entry in taints),
         address=str(addresses.get("InternalIP") or addresses.get("Hostname") or meta["name"]),

@@ -25,9 +25,9 @@ TAKEN_OVER_RECORD: Final[dict[str, Any]] = {
     "reason": "another service took over",
 }
 
-_NEVER: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
-_BEGINS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
-_WHY: Final = (
+_PERMANENT_WAIT_REASONS: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
+_NORMAL_WAIT_REASONS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+_START_ERRORS: Final = (
     ("no such file or directory", "No such file or directory"),
     ("executable file not found", "No such file or directory"),
     ("permission denied", "Permission denied"),
@@ -55,33 +55,41 @@ def process_exit_of(
         since = part.vanished
         if since is None or now - since < (0.0 if withdrawn else POD_GONE_AFTER_SECONDS):
             return None
-        return _unseen(part) if part.stop_requested else _lost(part, _removed(part))
+        return (
+            _exit_after_deletion(part)
+            if part.stop_requested
+            else _lost_exit(part, _deletion_reason(part))
+        )
     signalled = part.stop_requested
     if view.exit is not None and not view.running:
-        return _exited(part, view, view.exit, stop_requested=signalled)
+        return _observed_exit(part, view, view.exit, stop_requested=signalled)
     if gone_since is not None and (
         now - gone_since > lost_after or (node is not None and node.off)
     ):
         reason = f"the node {part.server} was removed while {part.process} ran on it"
-        return ProcessExit(part.process, -1, time.time(), lost=reason)
+        return _lost_exit(part, reason)
     if view.over and not view.running and view.began is None and not signalled:
         return _never_began(part, view)
     if part.vanished is None:
         if not view.over or not _seems_over(part, view, now):
             return None
-        return _unseen(part) if signalled else _lost(part, _why_over(part, view))
+        return (
+            _exit_after_deletion(part)
+            if signalled
+            else _lost_exit(part, _pod_end_reason(part, view))
+        )
     if gone_since is not None or (view.running and now - part.vanished < POD_GONE_AFTER_SECONDS):
         return None
-    return _unseen(part) if signalled else _lost(part, _removed(part))
+    return _exit_after_deletion(part) if signalled else _lost_exit(part, _deletion_reason(part))
 
 
-def _unseen(part: PodProcess) -> ProcessExit:
+def _exit_after_deletion(part: PodProcess) -> ProcessExit:
     """Return the end of a process that was deleted, with an unknown exit status."""
     part.unseen = True
     return ProcessExit(part.process, EXIT_SIGTERM, time.time(), stop_requested=True)
 
 
-def _lost(part: PodProcess, why: str) -> ProcessExit:
+def _lost_exit(part: PodProcess, why: str) -> ProcessExit:
     return ProcessExit(part.process, -1, time.time(), lost=why)
 
 
@@ -96,7 +104,7 @@ def _seems_over(part: PodProcess, view: PodView, now: float) -> bool:
     return now - part.over_since > POD_GONE_AFTER_SECONDS
 
 
-def _exited(
+def _observed_exit(
     part: PodProcess, view: PodView, exit_: ContainerExit, *, stop_requested: bool
 ) -> ProcessExit:
     out_of_memory = exit_.reason == "OOMKilled"
@@ -107,9 +115,9 @@ def _exited(
         note = start_error_message(exit_.message)
     if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
         if not (stop_requested or exit_.code == 0):
-            return ProcessExit(part.process, -1, exit_.at, lost=_why_over(part, view))
+            return ProcessExit(part.process, -1, exit_.at, lost=_pod_end_reason(part, view))
     elif view.deleting and not stop_requested and exit_.code in {EXIT_SIGTERM, EXIT_SIGKILL}:
-        return ProcessExit(part.process, -1, exit_.at, lost=_removed(part))
+        return ProcessExit(part.process, -1, exit_.at, lost=_deletion_reason(part))
     killed = stop_requested and exit_.code == EXIT_SIGKILL and not out_of_memory
     return ProcessExit(
         part.process, exit_.code, exit_.at, stop_requested=stop_requested, killed=killed, note=note
@@ -120,21 +128,21 @@ def start_error_message(message: str) -> str:
     """Return why a program couldn't be started, from the container runtime's message."""
     match = re.search(r'exec: "([^"]*)"', message)
     program = match[1] if match else "it"
-    reason = next((text for pattern, text in _WHY if pattern in message), message)
+    reason = next((text for pattern, text in _START_ERRORS if pattern in message), message)
     return f"cannot run {program}: {reason}"
 
 
 def _never_began(part: PodProcess, view: PodView) -> ProcessExit:
     reason = view.message or view.reason or "its pod ended before its container started"
     context = f"{part.server} did not take {part.process}"
-    return ProcessExit(part.process, -1, time.time(), lost=f"{context}: {view.reason}: {reason}")
+    return _lost_exit(part, f"{context}: {view.reason}: {reason}")
 
 
-def _removed(part: PodProcess) -> str:
+def _deletion_reason(part: PodProcess) -> str:
     return f"the pod of {part.process} was deleted by someone other than the scheduler"
 
 
-def _why_over(part: PodProcess, view: PodView) -> str:
+def _pod_end_reason(part: PodProcess, view: PodView) -> str:
     reason = f"{view.reason}: {view.message}" if view.message else view.reason
     return f"the pod of {part.process} was ended on {part.server}: {reason or 'no reason given'}"
 
@@ -150,16 +158,16 @@ def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
             return part.end.lost
     for part in entry.parts.values():
         view = part.view
-        if view is not None and view.waiting[0] in _NEVER:
-            return _waits(part, view)
+        if view is not None and view.waiting[0] in _PERMANENT_WAIT_REASONS:
+            return _wait_reason(part, view)
     if waited <= patience:
         return ""
     for part in entry.parts.values():
         view = part.view
         if view is not None and view.unplaced:
             return f"no place on {part.server} within {patience:g} s: {view.unplaced}"
-        if view is not None and view.waiting[0] not in _BEGINS:
-            return _waits(part, view)
+        if view is not None and view.waiting[0] not in _NORMAL_WAIT_REASONS:
+            return _wait_reason(part, view)
     late = next((part for part in entry.parts.values() if not part.has_started), None)
     return (
         ""
@@ -168,7 +176,7 @@ def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
     )
 
 
-def _waits(part: PodProcess, view: PodView) -> str:
+def _wait_reason(part: PodProcess, view: PodView) -> str:
     reason, message = view.waiting
     details = f": {message}" if message else ""
     return f"{part.process} can't start on {part.server}: {reason}{details}"

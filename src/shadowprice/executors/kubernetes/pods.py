@@ -21,13 +21,13 @@ TOKEN_VARIABLE: Final = "SHADOWPRICE_PROGRESS_TOKEN"
 RENDEZVOUS_PORT: Final = 29_500
 """Rendezvous port of processes whose pods have their own addresses."""
 
-_OWN_PLACE: Final = "/shadowprice"
+_POD_DIRECTORY: Final = "/shadowprice"
 _SHELL: Final = ("/bin/sh", "-c")
-_AWAY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_UNREACHABLE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # On SIGTERM, a plain shell doesn't signal its children. This one signals all processes of its pod,
 # waits for them, and exits with the line's status. As PID 1 it can't see the others end.
-_LINE: Final = """stopping=
+_SHELL_WRAPPER: Final = """stopping=
 trap 'stopping=1; kill -TERM -1' TERM
 /bin/sh -c "$@" 2>&1 &
 exec 2>/dev/null
@@ -103,13 +103,13 @@ def build_headless_service(
 ) -> dict[str, Any]:
     """Return the headless service that gives the pods of a generation their DNS names."""
     meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
-    meta["ownerReferences"] = [_owned(place, secret)]
+    meta["ownerReferences"] = [_owner_reference(place, secret)]
     headless = {"clusterIP": "None", "publishNotReadyAddresses": True}
     body = {**headless, "selector": place.service.labels(spec.job, spec.generation)}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": body}
 
 
-def _owned(place: ObjectContext, secret: Mapping[str, Any]) -> dict[str, Any]:
+def _owner_reference(place: ObjectContext, secret: Mapping[str, Any]) -> dict[str, Any]:
     if place.owner is not None:
         return dict(place.owner)
     reference = {"apiVersion": "v1", "kind": "Secret", "controller": False}
@@ -118,7 +118,7 @@ def _owned(place: ObjectContext, secret: Mapping[str, Any]) -> dict[str, Any]:
 
 def job_paths(settings: KubernetesSettings, job: str) -> tuple[str, str]:
     """Return a job's checkpoint and working directories, as its pods see them."""
-    own = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _OWN_PLACE
+    own = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _POD_DIRECTORY
     return f"{own}/checkpoints", f"{own}/work"
 
 
@@ -168,10 +168,10 @@ def build_pod(
     ``secret`` is the generation's secret as stored in the API server. Raises `PlacementError` if a
     fraction of an indivisible resource is requested.
     """
-    options = _merged(settings.pod, spec.program.pod)
+    options = _merge_options(settings.pod, spec.program.pod)
     name = names.pod_name(spec.job, spec.generation, process.name)
     meta = _meta(spec, place, name)
-    meta["ownerReferences"] = [_owned(place, secret)]
+    meta["ownerReferences"] = [_owner_reference(place, secret)]
     meta["labels"] = {**options.get("labels", {}), **meta["labels"], names.PROCESS: process.name}
     meta["annotations"] = {**options.get("annotations", {}), **meta["annotations"]}
     volumes, mounts = _volumes(spec, settings, options)
@@ -185,7 +185,7 @@ def build_pod(
         "shareProcessNamespace": options.get("share_processes", True),
         "hostname": process.name,
         "subdomain": names.generation_name(spec.job, spec.generation),
-        "affinity": {"nodeAffinity": _on(node.name)},
+        "affinity": {"nodeAffinity": _affinity_to(node.name)},
         "tolerations": _tolerations(options),
         "containers": [_container(spec, process, place, node, settings, options, mounts)],
         "volumes": volumes,
@@ -217,7 +217,7 @@ def whole_grace_seconds(grace: float) -> int:
     return max(1, math.ceil(grace))
 
 
-def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_options(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**usual, **own}
     for name in ("tolerations", "volumes", "pull_secrets"):
         merged[name] = [*usual.get(name, ()), *own.get(name, ())]
@@ -226,7 +226,7 @@ def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _on(node: str) -> dict[str, Any]:
+def _affinity_to(node: str) -> dict[str, Any]:
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = [{"matchFields": [field]}]
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -234,7 +234,9 @@ def _on(node: str) -> dict[str, Any]:
 
 def _tolerations(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     # Pods aren't evicted from unreachable nodes: the executor decides what is lost.
-    away = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _AWAY]
+    away = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _UNREACHABLE_TAINTS
+    ]
     own = [{k: v for k, v in toleration.items() if v} for toleration in request["tolerations"]]
     return [*away, *own]
 
@@ -261,7 +263,7 @@ def _container(
     del variables[TOKEN_VARIABLE]
     argv = spec.program.command
     if argv[:2] == _SHELL and len(argv) >= 3:
-        argv = (*_SHELL, _LINE, "line", *argv[2:])
+        argv = (*_SHELL, _SHELL_WRAPPER, "line", *argv[2:])
     requests = resource_requests(process_demand(spec, process), node, settings.gpu)
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}
     container: dict[str, Any] = {

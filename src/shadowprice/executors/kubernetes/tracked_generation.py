@@ -10,7 +10,7 @@ from typing import Any
 
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.generations.generation import GenerationDirectory
-from shadowprice.executors.generations.process_exits import ProcessExit
+from shadowprice.executors.generations.process_exits import ProcessExit, is_outcome_final
 from shadowprice.executors.generations.tracked_generation import RemoteGeneration
 from shadowprice.executors.kubernetes.pod_logs import PodLogFollower
 from shadowprice.executors.kubernetes.views import PodView
@@ -98,6 +98,11 @@ class KubernetesGeneration(RemoteGeneration):
     def termination_requested(self) -> bool:
         """Whether this or an earlier service may have deleted its pods."""
         return self.stop_ordered or bool(self.state.get("deciding"))
+
+    @property
+    def is_outcome_final(self) -> bool:
+        """Whether the running processes can't change its result."""
+        return is_outcome_final(self.process_exits(), self.workers, tolerant=self.tolerant)
 
     def read(self) -> None:
         """Do nothing: its record is in the API server; see `take`."""

@@ -12,7 +12,7 @@ from shadowprice.core.job_keys import MAX_KEY_CHARACTERS
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
 
-_MOST_TEXT: Final = 500
+_MAX_TEXT_CHARS: Final = 500
 _JOB_LABELS: Final = (
     "training.kubeflow.org/job-name",
     "batch.kubernetes.io/job-name",
@@ -123,8 +123,8 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         uid=str(meta.get("uid", "")),
         node=str(spec.get("nodeName") or ""),
         phase=str(status.get("phase") or "Pending"),
-        reason=str(status.get("reason") or "")[:_MOST_TEXT],
-        message=str(status.get("message") or "")[:_MOST_TEXT],
+        reason=str(status.get("reason") or "")[:_MAX_TEXT_CHARS],
+        message=str(status.get("message") or "")[:_MAX_TEXT_CHARS],
         deleting="deletionTimestamp" in meta,
         terminating_since=_terminating_since(meta),
         began=_began(ended, runs),
@@ -135,7 +135,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         exit=None
         if ended is None or not parse_timestamp(ended.get("finishedAt"))
         else _exit(ended),
-        waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MOST_TEXT]),
+        waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MAX_TEXT_CHARS]),
         unplaced=_unplaced(placed),
         gated=bool(spec.get("schedulingGates")),
         service=_service(labels),
@@ -170,7 +170,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _unplaced(placed: Mapping[str, Any]) -> str:
     if placed.get("status") != "False" or placed.get("reason") != "Unschedulable":
         return ""
-    return str(placed.get("message", "no node accepts it"))[:_MOST_TEXT]
+    return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
 
 
 def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> float | None:
@@ -189,7 +189,7 @@ def _exit(ended: Mapping[str, Any]) -> ContainerExit:
     return ContainerExit(
         int(ended.get("exitCode", -1)),
         str(ended.get("reason") or ""),
-        str(ended.get("message") or "")[:_MOST_TEXT],
+        str(ended.get("message") or "")[:_MAX_TEXT_CHARS],
         parse_timestamp(ended.get("finishedAt")),
     )
 

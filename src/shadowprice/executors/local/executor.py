@@ -84,7 +84,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._memory = "off"
         self._background = BackgroundTasks(log, options.failed)
         self._launched: dict[int, tuple[str, int]] = {}
-        self._rung = b""
+        self._bell_bytes = b""
 
     @property
     def capabilities(self) -> ExecutorCapabilities:
@@ -116,7 +116,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         except BaseException:
             await self.close()
             raise
-        asyncio.get_running_loop().add_reader(self._bell, self._ring)
+        asyncio.get_running_loop().add_reader(self._bell, self._on_bell)
         resync = ("resync", self._patrol, "looking at what runs")
         await self._background.attempt(*resync)
         self._background.again(*resync, RESYNC_SECONDS)
@@ -152,18 +152,18 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         await run_all(
             self._background.end,
             self._polls.end,
-            self._silence,
-            self._leave,
+            self._close_bell,
+            self._release_lock,
             self._registry.close_watch,
         )
 
-    def _silence(self) -> None:
+    def _close_bell(self) -> None:
         bell, self._bell = self._bell, -1
         if bell >= 0:
             asyncio.get_running_loop().remove_reader(bell)
             os.close(bell)
 
-    def _leave(self) -> None:
+    def _release_lock(self) -> None:
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -197,10 +197,10 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             return receipt
 
     def _files(self, spec: GenerationSpec) -> JobFiles:
-        own = self._own(spec)
+        own = self._job_directory(spec)
         return JobFiles(own / "work", partial(self._unpack, spec, own))
 
-    def _own(self, spec: GenerationSpec) -> Path:
+    def _job_directory(self, spec: GenerationSpec) -> Path:
         """Return the job's directory, which belongs to its user."""
         if spec.program.user:
             return self._users.job(key_digest(spec.job))
@@ -236,7 +236,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         cgroup = None
         if self._cgroup is not None:
             cgroup = self._cgroup / f"{key_digest(spec.job)}-{spec.generation}"
-        own, progress = self._own(spec), entry.generation.progress
+        own, progress = self._job_directory(spec), entry.generation.progress
         if user is not None:
             progress = own / "progress" / f"{spec.generation}.json"
         plan = launch_plan.build_launch_plan(
@@ -322,11 +322,11 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     # ------------------------------------------------------------------ following
 
-    def _ring(self) -> None:
+    def _on_bell(self) -> None:
         """Read the bell, and poll the generations that it names."""
         with contextlib.suppress(BlockingIOError):
-            self._rung += os.read(self._bell, 65_536)
-        *lines, self._rung = self._rung.split(b"\n")
+            self._bell_bytes += os.read(self._bell, 65_536)
+        *lines, self._bell_bytes = self._bell_bytes.split(b"\n")
         names = {line.decode("ascii", "replace") for line in lines}
         for entry in tuple(self._registry.entries.values()):
             if f"{entry.key} {entry.number}" in names:
@@ -366,7 +366,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         unexpected: list[Exception] = []
         for entry in self._registry.live:
             try:
-                await asyncio.to_thread(self._care, entry)
+                await asyncio.to_thread(self._check_supervisor, entry)
                 await self._look(entry)
             except (OSError, ValueError) as error:  # a broken one must not stop the others
                 log.warning("generation %d of %r: %s", entry.number, entry.job, error)
@@ -376,7 +376,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         if unexpected:
             raise unexpected[0]
 
-    def _care(self, entry: TrackedGeneration) -> None:
+    def _check_supervisor(self, entry: TrackedGeneration) -> None:
         """Restart a missing supervisor, or end the generation that it left behind.
 
         A supervisor that a signal stopped continues: it would never report the end, nor stop.
@@ -400,13 +400,13 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         if phase == ACCEPTED:
             if time.monotonic() - entry.launched > CLAIM_TIMEOUT_SECONDS:
                 self._launch(entry)
-        elif phase not in TERMINAL_PHASES and self._cleared(generation, state):
+        elif phase not in TERMINAL_PHASES and self._kill_processes(generation, state):
             same_boot = state.get("boot", boot_id()) == boot_id()
             cause = "its supervisor was killed" if same_boot else "this machine was restarted"
             generation.mark_lost_if_dead(f"{cause}, and the generation with it")
 
     @staticmethod
-    def _cleared(generation: GenerationDirectory, state: Mapping[str, Any]) -> bool:
+    def _kill_processes(generation: GenerationDirectory, state: Mapping[str, Any]) -> bool:
         """Kill the processes of an abandoned generation; return whether none remain."""
         plan = generation.plan()
         if state.get("boot", boot_id()) != boot_id():

@@ -28,7 +28,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.generation import start_time
 from shadowprice.executors.supervision.children import processes
 
-_MOST: Final = 10_000
+_MAX_OBSERVED_JOBS: Final = 10_000
 """Maximum number of jobs of other schedulers observed at once."""
 
 
@@ -46,7 +46,7 @@ def observe_jobs(
                 held.job, held.placement, held.started, is_own=True, **_end(held)
             )
     foreign: dict[tuple[str, str | None], list[tuple[int, dict[str, str]]]] = {}
-    marks = _marks()
+    marks = _marked_processes()
     for process, (parent, variables) in marks.items():
         mark = _name_and_tenant(variables)
         if parent in marks and _name_and_tenant(marks[parent][1]) == mark:
@@ -56,8 +56,8 @@ def observe_jobs(
         if job.ended is None:
             foreign.pop((name_of_key(job.job), None), None)
     theirs = (
-        _observed(name, tenant, members, slice_of)
-        for (name, tenant), members in list(foreign.items())[:_MOST]
+        _to_observed_job(name, tenant, members, slice_of)
+        for (name, tenant), members in list(foreign.items())[:_MAX_OBSERVED_JOBS]
     )
     return (*ours.values(), *(job for job in theirs if job is not None))
 
@@ -69,7 +69,7 @@ def _end(held: GenerationStatus) -> dict[str, Any]:
     return {"ended": held.end.at, "done": held.end.ending is Ending.DONE}
 
 
-def _marks() -> dict[int, tuple[int, dict[str, str]]]:
+def _marked_processes() -> dict[int, tuple[int, dict[str, str]]]:
     """Return the processes that name a job, each with its parent and its variables."""
     marks = {}
     for process, parent, _ in processes():
@@ -92,7 +92,7 @@ def _name_and_tenant(variables: Mapping[str, str]) -> tuple[str, str | None]:
     return variables["SHADOWPRICE_JOB"], variables.get("SHADOWPRICE_TENANT") or None
 
 
-def _observed(
+def _to_observed_job(
     name: str,
     tenant: str | None,
     members: list[tuple[int, dict[str, str]]],

@@ -38,7 +38,7 @@ DAMAGED = "damaged"
 
 PORTS = range(20_000, 32_000)
 LOG_CHUNK_BYTES = 256 << 10
-_PROGRESS = 65_536
+_MAX_PROGRESS_BYTES = 65_536
 
 
 def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
@@ -67,7 +67,7 @@ def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
         sys.path.insert(0, str(code))
 
 
-def _parts() -> Any:
+def _generation_module() -> Any:
     from shadowprice.executors.generations import generation  # noqa: PLC0415  # from the bundle
 
     return generation
@@ -141,7 +141,7 @@ class ProcessActor:
             if self._gone:
                 return self.look()
             self._gone = True
-            generation = _parts()
+            generation = _generation_module()
             state = {"phase": generation.ACCEPTED, "command": 0, "agent": os.getpid()}
             state |= {"accepted": time.time(), "at": time.time()}
             plan["processes"][0]["environment"]["SHADOWPRICE_PROGRESS_FILE"] = str(
@@ -185,7 +185,7 @@ class ProcessActor:
             os.waitpid(child, 0)  # it forks the supervisor and exits at once
 
     def _generation(self) -> Any:
-        return _parts().GenerationDirectory(self._path)
+        return _generation_module().GenerationDirectory(self._path)
 
     def look(self) -> dict[str, Any]:
         """Return the current state; ``state`` is None before `go`."""
@@ -195,7 +195,7 @@ class ProcessActor:
             state, stop = self._generation().state(), self._generation().stop()["command"]
         except (OSError, ValueError):
             return {"version": DAMAGED, "state": None, "progress": None}
-        progress, progress_version = _progress(self._path / "progress.json")
+        progress, progress_version = _read_progress_file(self._path / "progress.json")
         version = f"{state['phase']} {stop} {progress_version}"
         return {"version": version, "state": state, "stop": stop, "progress": progress}
 
@@ -212,7 +212,7 @@ class ProcessActor:
 
     def _abandoned(self, found: dict[str, Any]) -> bool:
         """Return whether the supervisor died without reporting a result."""
-        generation = _parts()
+        generation = _generation_module()
         damaged = found["version"] == DAMAGED
         if not damaged and (
             found["state"] is None or found["state"]["phase"] != generation.RUNNING
@@ -230,7 +230,7 @@ class ProcessActor:
 
     def stop(self, command: int, grace: float) -> None:
         """Store a stop command; SIGTERM follows, and SIGKILL after the grace period."""
-        generation = _parts()
+        generation = _generation_module()
         record = self._generation()
         record.request_stop(command, max(0.0, grace), time.time())
         state = record.state()
@@ -300,7 +300,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     whether none of its processes runs, and ``state`` is its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
-    generation = _parts()
+    generation = _generation_module()
     from shadowprice.executors.supervision import children  # noqa: PLC0415  # from the bundle
 
     path = Path(place["root"]) / "parts" / place["key"]
@@ -354,7 +354,7 @@ def _free_port() -> int:
     raise OSError("this node has no free port for the processes")
 
 
-def _progress(path: Path) -> tuple[list[Any] | None, str]:
+def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
     """Return a progress file's content and modification time, and a version of them.
 
     The job controls the path: it may be a link, a pipe, or a huge file.
@@ -368,7 +368,7 @@ def _progress(path: Path) -> tuple[list[Any] | None, str]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return None, ""
-        text = os.read(descriptor, _PROGRESS).decode("utf-8", "replace")
+        text = os.read(descriptor, _MAX_PROGRESS_BYTES).decode("utf-8", "replace")
         return [text, status.st_mtime], f"{status.st_mtime_ns}.{status.st_ino}"
     finally:
         os.close(descriptor)

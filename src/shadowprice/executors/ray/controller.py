@@ -53,22 +53,25 @@ class RayGenerationController:
         self._session = session
         self._entry = entry
         self._asking: set[asyncio.Task[None]] = set()
-        self._broken: BaseException | None = None
+        self._failure: BaseException | None = None
 
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
         try:
-            await self._session.background.repeat("drive", self._on, self._entry.task_description)
+            await self._session.background.repeat(
+                "drive", self._attempt, self._entry.task_description
+            )
         finally:
             for task in self._asking:
                 task.cancel()
 
-    async def _on(self) -> bool:
+    async def _attempt(self) -> bool:
         """Make one attempt to drive it to its end; return whether it has ended."""
         entry = self._entry
         try:
             await asyncio.to_thread(entry.read)  # an interrupted attempt may have changed it
             await self._run()
+            await self._session.refresh(entry)
         except (BridgeError, OSError) as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
         if not entry.is_finished:
@@ -78,30 +81,28 @@ class RayGenerationController:
     async def _run(self) -> None:
         entry = self._entry
         if entry.phase == ACCEPTED and not await self._launch():
-            await self._session.refresh(entry)
             return
-        self._take_lock()
+        if entry.lock is None:
+            entry.lock = entry.generation.try_lock()
         if entry.state.get("ending"):
-            await self._let_go()
-            await self._session.refresh(entry)
+            await self._release_actors()
             return
         while any(part.end is None for part in entry.parts.values()):
             entry.changed.clear()
-            if self._broken is not None:
-                failure, self._broken = self._broken, None
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
                 raise failure
             for part in entry.parts.values():
                 if part.end is None and not part.attached and not part.asking:
                     part.asking = True
-                    self._begin(self._attach(part))
+                    self._start_task(self._attach(part))
             await asyncio.to_thread(entry.read)
             await self._order()
             await self._session.refresh(entry)
             await entry.changed.wait()
         await self._finish()
-        await self._session.refresh(entry)
 
-    def _begin(self, work: Any) -> None:
+    def _start_task(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._asking.add(task)
         task.add_done_callback(self._on_request_done)
@@ -109,7 +110,7 @@ class RayGenerationController:
     def _on_request_done(self, task: asyncio.Task[None]) -> None:
         self._asking.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._broken = task.exception()
+            self._failure = task.exception()
             self._entry.changed.set()
 
     async def _ask(self, what: str, **more: Any) -> Any:
@@ -117,10 +118,6 @@ class RayGenerationController:
         if link is None:
             raise BridgeError("not connected to Ray", "Closed")
         return await link.call(what, BRIDGE_CALL_TIMEOUT_SECONDS, **more)
-
-    def _take_lock(self) -> None:
-        if self._entry.lock is None:
-            self._entry.lock = self._entry.generation.try_lock()
 
     def _write(self, **change: Any) -> None:
         generation = self._entry.generation
@@ -221,7 +218,7 @@ class RayGenerationController:
     async def _attach(self, part: RayProcess) -> None:
         """Find and follow a process's actor; without one, find out how the process ended."""
         try:
-            if part.gone_since is None and await self._found(part):
+            if part.gone_since is None and await self._actor_exists(part):
                 if self._entry.phase == LAUNCHING:
                     look = await self._ask("call", name=part.actor, method="look", arguments=[])
                     if look["state"] is None:  # never got `go`, and must not start now
@@ -240,7 +237,7 @@ class RayGenerationController:
             if part.end is not None or part.attached:
                 self._entry.changed.set()
 
-    async def _found(self, part: RayProcess) -> bool:
+    async def _actor_exists(self, part: RayProcess) -> bool:
         """Return whether the actor exists; retry until Ray knows."""
         while True:
             try:
@@ -337,9 +334,9 @@ class RayGenerationController:
         # Stored before the actors are released, because only they know how their processes ended.
         # Otherwise a restarted service would count the generation as lost.
         await asyncio.to_thread(self._write, **change)
-        await self._let_go()
+        await self._release_actors()
 
-    async def _let_go(self) -> None:
+    async def _release_actors(self) -> None:
         """Release the actors, and then mark the generation as ended."""
         entry = self._entry
         for part in entry.parts.values():

@@ -94,7 +94,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._namespace = options.namespace
         self._expected: frozenset[str] = frozenset()
         self._lock: FileLock | None = None
-        self._by_client = False
+        self._uses_client = False
         self._health_error = ""
         self._background = BackgroundTasks(log, options.failed)
         base = Path(settings.shared) if settings.shared else self.path
@@ -169,14 +169,14 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             raise RayUnreachableError(f"no Ray answers at {self._address}: {reason}")
         for retries_left in reversed(range(MAX_CONNECT_ATTEMPTS)):
             try:
-                await self._let_in(self._lock.descriptor)
+                await self._open_bridge(self._lock.descriptor)
             except BridgeError as error:
                 if not retries_left or not is_transient(error):
-                    raise RayUnreachableError(self._why(error)) from error
+                    raise RayUnreachableError(self._connect_error(error)) from error
             else:
                 return
 
-    async def _let_in(self, keep: int) -> None:
+    async def _open_bridge(self, keep: int) -> None:
         link = self.session.link = BridgeClient(self.path / "bridge.log", self._happened)
         try:
             await link.open(keep)
@@ -192,9 +192,9 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         except BridgeError:
             await link.close()
             raise
-        self._by_client = bool(response["client"])
+        self._uses_client = bool(response["client"])
 
-    def _why(self, error: BridgeError) -> str:
+    def _connect_error(self, error: BridgeError) -> str:
         assert self.session.link is not None
         link, text = self.session.link, str(error)
         if "ersion mismatch" in text or "version" in text.lower():
@@ -357,7 +357,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             if str(error) != self._health_error:  # not every second
                 log.warning("failed to reach Ray; retrying: %s", error)
             self._health_error = str(error)
-            if self._by_client and self.session.link is not None:
+            if self._uses_client and self.session.link is not None:
                 # Unlike a driver, a client may outlive its connection.
                 await self.session.link.close()
         except (OSError, ValueError) as error:

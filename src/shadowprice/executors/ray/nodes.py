@@ -16,10 +16,10 @@ from shadowprice.executors.memory import round_down_memory
 
 log = logging.getLogger("shadowprice.executors")
 
-_OWN: Final = {"CPU": "cpu", "GPU": "gpu"}
-_LEFT_OUT: Final = ("node:", "object_store_memory", "accelerator_type:")
+_RESOURCE_NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
+_IGNORED_PREFIXES: Final = ("node:", "object_store_memory", "accelerator_type:")
 _ACCELERATOR: Final = "ray.io/accelerator-type"
-_MOST_NAMES: Final = int(bounds.RESOURCES.most)
+_MAX_NAMES: Final = int(bounds.RESOURCES.most)
 """Maximum number of resources and of labels read from a node."""
 
 
@@ -66,16 +66,16 @@ def _name(record: Mapping[str, Any]) -> str:
 
 def _node(record: Mapping[str, Any]) -> RayNode:
     capacity: dict[str, int] = {}
-    for name, amount in list(record.get("Resources", {}).items())[:_MOST_NAMES]:
-        if name.startswith(_LEFT_OUT):
+    for name, amount in list(record.get("Resources", {}).items())[:_MAX_NAMES]:
+        if name.startswith(_IGNORED_PREFIXES):
             continue
         unit = 1 if name == "memory" else MILLI
         units = min(int(float(amount) * unit), int(bounds.MEMORY.most))
         if name == "memory":
             units = round_down_memory(units)
         if units > 0:
-            capacity[_OWN.get(name, name)] = units
-    labels = dict(list(record.get("Labels", {}).items())[:_MOST_NAMES])
+            capacity[_RESOURCE_NAMES.get(name, name)] = units
+    labels = dict(list(record.get("Labels", {}).items())[:_MAX_NAMES])
     kind = labels.get(_ACCELERATOR)
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]

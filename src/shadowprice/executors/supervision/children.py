@@ -17,7 +17,7 @@ from shadowprice.executors.generations.disk import list_names
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
 from shadowprice.executors.supervision import cgroups
 
-_FEW: Final = 5
+_MAX_SHOWN_NAMES: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -183,7 +183,7 @@ def process_names(found: Iterable[int]) -> str:
             name = Path(f"/proc/{process}/comm").read_bytes().decode("utf-8", "replace").strip()
             counts[name] = counts.get(name, 0) + 1
     shown = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
-    return ", ".join([*shown[:_FEW], "..."] if len(shown) > _FEW else shown)
+    return ", ".join([*shown[:_MAX_SHOWN_NAMES], "..."] if len(shown) > _MAX_SHOWN_NAMES else shown)
 
 
 def spawn_error_message(error: Exception, plan: dict[str, Any]) -> str:

@@ -99,7 +99,7 @@ class Supervisor:
         self._ending = False
         self._deadline = float("inf")
         self._second = 0.0
-        self._alone = False
+        self._has_no_children = False
         """Whether this process, a subreaper, has no children and so no descendants."""
         self._tolerant = bool(self._plan["tolerates_workers"])
         cgroup = self._plan["cgroup"]
@@ -113,12 +113,12 @@ class Supervisor:
     def run(self) -> None:
         """Run the generation to its end."""
         self._begin()
-        self._follow_orders()
+        self._apply_stop_command()
         while True:
-            self._reap()
+            self._reap_children()
             self._decide()
             self._enforce()
-            if self._over():
+            if self._is_finished():
                 break
             self._wait()
         self._finish()
@@ -166,7 +166,7 @@ class Supervisor:
 
     # ------------------------------------------------------------------ commands
 
-    def _follow_orders(self) -> None:
+    def _apply_stop_command(self) -> None:
         """Apply the stop command in the generation's directory, if there is one."""
         stop = self._generation.stop()
         if not stop["command"]:
@@ -190,11 +190,11 @@ class Supervisor:
         }
         for leader in leaders:
             children.signal_group(leader, signal.SIGTERM)
-        for process, group in self._left().items():
+        for process, group in self._remaining_processes().items():
             if group not in leaders:
                 children.signal_process(process, signal.SIGTERM)
 
-    def _left(self) -> dict[int, int]:
+    def _remaining_processes(self) -> dict[int, int]:
         """Return the generation's remaining processes with their process groups."""
         remaining = children.descendants(os.getpid())
         if self._cgroup is not None:
@@ -216,25 +216,25 @@ class Supervisor:
             timeout = min(timeout if timeout is not None else 1.0, max(0.0, self._second + 1 - now))
         for key, _ in self._selector.select(timeout):
             if key.data is None:
-                self._woken(os.read(self._waking, 512))
+                self._on_signals(os.read(self._waking, 512))
             elif key.data is _LIFELINE:
                 self._selector.unregister(key.fileobj)
-                self._cut_off()
+                self._on_lifeline_closed()
             else:
                 self._pump(key.data)
         if time.monotonic() - self._second >= 1:
             self._next_second()
 
-    def _woken(self, signals: bytes) -> None:
+    def _on_signals(self, signals: bytes) -> None:
         if signal.SIGTERM not in signals:
             return
         if self._generation.stop()["command"]:
-            self._follow_orders()
+            self._apply_stop_command()
         elif not self._ending:
             self._outside = True
             self._end(self._plan["grace"])
 
-    def _cut_off(self) -> None:
+    def _on_lifeline_closed(self) -> None:
         """Kill everything now, because stop commands may not arrive any more."""
         self._cut = self._cut or not self._exits
         if not self._ending:
@@ -249,7 +249,7 @@ class Supervisor:
         except BlockingIOError:
             return
         if not content:
-            self._hang_up(child)
+            self._close_pipe(child)
             return
         child.log.feed(content)
         child.taken += len(content)
@@ -263,14 +263,14 @@ class Supervisor:
                 self._selector.register(child.pipe, selectors.EVENT_READ, child)
             child.taken = 0
 
-    def _hang_up(self, child: _Child) -> None:
+    def _close_pipe(self, child: _Child) -> None:
         if child.pipe >= 0:
             if child.taken < MAX_OUTPUT_BYTES_PER_SECOND:
                 self._selector.unregister(child.pipe)
             os.close(child.pipe)
             child.pipe = -1
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         own = {
             child.process.pid: child
             for child in self._children.values()
@@ -280,9 +280,9 @@ class Supervisor:
             try:
                 process, waited = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                self._alone = True
+                self._has_no_children = True
                 return
-            self._alone = False
+            self._has_no_children = False
             if not process:
                 return
             child = own.get(process)
@@ -315,7 +315,7 @@ class Supervisor:
         over = (
             has_outcome(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
         )
-        if over and not (workers and self._settles(workers)):
+        if over and not (workers and self._waits_for_helpers(workers)):
             others = any(child.code is None for child in self._children.values())
             grace = self._plan["grace"]
             self._end(grace if others else min(grace, STRAY_GRACE))
@@ -326,7 +326,7 @@ class Supervisor:
                 self._generation.write_state({**self._generation.state(), "exits": self._exits})
                 notify_executor(self._bell, self._generation.path)
 
-    def _settles(self, workers: int) -> bool:
+    def _waits_for_helpers(self, workers: int) -> bool:
         """Return whether to wait for helpers of workers that exited 0; note those that stay.
 
         A worker that daemonizes would count as done at once, with no explanation. Helpers that end
@@ -336,7 +336,7 @@ class Supervisor:
         if not all_succeeded(self._exits, workers, tolerant=self._tolerant):
             return False
         self._settled = self._settled or time.monotonic() + _POLL_SECONDS
-        if self._alone:
+        if self._has_no_children:
             return False
         # A single check misses processes that are being forked; a child proves that some remain.
         if time.monotonic() < self._settled:
@@ -359,7 +359,7 @@ class Supervisor:
 
     def _strays(self) -> set[int]:
         """Return the remaining processes, except running children and their descendants."""
-        remaining = set(self._left())
+        remaining = set(self._remaining_processes())
         for child in self._children.values():
             if child.process is not None and child.code is None:
                 remaining -= {child.process.pid, *children.descendants(child.process.pid)}
@@ -382,11 +382,11 @@ class Supervisor:
                 children.signal_group(child.process.pid, signal.SIGKILL)
         if self._cgroup is not None:
             cgroups.kill(self._cgroup)
-        for process in self._left():
+        for process in self._remaining_processes():
             children.signal_process(process, signal.SIGKILL)
 
-    def _over(self) -> bool:
-        if not self._ending or not self._alone:
+    def _is_finished(self) -> bool:
+        if not self._ending or not self._has_no_children:
             return False
         return self._cgroup is None or not cgroups.list_processes(self._cgroup)
 
@@ -438,7 +438,7 @@ class Supervisor:
                 break
             child.log.feed(content)
             taken += len(content)
-        self._hang_up(child)
+        self._close_pipe(child)
 
     def _write_state(self, state: dict[str, Any]) -> None:
         """Store a state, with retries for a minute, and ring the bell."""

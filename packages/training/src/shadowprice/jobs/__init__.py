@@ -51,7 +51,7 @@ STOPPED: Final = 143
 KEPT: Final = 2
 """Checkpoints kept: the newest, and the previous one in case the newest is damaged."""
 
-_DAMAGE: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
+_DAMAGE_ERRNOS: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
 """Error numbers of reads that fail because the disk's content is damaged."""
 
 _HEADER: Final = struct.Struct("<8sQQ32s")
@@ -61,8 +61,8 @@ _UNFINISHED: Final = re.compile(r"\.checkpoint-\d{15}\.(.+)\.(\d+)\.\d+")
 """Name of a checkpoint that is being written; the groups are its writer's host and process."""
 _ABANDONED_SECONDS: Final = 3600.0
 """Age from which an unfinished file of another host is abandoned."""
-_TIMEOUT: Final = 5.0
-_MOST: Final = 1e12
+_POST_TIMEOUT_SECONDS: Final = 5.0
+_MAX_MINIBATCHES: Final = 1e12
 """Limit of the mini-batches in a report."""
 
 
@@ -128,8 +128,8 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     job = current()
     if not job.generation:
         return False
-    if not 0 <= float(minibatches) <= _MOST:
-        _say_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
+    if not 0 <= float(minibatches) <= _MAX_MINIBATCHES:
+        _log_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
         return False
     numbers = _finite(metrics)
     if _change is not None:
@@ -151,7 +151,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     except OSError as error:
         status = getattr(error, "code", 0)  # of an HTTPError
         if isinstance(status, int) and 400 <= status < 500:
-            _say_once(f"the service refused a report of progress: {error}")
+            _log_once(f"the service refused a report of progress: {error}")
         return False
 
 
@@ -162,25 +162,25 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            _say_once(f"the metric {name!r} is not reported: {error}")
+            _log_once(f"the metric {name!r} is not reported: {error}")
             continue
         if math.isfinite(number):  # a diverged loss is valid, but JSON has no NaN
             numbers[name] = number
     return numbers
 
 
-def _say_once(text: str) -> None:
+def _log_once(text: str) -> None:
     """Write the first such message to the process's log, and drop those that follow."""
-    if not _said:
-        _said.append(text)
-        _say(text)
+    if not _messages:
+        _messages.append(text)
+        _log(text)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"shadowprice: {text}", file=sys.stderr, flush=True)
 
 
-_said: Final[list[str]] = []
+_messages: Final[list[str]] = []
 
 
 def _post(content: bytes) -> bool:
@@ -196,7 +196,7 @@ def _post(content: bytes) -> bool:
     request = urllib.request.Request(address, content, headers, method="POST")
     # No proxy: the token is for the service only.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=_TIMEOUT):
+    with opener.open(request, timeout=_POST_TIMEOUT_SECONDS):
         return True
 
 
@@ -337,11 +337,11 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
         if _is_abandoned(unfinished):
             unfinished.unlink(missing_ok=True)
     replace_file(directory / f"checkpoint-{step:015d}", header, data, durable=True)
-    for later, path in list(_listed(directory)):
+    for later, path in list(_list_checkpoints(directory)):
         # Damaged and skipped when this run began: it must not count among those that are kept.
-        if later > step and _whole(path, later) is None:
+        if later > step and _read_valid(path, later) is None:
             path.unlink(missing_ok=True)
-    for _, old in list(_listed(directory))[KEPT:]:
+    for _, old in list(_list_checkpoints(directory))[KEPT:]:
         old.unlink(missing_ok=True)
     if of_the_job:
         note_saved(step)
@@ -364,15 +364,15 @@ def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
 
     ``directory`` is by default the job's own.
     """
-    for step, path in _listed(directory or current().checkpoint_dir):
-        data = _whole(path, step)
+    for step, path in _list_checkpoints(directory or current().checkpoint_dir):
+        data = _read_valid(path, step)
         if data is not None:
             yield Checkpoint(step, data)
         elif path.exists():
-            _say(f"{path} is damaged, and is passed over")
+            _log(f"{path} is damaged, and is passed over")
 
 
-def _whole(path: Path, step: int) -> bytes | None:
+def _read_valid(path: Path, step: int) -> bytes | None:
     """Return a checkpoint's data, None if it is damaged or gone.
 
     Permission and storage errors are raised, because the checkpoint may be valid. Skipping it would
@@ -383,7 +383,7 @@ def _whole(path: Path, step: int) -> bytes | None:
     except (FileNotFoundError, IsADirectoryError):
         return None
     except OSError as error:
-        if error.errno in _DAMAGE:
+        if error.errno in _DAMAGE_ERRNOS:
             return None
         raise
     if len(content) < _HEADER.size:
@@ -407,7 +407,7 @@ def _is_abandoned(path: Path) -> bool:
         return False
 
 
-def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
+def _list_checkpoints(directory: Path) -> Iterator[tuple[int, Path]]:
     """Yield step and path of each checkpoint file in a directory, the newest first."""
     try:
         entries = sorted(directory.iterdir(), reverse=True)

@@ -21,7 +21,7 @@ from shadowprice.training.errors import TrainingError
 
 Samples = NDArray[np.int64]
 
-_MOST = 2**62
+_MAX_NUMBER = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,9 +78,9 @@ class Order:
         for name in ("shuffle", "whole"):
             object.__setattr__(self, name, bool(getattr(self, name)))
         for name in ("samples", "batch", "parts"):
-            if not 1 <= getattr(self, name) <= _MOST:
+            if not 1 <= getattr(self, name) <= _MAX_NUMBER:
                 raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")
-        if not 0 <= self.seed <= _MOST:
+        if not 0 <= self.seed <= _MAX_NUMBER:
             raise TrainingError(f"seed is {self.seed}: it has to be 0 or more")
         if self.parts > self.batch:
             raise TrainingError(

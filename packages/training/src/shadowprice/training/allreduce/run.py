@@ -252,15 +252,13 @@ class Run:
         if self.leads:
             jobs.note_step(self.done)
             if stopping or (reads_loss and (self._reporter.due or self.done == self.total)):
-                self._reporter.report(self.done, {**self._loss_metrics(), **self._notes})
+                loss = {} if self.loss is None else {"loss": self.loss}
+                self._reporter.report(self.done, {**loss, **self._notes})
             waited = time.monotonic() - self._saved_at
             if not stopping and (self._save_requested or waited >= self._save_every):
                 self._save_if_possible()
         if stopping and self.done < self.total:
             self._save_and_exit()
-
-    def _loss_metrics(self) -> dict[str, float]:
-        return {} if self.loss is None else {"loss": self.loss}
 
     def _all_reduce(self, numbers: Any) -> None:
         wait_for(dist.all_reduce(numbers, group=self._group, async_op=True))

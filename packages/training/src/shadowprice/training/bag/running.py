@@ -103,9 +103,6 @@ class BagRun:
     def _running_count(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def _is_over(self, task: int) -> bool:
-        return task in self._values or task in self._failed
-
     def _start_copies(self) -> None:
         while self._running_count < self._pool.processes:
             task = self._next_task()
@@ -117,8 +114,8 @@ class BagRun:
         """Return the task of the next copy to start, None if there is none."""
         while self._waiting:
             task = self._waiting.popleft()
-            is_claimed = any(copy.has_token for copy in self._running[task])
-            if not self._is_over(task) and not is_claimed:
+            is_over = task in self._values or task in self._failed
+            if not is_over and not any(copy.has_token for copy in self._running[task]):
                 return task
         if self._savings is None:
             return None

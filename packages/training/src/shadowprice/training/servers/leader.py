@@ -117,9 +117,9 @@ class Leader(ParameterServer):
     def respond(self, worker: int, message: Message) -> Message:
         """Return the response to a worker's message; see `Server.respond`."""
         if message.kind is MessageKind.NEXT:
-            return self._next(worker, message.payload)
+            return self._assign(worker, message.payload)
         if message.kind is MessageKind.COMMIT:
-            return self._committed(worker, message)
+            return self._commit(worker, message)
         return super().respond(worker, message)
 
     def pull_response(self) -> list[Message]:
@@ -131,7 +131,7 @@ class Leader(ParameterServer):
             )
         return messages
 
-    def _next(self, worker: int, host_and_rack: Any) -> Message:
+    def _assign(self, worker: int, host_and_rack: Any) -> Message:
         """Wait for work, and assign it; ``host_and_rack`` is the payload of the request."""
         with self.changed, self._counted_as_waiting(worker):
             if host_and_rack is not None:
@@ -183,7 +183,7 @@ class Leader(ParameterServer):
             self.changed.notify_all()
         return self._showing == worker
 
-    def _committed(self, worker: int, message: Message) -> Message:
+    def _commit(self, worker: int, message: Message) -> Message:
         """Accept a worker's gradient if its token is current; return the response."""
         key = (message.token, message.index)
         with self.changed:
@@ -275,7 +275,7 @@ class Leader(ParameterServer):
                 self._save_if_possible()
                 self.report()
             elif not done and bool(stop):
-                return self._end("stop")
+                return self._finish("stop")
             with self.changed:
                 self._reassign_silent(now)
             if now - saved >= self._settings.save_every and not done:
@@ -290,12 +290,12 @@ class Leader(ParameterServer):
                     occupied = now
                 timed_out = now - finished > _LEAVE_TIMEOUT_SECONDS
                 if done and not self._live and (all_joined or stop or timed_out):
-                    return self._end("done")
+                    return self._finish("done")
             if now - occupied > _LEAVE_TIMEOUT_SECONDS:  # the executor ended all workers
-                self._end("stop")
+                self._finish("stop")
                 raise PeerLostError("all workers are gone")
 
-    def _end(self, how: str) -> str:
+    def _finish(self, how: str) -> str:
         with self.changed:
             self.ended = how
             self.changed.notify_all()

@@ -29,11 +29,11 @@ MAX_HEADER_NUMBERS: Final = 24
 """Limit of the numbers in a message."""
 
 _FIXED: Final = 7
-_HERE: Final = 1
+_INLINE: Final = 1
 _SHARED: Final = 2
-_BESIDE: Final = 3
+_TRANSPORT: Final = 3
 """How a payload travels: after its header, in shared memory, or through a GPU transport."""
-_LEAST: Final = 4096
+_MIN_SHARED_BYTES: Final = 4096
 """Minimum bytes of a payload for shared memory; below, it saves nothing."""
 
 _TYPES: Final = (
@@ -47,7 +47,7 @@ _TYPES: Final = (
 _FOREVER: Final = timedelta(days=3650)
 """No timeout, because a worker computes as long as necessary; the other's death ends a wait."""
 
-_LARGE: Final = (MessageKind.PUSH, MessageKind.VALUES)
+_LARGE_KINDS: Final = (MessageKind.PUSH, MessageKind.VALUES)
 """Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
 next one overwrites it. A worker waits for only one of the two kinds at a time, so they never
 block each other on a transport.
@@ -55,7 +55,7 @@ block each other on a transport.
 
 _CPU: Final = torch.device("cpu")
 
-_MARK: Final = 32
+_MARK_BYTES: Final = 32
 
 
 class SharedMemoryBuffer:
@@ -67,7 +67,7 @@ class SharedMemoryBuffer:
     """
 
     def __init__(self, mapped: mmap.mmap, *, first: bool) -> None:
-        content = torch.frombuffer(mapped, dtype=torch.uint8)[_MARK:]
+        content = torch.frombuffer(mapped, dtype=torch.uint8)[_MARK_BYTES:]
         half = len(content) // 2
         lower, upper = content[:half], content[half:]
         self.outgoing, self.incoming = (lower, upper) if first else (upper, lower)
@@ -78,15 +78,16 @@ class SharedMemoryBuffer:
         """Return new memory and its address for the other process; None if it is unavailable."""
         if not hasattr(os, "memfd_create"):
             return None
-        size = _MARK + 2 * _rounded(capacity)
+        pages = -(-capacity // mmap.PAGESIZE)
+        size = _MARK_BYTES + 2 * pages * mmap.PAGESIZE
         try:
             descriptor = os.memfd_create("shadowprice", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, size)
             mapped = mmap.mmap(descriptor, size)
         except OSError:
             return None
-        mark = secrets.token_bytes(_MARK)
-        mapped[:_MARK] = mark
+        mark = secrets.token_bytes(_MARK_BYTES)
+        mapped[:_MARK_BYTES] = mark
         # The descriptor stays open, because the other process opens it by its name in /proc.
         return cls(mapped, first=True), f"/proc/{os.getpid()}/fd/{descriptor}:{size}:{mark.hex()}"
 
@@ -105,7 +106,7 @@ class SharedMemoryBuffer:
                 os.close(descriptor)
         except (OSError, ValueError):
             return None
-        return cls(mapped, first=False) if mapped[:_MARK].hex() == mark else None
+        return cls(mapped, first=False) if mapped[:_MARK_BYTES].hex() == mark else None
 
 
 class PairLink:
@@ -144,7 +145,7 @@ class PairLink:
             type_index = _TYPES.index(payload.dtype)
             content = payload.view(torch.uint8)
         size = 0 if content is None else content.numel()
-        route = self._place(message.kind, size)
+        route = self._route(message.kind, size)
         header = torch.zeros(_FIXED + MAX_HEADER_NUMBERS, dtype=torch.float64)
         fixed = (message.kind, message.token, message.index, message.version)
         rest = (size, 10 * type_index + route, len(message.numbers), *message.numbers)
@@ -152,25 +153,25 @@ class PairLink:
         header[: len(values)] = values
         try:
             with self.traffic:
-                if route == _BESIDE:
-                    self._wire.send(content, lambda: self._announced(header))  # type: ignore[union-attr]
+                if route == _TRANSPORT:
+                    self._wire.send(content, lambda: self._announce(header))  # type: ignore[union-attr]
                 else:
                     if route == _SHARED:  # before the header, which allows the receiver to read
                         self.memory.outgoing[:size].copy_(content)  # type: ignore[union-attr]
-                    self._sent(header, 0)
-                    if size and route == _HERE:
-                        self._sent(content, 1)
+                    self._send_tensor(header, 0)
+                    if size and route == _INLINE:
+                        self._send_tensor(content, 1)
                 self.traffic.bytes += size
         except RuntimeError as error:
             raise PeerLostError(first_line(error)[:200]) from error
 
-    def _place(self, kind: MessageKind, size: int) -> int:
-        if kind not in _LARGE or not size:
-            return _HERE
+    def _route(self, kind: MessageKind, size: int) -> int:
+        if kind not in _LARGE_KINDS or not size:
+            return _INLINE
         if self._wire is not None:
-            return _BESIDE
-        shared = self.memory is not None and _LEAST <= size <= self.memory.capacity
-        return _SHARED if shared else _HERE
+            return _TRANSPORT
+        shared = self.memory is not None and _MIN_SHARED_BYTES <= size <= self.memory.capacity
+        return _SHARED if shared else _INLINE
 
     def receive(self, into: Any = None) -> Message:
         """Return the next message; see `messages.Link.receive`."""
@@ -185,7 +186,7 @@ class PairLink:
             payload = None
             if size:
                 with self.traffic:
-                    payload = self._content(MessageKind(kind), size, route, into)
+                    payload = self._receive_payload(MessageKind(kind), size, route, into)
                     self.traffic.bytes += size
         except RuntimeError as error:
             raise PeerLostError(first_line(error)[:200]) from error
@@ -200,15 +201,15 @@ class PairLink:
             self._wire.close()
         self._group = self._wire = None
 
-    def _sent(self, tensor: Any, tag: int) -> None:
+    def _send_tensor(self, tensor: Any, tag: int) -> None:
         self._group.send([tensor.to(_CPU)], self._other, tag).wait(_FOREVER)
 
-    def _announced(self, header: Any) -> None:
+    def _announce(self, header: Any) -> None:
         """Send the header of a tensor in transit, and wait until the tensor has arrived."""
-        self._sent(header, 0)
+        self._send_tensor(header, 0)
         self._group.recv([torch.empty(1)], self._other, 1).wait(_FOREVER)
 
-    def _content(self, kind: MessageKind, size: int, place: int, into: Any) -> Any:
+    def _receive_payload(self, kind: MessageKind, size: int, place: int, into: Any) -> Any:
         target = None if into is None else into.view(torch.uint8)
         if target is not None and target.numel() != size:
             raise PeerLostError(f"{size} bytes came where {target.numel()} are expected")
@@ -218,15 +219,15 @@ class PairLink:
                 return shared
             target.copy_(shared)
             return into
-        device = self.device if place == _BESIDE else _CPU
+        device = self.device if place == _TRANSPORT else _CPU
         direct = target is not None and target.device == device
         received = target if direct else self._received.get(kind)
         if received is None or received.numel() != size:
             received = torch.empty(size, dtype=torch.uint8, device=device)
             self._received[kind] = received
-        if place == _BESIDE and self._wire is not None:
+        if place == _TRANSPORT and self._wire is not None:
             self._wire.receive(received)
-            self._sent(torch.zeros(1), 1)
+            self._send_tensor(torch.zeros(1), 1)
         else:
             self._group.recv([received], self._other, 1).wait(_FOREVER)
         if target is None:
@@ -281,7 +282,3 @@ def accept_shared_memory(link: PairLink) -> bool:
     link.send(Message(MessageKind.OFFER, numbers=(float(memory is not None),)))
     link.memory = memory
     return memory is not None
-
-
-def _rounded(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -93,9 +93,9 @@ class Worker:
             epoch, chunk, first, last, ahead = (int(number) for number in response.numbers)
             work = Work(response.token, epoch, chunk, first, last, ahead)
             if self._settings.synchronous:
-                self._share(work)
+                self._process_parts(work)
             else:
-                self._chunk(work)
+                self._process_chunk(work)
         self._pull()
         for link in self._links:
             link.send(Message(MessageKind.BYE))
@@ -103,7 +103,7 @@ class Worker:
 
     # ------------------------------------------------------------------ assignments
 
-    def _chunk(self, work: Work) -> None:
+    def _process_chunk(self, work: Work) -> None:
         """Process the rest of a chunk, one mini-batch after the other, while it is assigned."""
         self._chunks.want(work.chunk)
         self._chunks.prefetch_if_room(work.ahead)
@@ -115,12 +115,12 @@ class Worker:
             batch = {name: torch.from_numpy(array[indices]) for name, array in arrays.items()}
             key = (self._recipe.seed, 4, work.epoch, work.chunk, index)
             self._gradient.zero_()
-            loss, change = self._computed(batch, 1.0, key)
-            self._wait_out()
-            if not self._pushed(work.token, index, loss, change):
+            loss, change = self._compute_gradient(batch, 1.0, key)
+            self._wait_for_pace()
+            if not self._push(work.token, index, loss, change):
                 return
 
-    def _share(self, work: Work) -> None:
+    def _process_parts(self, work: Work) -> None:
         """Compute this worker's parts of a step."""
         self._set_pace()
         self._pull()
@@ -128,14 +128,14 @@ class Worker:
         loss, changes = 0.0, torch.zeros_like(self._buffers)
         for part in self._steps.divided(work.chunk)[work.first : work.last]:
             # `part.samples` are positions in the epoch's order.
-            batch = self._located(work.epoch, part.samples)
+            batch = self._batch_at(work.epoch, part.samples)
             key = (self._recipe.seed, 5, work.chunk, part.number)
-            part_loss, change = self._computed(batch, part.weight, key)
+            part_loss, change = self._compute_gradient(batch, part.weight, key)
             loss, changes = loss + part_loss, changes + change
-        self._wait_out()
-        self._pushed(work.token, work.first, loss, changes)
+        self._wait_for_pace()
+        self._push(work.token, work.first, loss, changes)
 
-    def _located(self, epoch: int, positions: Any) -> Batch:
+    def _batch_at(self, epoch: int, positions: Any) -> Batch:
         """Return the samples at positions of an epoch's order, and prefetch the next chunk."""
         rows: dict[str, list[Any]] = {}
         for chunk, indices in self._order.located(epoch, positions):
@@ -149,7 +149,9 @@ class Worker:
 
     # ------------------------------------------------------------------ computing
 
-    def _computed(self, batch: Batch, weight: float, key: Sequence[int]) -> tuple[float, Any]:
+    def _compute_gradient(
+        self, batch: Batch, weight: float, key: Sequence[int]
+    ) -> tuple[float, Any]:
         """Add the gradient of some samples; return their loss and the buffers' change.
 
         The model's random numbers depend only on the samples, not on the worker.
@@ -182,7 +184,7 @@ class Worker:
         start = self._due if 0.0 <= now - self._due < pace else now
         self._due = start + pace
 
-    def _wait_out(self) -> None:
+    def _wait_for_pace(self) -> None:
         """Wait for the end of a mini-batch's minimum time; exit on SIGTERM."""
         remaining = self._due - time.monotonic()
         if self._settings.pace and remaining > 0.0 and self._stop.wait(remaining):
@@ -190,14 +192,14 @@ class Worker:
 
     # ------------------------------------------------------------------ exchanging
 
-    def _pushed(self, token: int, index: int, loss: float, change: Any) -> bool:
+    def _push(self, token: int, index: int, loss: float, change: Any) -> bool:
         """Push the gradient to all servers and commit it; return whether it counts."""
         started = time.monotonic()
         gradient = self._gradient.to(self._links[0].device)
         for link, (first, last) in zip(self._links, self._spans, strict=True):
             link.send(Message(MessageKind.PUSH, token, index, payload=gradient[first:last]))
         for link in self._links:
-            self._answer(link, MessageKind.STAGED)
+            self._receive(link, MessageKind.STAGED)
         self._exchanging += time.monotonic() - started
         self._moved += self.gradient_bytes
         numbers = (loss, self._computing, self._exchanging, float(self._moved), self._version)
@@ -221,9 +223,9 @@ class Worker:
         values = self._values.to(self._links[0].device)  # no copy on the same device
         versions = []
         for number, (link, (first, last)) in enumerate(zip(self._links, self._spans, strict=True)):
-            versions.append(self._answer(link, MessageKind.VALUES, values[first:last]).version)
+            versions.append(self._receive(link, MessageKind.VALUES, values[first:last]).version)
             if number == 0 and len(self._buffers):
-                self._answer(link, MessageKind.BUFFERS, self._buffers)
+                self._receive(link, MessageKind.BUFFERS, self._buffers)
         if values is not self._values:
             self._values.copy_(values)
         if len(self._buffers):
@@ -243,7 +245,7 @@ class Worker:
             jobs.leave()
         return response
 
-    def _answer(self, link: Link, kind: MessageKind, into: Any = None) -> Message:
+    def _receive(self, link: Link, kind: MessageKind, into: Any = None) -> Message:
         response = link.receive(into)
         if response.kind is not kind:
             raise PeerLostError(f"a server said {response.kind.name} for {kind.name}")
