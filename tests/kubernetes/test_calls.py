@@ -245,6 +245,7 @@ def test_an_event_is_written_for_every_line_that_people_are_told_and_no_other(
     assert events() == len(lines) + 1  # what is over is told once, however it goes then
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
 def test_what_replicas_ask_for_by_themselves_is_leases_and_watches(
     control_plane: Testbed, tmp_path: Path

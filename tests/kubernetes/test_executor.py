@@ -201,7 +201,10 @@ written on and taken away."""
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("first", [1, 12, 23])
+@pytest.mark.parametrize(
+    "first",
+    [1, *(pytest.param(first, marks=pytest.mark.extended) for first in (12, 23))],
+)
 def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
     testbed: Testbed, tmp_path: Path, first: int, *, after: bool
 ) -> None:
