@@ -116,17 +116,18 @@ def upper_bound(
             emit(bound)
         return bound
     steps, started = _steps(oracle.jobs), now()
-    rounds = 0
+    rounds, length = 0, _FIRST_STEP
     for index, step in enumerate(steps):
         # Half of the time is for trials over all jobs, the rest for the samples.
         until = started + (deadline - started) * (index + 1) / (2 * len(steps))
         until = deadline if step == 1 else until
-        ascent = VolumeSearch(oracle, members[::step], prices, 1.0 / step)
+        sample = np.arange(0, oracle.jobs, step)
+        ascent = VolumeSearch(oracle, sample, prices, 1.0 / step, length)
         while now() < until and not stop() and not ascent.settled(tolerance):
             if ascent.improve() and step == 1:
                 emit(_bound_at(ascent.prices, ascent.best, ascent.priced, rounds))
             rounds += step == 1
-        prices = ascent.prices
+        prices, length = ascent.prices, ascent.step
     exact = oracle.price_all(members, prices)
     value = float(exact.total + (oracle.capacity * prices).sum())
     return _bound_at(prices, value, exact, rounds + 1)
@@ -163,10 +164,17 @@ class VolumeSearch:
         Initial prices.
     scale : float
         Available part of the capacity.
+    step : float
+        Initial step, as a share of the distance to the target.
     """
 
     def __init__(
-        self, oracle: PricingOracle, members: NDArray[np.int64], prices: Floats, scale: float
+        self,
+        oracle: PricingOracle,
+        members: NDArray[np.int64],
+        prices: Floats,
+        scale: float,
+        step: float = _FIRST_STEP,
     ) -> None:
         self._oracle, self._members = oracle, members
         self._capacity = oracle.capacity * scale
@@ -174,7 +182,8 @@ class VolumeSearch:
         self.prices = prices
         self.priced, self.best = self._try(prices)
         self._use = self.priced.use
-        self._step, self._failures, self._trials = _FIRST_STEP, 0, 0
+        self.step = step
+        self._failures, self._trials = 0, 0
         self._target = _NEARER * self.best
         self._recent = [self.best]
 
@@ -193,7 +202,7 @@ class VolumeSearch:
         if norm <= _NOTHING**2:
             self._recent += [self.best] * _STALLED
             return False
-        length = self._step * max(0.0, self.best - self._target) / norm
+        length = self.step * max(0.0, self.best - self._target) / norm
         prices = np.maximum(0.0, self.prices + length * excess) * self._counted
         priced, value = self._try(prices)
         weight = max(_MIXED, _MIXED_FIRST / (1.0 + self._trials / _MIXED_TRIALS))
@@ -201,13 +210,14 @@ class VolumeSearch:
         better = value < self.best
         if better:
             if float((excess * (priced.use - self._capacity)).sum()) > 0:
-                self._step = min(_LONGEST_STEP, self._step * _LONGER)
+                self.step = min(_LONGEST_STEP, self.step * _LONGER)
             self.prices, self.priced, self.best = prices, priced, value
             self._failures = 0
         else:
             self._failures += 1
-            if self._failures >= _FAILURES:
-                self._step, self._failures = self._step * _SHORTER, 0
+            # A trial that is worse by the whole distance to the target went much too far.
+            if self._failures >= _FAILURES or value - self.best > self.best - self._target:
+                self.step, self._failures = self.step * _SHORTER, 0
         if self.best - self._target < _CLOSE * self.best:
             self._target = _NEARER * self.best
         self._recent.append(self.best)
