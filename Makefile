@@ -73,7 +73,7 @@ about.families := training of the six model families of the papers' testbed (hal
 needs.families := $(TRAIN_STAMP)
 run.families = OMP_NUM_THREADS=1 SHADOWPRICE_TEST_FAMILIES=runs/families.json $(PYTEST) $(VERBOSE) --durations=6 tests/train/servers/test_families.py
 
-# Two clusters at once: the tests half the time wait for kubelets, which act once a minute.
+# Two clusters at once: about half of the time the tests wait for kubelets, which act once a minute.
 about.kubernetes := tests on a real Kubernetes on this machine (after make testbed; root; KUBERNETES: which)
 needs.kubernetes := $(KUBERNETES_STAMP)
 run.kubernetes = { $(BIN)/python -m tools.testbed.build --check || true; } && $(PYTEST) -n 2 --dist worksteal $(VERBOSE) --durations=15 -m 'kubernetes and ($(KUBERNETES))'
