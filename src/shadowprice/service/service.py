@@ -23,7 +23,7 @@ from shadowprice.core.relative_values import RELATIVE
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.records import cluster_of, cluster_record
+from shadowprice.engine.records import cluster_from_record, cluster_record
 from shadowprice.executors.background import run_all
 from shadowprice.executors.contract import ChecksReachability, Executor, ExecutorOptions, Obstacle
 from shadowprice.executors.registry import create_executor
@@ -522,7 +522,7 @@ class _FollowFile:
         """Change the engine's cluster by what differs between the stored and the new file."""
         stored_text = stored_value(batch.connection, "cluster")
         assert stored_text is not None  # written with the first snapshot
-        previous = cluster_of(json.loads(stored_text))
+        previous = cluster_from_record(json.loads(stored_text))
         event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.state.coming)
         if event is None:
             return

@@ -31,9 +31,9 @@ from shadowprice.core.events import (
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
 from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.journal import entry_of
+from shadowprice.engine.journal import parse_entry
 from shadowprice.engine.memory import sources
-from shadowprice.engine.records import cluster_of, cluster_record, placement_of
+from shadowprice.engine.records import cluster_from_record, cluster_record, placement_from_record
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
@@ -157,7 +157,7 @@ def _value(connection: Connection, key: str) -> str:
 
 
 def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCalendar:
-    first = cluster_of(json.loads(_value(connection, "cluster")))
+    first = cluster_from_record(json.loads(_value(connection, "cluster")))
     if first.slot_seconds != cluster.slot_seconds:
         raise InputError(
             Fault(
@@ -239,7 +239,7 @@ def _replayed(
     if before == choice and not same:
         log.info("policy %s has another version; it resyncs with the state", choice.name)
     exact = _is_exact(mark, before)
-    past = _past_policy(connection, before, cluster_of(state["cluster"]))
+    past = _past_policy(connection, before, cluster_from_record(state["cluster"]))
     # Another version of a policy file may have pickled an incompatible policy state.
     engine = restore(state, past, memory=exact or (before is not None and before.file is None))
     # Follow the mode of this service, not of the one that wrote the snapshot. Without an executor,
@@ -260,7 +260,7 @@ def _replayed(
         .execution_options(yield_per=500)
     )
     for line in rows.scalars():
-        engine.apply(entry_of(line, engine.cluster))
+        engine.apply(parse_entry(line, engine.cluster))
         engine.state.collect()
         replayed += 1
         if memory is not None and memory.sequence == engine.sequence:
@@ -403,7 +403,7 @@ def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]
             commands[row.job] = kind(
                 record["slot"],
                 row.job,
-                placement_of(on, index),
+                placement_from_record(on, index),
                 id=row.id,
                 generation=row.generation,
                 after=tuple(record["after"]),
