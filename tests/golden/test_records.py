@@ -61,14 +61,19 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.records import (
     capabilities_from_record,
     capabilities_record,
-    cluster_of,
+    cluster_from_record,
     cluster_record,
     decision_from_record,
     decision_record,
     event_from_record,
     event_record,
 )
-from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_record
+from shadowprice.engine.snapshot import (
+    _command_from_record,
+    _command_record,
+    _job_from_record,
+    _job_record,
+)
 from shadowprice.executors.contract.orders import GenerationSpec, ServerAllocation
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.state.job_views import JobView, State
@@ -190,7 +195,7 @@ def records() -> Mapping[str, Any]:
     return {
         "events": [event_record(event) for event in EVENTS],
         "decisions": [decision_record(decision, names) for decision in DECISIONS],
-        "orders": [_order_record(order) for order in ORDERS],
+        "orders": [_command_record(order) for order in ORDERS],
         "states": [_job_record(state, names) for state in STATES],
         "cluster": cluster_record(CLUSTER),
         "capabilities": capabilities_record(CAPABILITIES),
@@ -236,9 +241,13 @@ def test_recorded_values_are_read_back() -> None:
             decision_record(decision_from_record(each, INDEX), names)
             for each in recorded["decisions"]
         ],
-        "orders": [_order_record(_order_of(each, INDEX)) for each in recorded["orders"]],
-        "states": [_job_record(_job_of(each, INDEX), names) for each in recorded["states"]],
-        "cluster": cluster_record(cluster_of(recorded["cluster"])),
+        "orders": [
+            _command_record(_command_from_record(each, INDEX)) for each in recorded["orders"]
+        ],
+        "states": [
+            _job_record(_job_from_record(each, INDEX), names) for each in recorded["states"]
+        ],
+        "cluster": cluster_record(cluster_from_record(recorded["cluster"])),
         "capabilities": capabilities_record(capabilities_from_record(recorded["capabilities"])),
         "program": Program.from_record(recorded["program"]).record(),
         "generation": GenerationSpec.from_record(recorded["generation"]).record(),

@@ -16,7 +16,7 @@ from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import DriverEvent, SlotBegan, SlotEnded
 from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
-from shadowprice.engine.memory import recall, remember
+from shadowprice.engine.memory import dump_policy_state, load_policy_state
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.kernels.replanning.jobs import JobArrays
 from tests.properties.test_engine import Auditor, Simulation, world
@@ -262,7 +262,7 @@ def test_a_memory_holds_no_strange_classes() -> None:
     engine = Engine(on, build_policy("fifo", on, jobs, 1))
     hostile = b"cos\nsystem\n(S'true'\ntR."
     with pytest.raises(ShadowpriceError, match=r"os\.system is no part of a memory"):
-        recall(engine.policy, hostile, engine.view)
+        load_policy_state(engine.policy, hostile, engine.view)
 
 
 def test_a_policy_that_holds_a_file_says_so() -> None:
@@ -270,4 +270,4 @@ def test_a_policy_that_holds_a_file_says_so() -> None:
     policy.answer = lambda: None  # type: ignore[attr-defined]
     engine = Engine(world(1)[0], policy)
     with pytest.raises(ShadowpriceError, match="memory of policy EarliestPlanner cannot be kept"):
-        remember(engine.policy, engine.view)
+        dump_policy_state(engine.policy, engine.view)

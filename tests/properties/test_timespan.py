@@ -12,7 +12,7 @@ from shadowprice.core.events import DriverEvent, JobsArrived, SlotBegan, Timespa
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
-from shadowprice.engine.journal import entry_line, entry_of
+from shadowprice.engine.journal import entry_line, parse_entry
 from shadowprice.engine.snapshot import clone
 from shadowprice.policies.registry import make_policy
 from shadowprice.service.state.job_views import promised_slot
@@ -83,7 +83,7 @@ def test_nothing_runs_past_an_end_that_is_set_moved_and_removed(policy: str, see
     assert not [record for record in left if record.status is not Status.QUEUED]
     again = engine_of(policy, on)
     for line in lines:
-        again.apply(entry_of(line, again.cluster))
+        again.apply(parse_entry(line, again.cluster))
     assert again.state_digest() == engine.state_digest()
     assert again.until is None
 
@@ -107,7 +107,7 @@ def test_an_end_that_is_set_at_once_is_one_that_was_known(policy: str, seed: int
     later = drive(told, jobs, {0: 8})
 
     def decisions(lines: list[str]) -> list[str]:
-        entries = [entry_of(line, on) for line in lines]
+        entries = [parse_entry(line, on) for line in lines]
         kept = [entry for entry in entries if not isinstance(entry.event, TimespanChanged)]
         return [repr((entry.event, entry.consultations)) for entry in kept]
 

@@ -190,10 +190,7 @@ def build_cluster(
     row = 0
     for _, group in groupby(servers, key=lambda server: id(server[2])):
         group_amounts = [amounts for _, _, amounts in group]
-        capacity[row : row + len(group_amounts)] = [
-            group_amounts[0].get(resource, UNLIMITED if resource == BANDWIDTH else 0)
-            for resource in resources
-        ]
+        capacity[row : row + len(group_amounts)] = capacity_row(group_amounts[0], resources)
         row += len(group_amounts)
     return Cluster(
         slot_seconds=slot_seconds,
@@ -208,6 +205,12 @@ def build_cluster(
         restart_first=restart_first,
         costs=None if costs is None else np.array(costs, dtype=np.float64),
     )
+
+
+def capacity_row(amounts: Mapping[str, int], resources: Sequence[str]) -> Amounts:
+    """Return a server's capacity, shape (resources,); undeclared bandwidth is unlimited."""
+    row = [amounts.get(name, UNLIMITED if name == BANDWIDTH else 0) for name in resources]
+    return np.array(row, dtype=np.int64)
 
 
 def _resource_names(servers: Sequence[tuple[str, Role, Mapping[str, int]]]) -> Iterator[str]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
-from shadowprice.core.events import CapacityChanged, ServerState
+from shadowprice.core.cluster import Cluster, capacity_row
+from shadowprice.core.events import CapacityChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             capacity[row] = cluster.capacity[old_row]
             roles.append(cluster.roles[old_row])
             continue
-        capacity[row] = _amounts(cluster, state)
+        capacity[row] = capacity_row(state.capacity, cluster.resources)
         roles.append(state.role)
         if old_row is not None and (
             (capacity[row] < cluster.capacity[old_row]).any()
@@ -85,11 +84,3 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
         tuple(name for name, state in remaining if state.drained),
         tuple(name for name, state in remaining if not state.drained),
     )
-
-
-def _amounts(cluster: Cluster, state: ServerState) -> Amounts:
-    row = [
-        state.capacity.get(resource, UNLIMITED if resource == BANDWIDTH else 0)
-        for resource in cluster.resources
-    ]
-    return np.array(row, dtype=np.int64)

@@ -139,7 +139,7 @@ class Engine:
         self.state = state
         self.session = PolicySession(policy, state, keeps_memory=keeps_memory)
         self.last: Entry | None = None  # the last event that took effect
-        # The state keeps these objects for its whole life.
+        # The state never replaces these objects.
         self.view = self.session.view
         self.ledger = state.ledger
         self.jobs, self.open_jobs, self.running = state.jobs, state.open_jobs, state.running

@@ -31,7 +31,7 @@ from shadowprice.engine.records import (
     Fields,
     capabilities_from_record,
     capabilities_record,
-    cluster_of,
+    cluster_from_record,
     cluster_record,
     decision_from_record,
     decision_record,
@@ -130,7 +130,7 @@ class Header:
             )
         try:
             header = cls(
-                cluster_of(record["cluster"]),
+                cluster_from_record(record["cluster"]),
                 record["policy"],
                 capabilities_from_record(record["capabilities"]),
                 record["parameters"],
@@ -348,7 +348,7 @@ def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
         )
 
 
-def entry_of(line: str, cluster: Cluster, place: str = "journal") -> Entry:
+def parse_entry(line: str, cluster: Cluster, place: str = "journal") -> Entry:
     """Parse a line that `entry_line` wrote; raise InputError if it isn't an entry.
 
     ``cluster`` is the cluster before the event, ``place`` the location for error messages.

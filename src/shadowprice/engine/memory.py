@@ -68,7 +68,7 @@ def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]
             yield f"{path}/{entry.name}", entry
 
 
-def remember(policy: Policy, view: EngineView) -> bytes:
+def dump_policy_state(policy: Policy, view: EngineView) -> bytes:
     """Return a policy's pickled state; open jobs of the view are stored by name.
 
     Raises PolicyError if the policy holds an object that can't be pickled, such as a file, a lock
@@ -84,7 +84,7 @@ def remember(policy: Policy, view: EngineView) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedPolicyState:
     """Policy state with the cluster and the open jobs that it refers to.
 
     It can be restored after the engine's state has changed.
@@ -95,13 +95,13 @@ class Kept:
     jobs: Mapping[str, Job]
 
     @classmethod
-    def of(cls, memory: bytes, view: EngineView) -> Kept:
+    def of(cls, memory: bytes, view: EngineView) -> SavedPolicyState:
         """Return policy state with the cluster and the open jobs of the view."""
         return cls(
             memory, view.cluster, {name: state.job for name, state in view.open_jobs.items()}
         )
 
-    def recall(self, policy: Policy, view: EngineView) -> None:
+    def load(self, policy: Policy, view: EngineView) -> None:
         """Restore the policy state; the policy must then resync with ``view``.
 
         Raises ShadowpriceError if the policy state is damaged.
@@ -109,8 +109,8 @@ class Kept:
         _read(policy, self.memory, view, self.cluster, self.jobs)
 
 
-def recall(policy: Policy, memory: bytes, view: EngineView) -> None:
-    """Replace a policy's state by the result of `remember`, possibly from another process.
+def load_policy_state(policy: Policy, memory: bytes, view: EngineView) -> None:
+    """Replace a policy's state by the result of `dump_policy_state`, possibly from another process.
 
     The policy must have been built for the same cluster and with the same parameters. ``view`` must
     have all jobs that the policy state refers to. Raises ShadowpriceError if the policy state is
@@ -135,11 +135,11 @@ def _read(
     vars(target).update(attributes)
 
 
-def twin(policy: Policy, memory: bytes, view: EngineView) -> Policy:
+def copy_policy(policy: Policy, memory: bytes, view: EngineView) -> Policy:
     """Return a new policy of the same class with this policy state."""
     target = unwrap_policy(policy)
     copy: Policy = object.__new__(type(target))
-    recall(copy, memory, view)
+    load_policy_state(copy, memory, view)
     return copy
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shadowprice.core.events import Command, Decision, PolicyEvent
 from shadowprice.core.policy import Policy, unwrap_policy
 from shadowprice.engine.decisions import apply_decision
-from shadowprice.engine.memory import Kept, recall, remember
+from shadowprice.engine.memory import SavedPolicyState, dump_policy_state, load_policy_state
 from shadowprice.engine.pinning import is_pinned, without_stops
 from shadowprice.engine.state import EngineState
 from shadowprice.engine.view import EngineView
@@ -27,7 +27,7 @@ class PolicySession:
         self._state = state
         self._script: Iterator[Consultation] | None = None
         self._saved: bytes | None = None
-        self._last_dump: Kept | None = None
+        self._last_dump: SavedPolicyState | None = None
         self._was_queried = False
         self._is_stale = False
 
@@ -78,9 +78,9 @@ class PolicySession:
         """
         self.resync_if_stale()
         if self._saved is None:
-            self._saved = remember(self.policy, self.view)
+            self._saved = dump_policy_state(self.policy, self.view)
         if not self.keeps_memory:
-            self._last_dump = Kept.of(self._saved, self.view)
+            self._last_dump = SavedPolicyState.of(self._saved, self.view)
         return self._saved
 
     def load_state(self, memory: bytes) -> None:
@@ -90,10 +90,10 @@ class PolicySession:
         that aren't open.
         """
         self._state.ledger.advance_versions_past(self._state.sequence)
-        recall(self.policy, memory, self.view)
+        load_policy_state(self.policy, memory, self.view)
         self._saved, self._is_stale = None, False
         if not self.keeps_memory:
-            self._last_dump = Kept.of(memory, self.view)
+            self._last_dump = SavedPolicyState.of(memory, self.view)
 
     def resync(self) -> None:
         """Resync the policy with the state, for example after events that it missed."""
@@ -126,7 +126,7 @@ class PolicySession:
             return
         self.resync_if_stale()
         if self.keeps_memory and self._saved is None:
-            self._saved = remember(self.policy, self.view)
+            self._saved = dump_policy_state(self.policy, self.view)
 
     def end_script(self) -> None:
         """Query the policy again from now on."""
@@ -152,9 +152,9 @@ class PolicySession:
         """Restore the policy state of this engine state, if it was saved."""
         self._saved = memory
         if memory is not None:
-            recall(self.policy, memory, self.view)
+            load_policy_state(self.policy, memory, self.view)
             self._is_stale = False
         else:
             if self._last_dump is not None:
-                self._last_dump.recall(self.policy, self.view)
+                self._last_dump.load(self.policy, self.view)
             self._is_stale = True  # the policy resyncs before its next use

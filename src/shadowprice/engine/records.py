@@ -74,7 +74,7 @@ def cluster_record(cluster: Cluster) -> Fields:
     }
 
 
-def cluster_of(record: Mapping[str, Any]) -> Cluster:
+def cluster_from_record(record: Mapping[str, Any]) -> Cluster:
     """Build the cluster from the result of `cluster_record`."""
     servers, resources = record["servers"], record["resources"]
     capacity = np.array([row for _, _, row in servers], dtype=np.int64)
@@ -138,7 +138,9 @@ def event_record(event: DriverEvent) -> Fields:
         case JobsArrived():
             record["jobs"] = [job.record() for job in event.jobs]
         case JobRevised():
-            record |= _revision_record(event)
+            record["job"] = event.job.record()
+            if event.admission:
+                record["admission"] = True
         case CapacityChanged():
             record["servers"] = {
                 name: None if state is None else _state_record(state)
@@ -152,14 +154,8 @@ def event_record(event: DriverEvent) -> Fields:
                 record["restart_first"] = event.restart_first
         case ProgressMeasured():
             record["progress"] = dict(event.progress)
-        case Acknowledged():
-            record["commands"] = event.commands
-        case JobStarted():
-            record |= {"job": event.job, "generation": event.generation, "since": event.since}
-        case JobCancelled() | JobFailed() | StartFailed() | JobEnded():
-            record |= _ending_record(event)
-        case TimespanChanged():
-            record["until"] = event.until
+        case _:  # all other fields are plain values
+            record |= {field.name: getattr(event, field.name) for field in fields(event)}
     return record
 
 
@@ -169,21 +165,6 @@ def _slot_end_record(event: SlotEnded) -> Fields:
         record["finished"] = dict(event.finished)
     if event.lengths:
         record["lengths"] = [job.record() for job in event.lengths.values()]
-    return record
-
-
-def _revision_record(event: JobRevised) -> Fields:
-    return {"job": event.job.record(), **({"admission": True} if event.admission else {})}
-
-
-def _ending_record(event: JobCancelled | JobFailed | StartFailed | JobEnded) -> Fields:
-    record: Fields = {"job": event.job}
-    if not isinstance(event, JobCancelled):
-        record["generation"] = event.generation
-    if isinstance(event, JobFailed | StartFailed):
-        record["reason"] = event.reason
-    if isinstance(event, JobFailed):
-        record["retries"] = event.retries
     return record
 
 
@@ -321,13 +302,13 @@ def decision_from_record(record: Mapping[str, Any], index: Mapping[str, int]) ->
             message = record.get("message", "")
             return Commit(job, plan, *values, copies, *bounds, slot_costs=costs, message=message)
         case Place.tag:
-            return Place(job, placement_of(record["on"], index), copies)
+            return Place(job, placement_from_record(record["on"], index), copies)
         case Reject.tag:
-            return Reject(job, refusal_of(record["refusal"]))
+            return Reject(job, refusal_from_record(record["refusal"]))
         case Displace.tag:
             return Displace(job, record["reason"])
         case Drop.tag:
-            return Drop(job, refusal_of(record["refusal"]))
+            return Drop(job, refusal_from_record(record["refusal"]))
         case Queue.tag:
             return Queue(job, record.get("message", ""))
         case Pause.tag:
@@ -377,12 +358,12 @@ def placement_record(placement: Placement, names: Sequence[str]) -> list[list[An
     return [[names[server], workers, ps] for server, workers, ps in entries]
 
 
-def placement_of(record: Sequence[Sequence[Any]], index: Mapping[str, int]) -> Placement:
+def placement_from_record(record: Sequence[Sequence[Any]], index: Mapping[str, int]) -> Placement:
     """Build the placement from the result of `placement_record`."""
     return Placement.of((index[name], workers, ps) for name, workers, ps in record)
 
 
-def refusal_of(record: Mapping[str, Any]) -> Refusal:
+def refusal_from_record(record: Mapping[str, Any]) -> Refusal:
     """Build the refusal from the result of `Refusal.record`."""
     values = dict(record)
     return Refusal(RefusalReason(values.pop("code")), **values)

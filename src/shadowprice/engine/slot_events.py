@@ -210,5 +210,4 @@ def _plan_fell_short(state: EngineState, name: str, slot: int, behind: set[str])
         return False
     if record.plan.completion <= slot or name not in behind:
         return record.plan.completion <= slot
-    charged = state.capabilities.charges_restarts
-    return falls_short(record, slot + 1, state.running.get(name), charged=charged)
+    return falls_short(state, record)

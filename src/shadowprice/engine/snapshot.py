@@ -23,14 +23,14 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.memory import sources, twin
+from shadowprice.engine.memory import copy_policy, sources
 from shadowprice.engine.records import (
     Fields,
-    cluster_of,
+    cluster_from_record,
     cluster_record,
-    placement_of,
+    placement_from_record,
     placement_record,
-    refusal_of,
+    refusal_from_record,
     schedule_from_record,
     schedule_record,
 )
@@ -92,7 +92,7 @@ class Captured:
                 name: placement_record(placement, names)
                 for name, placement in self._running.items()
             },
-            "unacknowledged": [_order_record(command) for command in self._unacknowledged],
+            "unacknowledged": [_command_record(command) for command in self._unacknowledged],
         }
 
     def pieces(self, size: int) -> Iterator[str]:
@@ -101,7 +101,11 @@ class Captured:
         yield _JSON(self._head())[:-1]
         for name, (opening, closing), entries in (
             ("jobs", "[]", (_JSON(_job_record(JobRecord(*item), names)) for item in self._jobs)),
-            ("unacknowledged", "[]", (_JSON(_order_record(item)) for item in self._unacknowledged)),
+            (
+                "unacknowledged",
+                "[]",
+                (_JSON(_command_record(item)) for item in self._unacknowledged),
+            ),
             (
                 "running",
                 "{}",
@@ -192,12 +196,12 @@ def clone(engine: Engine) -> Engine:
         acknowledges=engine.state.acknowledges,
     )
     copy.state.copy_from(engine.state)
-    copy.session.policy = twin(engine.policy, memory, copy.view)
+    copy.session.policy = copy_policy(engine.policy, memory, copy.view)
     return copy
 
 
 def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
-    cluster = cluster_of(record["cluster"])
+    cluster = cluster_from_record(record["cluster"])
     engine = Engine(
         cluster,
         policy,
@@ -211,14 +215,17 @@ def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) 
     state.lost = {index[name] for name in record["lost"]}
     state.drained = {index[name] for name in record["drained"]}
     state.load_jobs(
-        [_job_of(item, index) for item in record["jobs"]],
-        {name: placement_of(placement, index) for name, placement in record["running"].items()},
+        [_job_from_record(item, index) for item in record["jobs"]],
+        {
+            name: placement_from_record(placement, index)
+            for name, placement in record["running"].items()
+        },
         start=record["start"],
         departed=int(record["departed_digest"], 16),
         marks={name: record[name] for name in state.marks()},
     )
     for item in record["unacknowledged"]:
-        command = _order_of(item, index)
+        command = _command_from_record(item, index)
         state.unacknowledged[command.id] = command
     return engine
 
@@ -269,44 +276,46 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
     return values
 
 
-def _job_of(values: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
+def _job_from_record(values: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record = JobRecord(Job.from_record(values["job"]), values["order"], Status(values["status"]))
     for name in _COUNTS:
         setattr(record, name, values[name])
     if "plan" in values:
         record.plan = schedule_from_record(values["plan"], index)
     if "placement" in values:
-        record.placement = placement_of(values["placement"], index)
+        record.placement = placement_from_record(values["placement"], index)
     if "refusal" in values:
-        record.refusal = refusal_of(values["refusal"])
+        record.refusal = refusal_from_record(values["refusal"])
     record.copies = tuple(TaskCopies(*entry) for entry in values.get("copies", ()))
     record.left, record.finished = list(values.get("left", ())), list(values.get("finished", ()))
     record.earlier_slots, record.earlier_share = values.get("earlier", (0, 0.0))
     return record
 
 
-def _order_record(order: Start | Resize | Stop) -> Fields:
+def _command_record(command: Start | Resize | Stop) -> Fields:
     values: Fields = {
-        "order": order.tag,
-        "slot": order.slot,
-        "job": order.job,
-        "id": order.id,
-        "generation": order.generation,
-        "after": list(order.after),
-        "frees": list(order.frees),
+        "order": command.tag,
+        "slot": command.slot,
+        "job": command.job,
+        "id": command.id,
+        "generation": command.generation,
+        "after": list(command.after),
+        "frees": list(command.frees),
     }
-    if isinstance(order, Stop):
-        values["finished"] = order.finished
+    if isinstance(command, Stop):
+        values["finished"] = command.finished
     else:
-        placement = order.placement
-        entries = zip(order.servers, placement.workers, placement.ps, strict=True)
+        placement = command.placement
+        entries = zip(command.servers, placement.workers, placement.ps, strict=True)
         values["on"] = [list(entry) for entry in entries]
-        values["copies"] = [list(entry) for entry in order.copies]
-        values["plan"] = order.plan
+        values["copies"] = [list(entry) for entry in command.copies]
+        values["plan"] = command.plan
     return values
 
 
-def _order_of(values: Mapping[str, Any], index: Mapping[str, int]) -> Start | Resize | Stop:
+def _command_from_record(
+    values: Mapping[str, Any], index: Mapping[str, int]
+) -> Start | Resize | Stop:
     common: dict[str, Any] = {
         "id": values["id"],
         "generation": values["generation"],
@@ -320,7 +329,7 @@ def _order_of(values: Mapping[str, Any], index: Mapping[str, int]) -> Start | Re
     return kind(
         values["slot"],
         values["job"],
-        placement_of(entries, index),
+        placement_from_record(entries, index),
         servers=tuple(name for name, _, _ in values["on"]),
         copies=tuple(TaskCopies(*entry) for entry in values["copies"]),
         plan=values["plan"],

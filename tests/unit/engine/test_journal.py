@@ -26,7 +26,12 @@ from shadowprice.engine.journal import (
     entry_line,
     replay,
 )
-from shadowprice.engine.records import cluster_of, cluster_record, event_from_record, event_record
+from shadowprice.engine.records import (
+    cluster_from_record,
+    cluster_record,
+    event_from_record,
+    event_record,
+)
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.journaling import JournalObserver
 from tests.properties.test_engine import SEEDS, world
@@ -154,7 +159,7 @@ def test_events_and_clusters_survive_their_records(tmp_path: Path) -> None:
     journal_of(path, 11)
     reader = JournalReader(path)
     cluster = reader.header.cluster
-    again = cluster_of(json.loads(json.dumps(cluster_record(cluster))))
+    again = cluster_from_record(json.loads(json.dumps(cluster_record(cluster))))
     for name in ("names", "roles", "resources", "dimensions", "slot_seconds", "tenants"):
         assert getattr(again, name) == getattr(cluster, name)
     assert (again.capacity == cluster.capacity).all()

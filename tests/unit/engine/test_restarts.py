@@ -23,7 +23,12 @@ from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
-from shadowprice.engine.records import cluster_of, cluster_record, event_from_record, event_record
+from shadowprice.engine.records import (
+    cluster_from_record,
+    cluster_record,
+    event_from_record,
+    event_record,
+)
 from shadowprice.simulator.driver import Simulation
 from tests.support.workloads import cluster, job
 
@@ -155,5 +160,5 @@ def test_what_a_restart_costs_may_change_while_jobs_run() -> None:
 
 def test_a_cluster_is_kept_with_what_a_first_start_costs() -> None:
     for on in (ON, STARTING):
-        assert cluster_of(cluster_record(on)).restart_first is on.restart_first
+        assert cluster_from_record(cluster_record(on)).restart_first is on.restart_first
     assert "restart_first" not in cluster_record(ON)  # as it was written before there was one

@@ -32,7 +32,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant, Deadline, Utility
 from shadowprice.engine import Engine
-from shadowprice.engine.journal import entry_line, entry_of
+from shadowprice.engine.journal import entry_line, parse_entry
 from shadowprice.policies.registry import make_policy, policies
 from shadowprice.service.state.speed_estimates import with_corrected_curve
 from tests.support.astraea_cases import shared_cluster, shared_job
@@ -334,7 +334,7 @@ def test_a_lost_server_resets_a_limit_and_the_journal_replays(limits: dict[str, 
         made.handle(event)
         assert made.last is not None
         line = entry_line(made.last, ON.names)
-        again.apply(entry_of(line, ON))
+        again.apply(parse_entry(line, ON))
 
     handle(JobsArrived(0, (job,)))
     for slot in range(14):

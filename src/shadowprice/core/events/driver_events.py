@@ -107,54 +107,50 @@ class JobRevised:
 
 
 @dataclass(frozen=True, slots=True)
-class JobFailed:
-    """A generation of a job failed; ignored if it isn't the newest.
+class GenerationEvent:
+    """Common fields of events of a job's generation, which are ignored if it isn't the newest."""
+
+    slot: int
+    job: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed(GenerationEvent):
+    """A generation of a job failed.
 
     ``retries`` is the total of failures that the job is allowed: the next failure closes it.
     """
 
     tag: ClassVar[str] = "JobFailed"
 
-    slot: int
-    job: str
-    generation: int
     reason: str
     retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailed:
-    """A generation of a job couldn't be started; if it is the newest, the job is replanned."""
+class StartFailed(GenerationEvent):
+    """A generation of a job couldn't be started; the job is replanned."""
 
     tag: ClassVar[str] = "StartFailed"
 
-    slot: int
-    job: str
-    generation: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class JobStarted:
-    """The processes of a generation run since a slot; ignored if it isn't the newest."""
+class JobStarted(GenerationEvent):
+    """The processes of a generation run since a slot."""
 
     tag: ClassVar[str] = "JobStarted"
 
-    slot: int
-    job: str
-    generation: int
     since: int
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(GenerationEvent):
     """A generation ended because the job is done, regardless of the progress counted so far."""
 
     tag: ClassVar[str] = "JobEnded"
-
-    slot: int
-    job: str
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def validate(model: type[Model], value: object, place: str) -> tuple[Model | Non
         return model.model_validate(value), []
     except ValidationError as error:
         issues = error.errors(include_url=False)
-        return None, [_fault(model, one, place) for one in issues[: int(bounds.FAULTS.most)]]
+        return None, [_fault(model, issue, place) for issue in issues[: int(bounds.FAULTS.most)]]
 
 
 def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
@@ -111,7 +111,7 @@ def _known_there(model: type[BaseModel], location: Sequence[Any]) -> str:
     for step in location:
         if not isinstance(step, int):
             named = (part.model_fields.get(str(step)) for part in parts)
-            parts = [one for field in named if field for one in _nearest(field.annotation)]
+            parts = [part for field in named if field for part in _nearest(field.annotation)]
     keys = [*dict.fromkeys(key for part in parts for key in part.model_fields)]
     if not keys:
         return "remove it"
@@ -127,7 +127,7 @@ def _nearest(annotation: Any) -> list[type[BaseModel]]:
     """Return the models that a field may contain directly."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [one for part in getattr(annotation, "__args__", ()) for one in _nearest(part)]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _nearest(part)]
 
 
 def _models(model: type[BaseModel]) -> list[type[BaseModel]]:

@@ -220,9 +220,9 @@ def _bounded(value: Any) -> None:
         bounds.NUMBER.checked(abs(value))
     elif isinstance(value, str):
         bounds.TEXT.checked(len(value))
-        why = text_problem(value)
-        if why is not None:
-            raise InputError("; ".join(why))
+        problem = text_problem(value)
+        if problem is not None:
+            raise InputError("; ".join(problem))
     elif isinstance(value, dict):
         for key, inner in value.items():
             for part in (key, inner):

@@ -21,7 +21,7 @@ from shadowprice.kernels.horizon.bounds import (
     slot_options,
 )
 from shadowprice.kernels.horizon.prefix import TOLERANCE, round_up, solve_prefix, total_cost
-from shadowprice.kernels.jit import inlined
+from shadowprice.kernels.jit import inlined, kernel
 
 
 class Found(NamedTuple):
@@ -51,11 +51,14 @@ class Found(NamedTuple):
     bound: float
 
 
-@inlined
-def _search(
+@kernel
+def search_slots(
     cost: Floats, gain: Integers, required: int, utility: Floats, gap: float
 ) -> tuple[int, float, float, Integers, float]:
-    """Return the best completion slot (-1 for none), payoff, cost, choices and bound."""
+    """Return the best completion slot (-1 for none), payoff, cost, choices and bound.
+
+    Other kernels call it with checked arrays; `best_schedule` checks them.
+    """
     slots = cost.shape[0]
     choice = np.full(slots, -1, np.int64)
     if required <= 0:
@@ -261,5 +264,5 @@ def best_schedule(
         raise ValueError(f"utility must have one entry a slot ({cost.shape[0]})")
     if not 0.0 <= gap < np.inf:
         raise ValueError(f"the gap must be a number >= 0, not {gap}: 0 for the optimum")
-    slot, payoff, total, choice, bound = _search(cost, gain, required, utility, float(gap))
+    slot, payoff, total, choice, bound = search_slots(cost, gain, required, utility, float(gap))
     return Found(slot >= 0, int(slot), float(payoff), float(total), choice, float(bound))
