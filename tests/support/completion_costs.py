@@ -23,9 +23,7 @@ def cost_bounds(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats
     divisor = greatest_common_divisor(gain)
     class_of, first = equal_slots(cost)
     options = slot_options(cost, gain // divisor, first)
-    lower, upper, _ = relaxations(
-        class_of, (required + divisor - 1) // divisor, *options[:2], *options[4:]
-    )
+    lower, upper, _ = relaxations(class_of, (required + divisor - 1) // divisor, options)
     return lower, upper
 
 
@@ -46,20 +44,15 @@ def every_cost(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats,
     required = (required + divisor - 1) // divisor
     gain = gain // divisor
     class_of, first = equal_slots(cost)
-    option_gain, option_cost, _, option_count, hull, slope, hull_count = slot_options(
-        cost, gain, first
-    )
-    lower, upper, multiplier = relaxations(
-        class_of, required, option_gain, option_cost, hull, slope, hull_count
-    )
+    options = slot_options(cost, gain, first)
+    lower, upper, multiplier = relaxations(class_of, required, options)
     previous = np.inf
     for t in range(slots):
         if lower[t] == np.inf:
             continue
         found, _, _ = solve_prefix(
-            t, required, previous, 0.0, lower[t], lower[t], multiplier[t], class_of, option_gain,
-            option_cost, option_count, hull, slope, hull_count,
-        )  # fmt: skip
+            t, required, previous, 0.0, lower[t], lower[t], multiplier[t], class_of, options
+        )
         previous = min(previous, found)
         exact[t] = previous
     return exact, lower, upper

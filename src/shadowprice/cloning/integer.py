@@ -19,7 +19,6 @@ from shadowprice.kernels.cloning.integer import (
     balanced_options,
     extend,
     least_penalties,
-    move_penalties,
     multisets,
     undominated,
 )
@@ -155,19 +154,22 @@ class _Core:
         while True:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
-            moves = move_penalties(
-                group, self.arrays, self.most, self.relaxed, self.k, self.l,
+            options = balanced_options(
+                group, 1, self.arrays, self.most, self.relaxed, self.k, self.l,
                 int(self.base[group]), gap, penalty, late, change,
             )  # fmt: skip
-            if moves < size or size >= self.most[group]:
+            if options <= size:
                 break
             size *= 8
+        # The first option changes nothing.
+        moves = options - 1
+        penalty, late, change = penalty[1:options], late[1:options], change[1:options]
         size = min(256, MAX_COMBINATIONS)
         while True:
             chosen = np.zeros((size, moves), dtype=np.int64)
             sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
             total = multisets(
-                count, moves, penalty[:moves], late[:moves], change[:moves], gap, size,
+                count, moves, penalty, late, change, gap, size,
                 chosen, *sums,
             )  # fmt: skip
             if total <= size:
@@ -177,7 +179,7 @@ class _Core:
             size *= 8
         order = np.argsort(sums[0][:total], kind="stable")
         return _Options(
-            sums[0][order], sums[1][order], sums[2][order], chosen[order], change[:moves], count
+            sums[0][order], sums[1][order], sums[2][order], chosen[order], change, count
         )  # fmt: skip
 
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:

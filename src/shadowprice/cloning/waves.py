@@ -18,8 +18,8 @@ from shadowprice.kernels.cloning.waves import (
     EVERY_TASK,
     LATE_TASKS,
     NO_COPIES,
-    Crowd,
-    Outcome,
+    ArrivingJobs,
+    WaveOutcome,
     run_waves,
 )
 from shadowprice.kernels.cloning.waves import Rule as KernelRule
@@ -149,7 +149,7 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
         np.zeros(number, dtype=np.int64),
         np.empty((number, max_copies)),
     )
-    outcome = Outcome(
+    outcome = WaveOutcome(
         np.empty(count), np.empty(count), np.zeros(count), np.zeros(number, dtype=np.int64)
     )
     owner = np.repeat(np.arange(count), np.diff(jobs.first))
@@ -164,7 +164,7 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
             float(rule.machine_price),
             float(look),
         ),
-        Crowd(jobs.arrival, order, jobs.first, owner, durations),
+        ArrivingJobs(jobs.arrival, order, jobs.first, owner, durations),
         tasks,
         distributions,
         GRID,

@@ -1,4 +1,4 @@
-"""Operations on arrays that numba would compile again in every kernel."""
+"""Types of arrays, and operations on them that numba would compile again in every kernel."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import inlined
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @inlined

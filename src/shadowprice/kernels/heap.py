@@ -1,12 +1,10 @@
-"""A binary heap of numbers with the largest key on top."""
+"""Binary heaps of numbers: one with the largest key on top, one with the smallest."""
 
-import numpy as np
-from numpy.typing import NDArray
+from shadowprice.kernels.arrays import Floats, Integers
+from shadowprice.kernels.jit import constant, inlined, kernel
 
-from shadowprice.kernels.jit import inlined, kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+TOP = constant(0)
+"""Place of a heap's first entry."""
 
 
 @inlined
@@ -16,7 +14,7 @@ def _above(key: Floats, a: int, b: int) -> bool:
 
 
 @inlined
-def lift(heap: Ints, place: int, key: Floats) -> None:
+def lift(heap: Integers, place: int, key: Floats) -> None:
     """Restore a heap after its last entry, at ``place``, was added; see `sink`."""
     while place > 0:
         parent = (place - 1) // 2
@@ -27,7 +25,7 @@ def lift(heap: Ints, place: int, key: Floats) -> None:
 
 
 @kernel
-def sink(heap: Ints, size: int, key: Floats) -> None:
+def sink(heap: Integers, size: int, key: Floats) -> None:
     """Restore a heap after its first entry changed.
 
     The first ``size`` entries of ``heap`` are the heap: distinct numbers, whose keys ``key`` has,
@@ -44,5 +42,25 @@ def sink(heap: Ints, size: int, key: Floats) -> None:
         if not _above(key, heap[child], entry):
             break
         heap[place] = heap[child]
+        place = child
+    heap[place] = entry
+
+
+@kernel
+def sink_smallest(heap: Integers, size: int, place: int, key: Floats) -> None:
+    """Restore a heap, the smallest key and then the smallest number on top, below a place."""
+    entry = heap[place]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        below = heap[child]
+        if child + 1 < size:
+            other = heap[child + 1]
+            if key[other] < key[below] or (key[other] == key[below] and other < below):
+                child, below = child + 1, other
+        if key[entry] < key[below] or (key[entry] == key[below] and entry < below):
+            break
+        heap[place] = below
         place = child
     heap[place] = entry

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import inlined, kernel
 
 
@@ -15,7 +16,7 @@ def before(one: float, other: float) -> bool:
 
 
 @kernel
-def stable_order(values: NDArray[np.generic]) -> NDArray[np.int64]:
+def stable_order(values: NDArray[np.generic]) -> Integers:
     """Return the positions that sort values ascending, NaN last: a stable ``np.argsort``."""
     count = len(values)
     order, spare = np.empty(count, np.int64), np.empty(count, np.int64)

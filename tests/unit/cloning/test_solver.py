@@ -24,7 +24,7 @@ from shadowprice.cloning.convexity import ConvexityCondition, check_convexity
 from shadowprice.cloning.feasible import fewest_machines, min_feasible_deadline
 from shadowprice.cloning.solver import _algorithm_1, costs, expected_cost, miss_probability
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning.continuous import answer
+from shadowprice.kernels.cloning.continuous import best_response
 from shadowprice.kernels.cloning.curves import curve
 from tests.oracles.cloning import brute_force, cost_by_quadrature, general_solver, miss_of
 
@@ -182,7 +182,7 @@ def test_the_response_to_prices_does_not_depend_on_the_start_of_the_search(relax
 
         def search(k: float, l: float, start: float, j: int = j) -> float:  # noqa: E741
             return float(
-                answer(
+                best_response(
                     a.kind[j], a.shape[j], a.minimum[j], a.scale[j], a.tables[a.table[j]],
                     a.decay[j], 190.0,
                     relaxed, k, l, start,

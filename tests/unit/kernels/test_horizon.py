@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from shadowprice.kernels.horizon.bounds import SlotOptions
 from shadowprice.kernels.horizon.residues import residue_costs
 from shadowprice.kernels.horizon.search import best_schedule
 from tests.oracles.knapsack import best_payoff, brute_force_costs, random_instance, table_costs
@@ -165,7 +166,8 @@ def test_residue_costs_are_shortest_paths_on_the_circle():
         for _ in range(modulus):
             for step, reduced in steps:
                 least = np.minimum(least, np.roll(least, step) + reduced)
-        found = residue_costs(modulus, gap, multiplier, copies, base, gain, cost, count)
+        options = SlotOptions(gain, cost, gain, count, gain, cost, count)
+        found = residue_costs(modulus, gap, multiplier, copies, base, options)
         np.testing.assert_allclose(found, least, rtol=1e-12, atol=1e-15)
 
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.cloning.curves import miss
 from shadowprice.kernels.jit import inlined, kernel
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-NOTHING = 1e-20
+MIN_PROBABILITY = 1e-20
 """Smaller probabilities are dropped from a distribution."""
 
 
@@ -55,7 +52,7 @@ def _next_vertex(cost: Floats, late: Floats, at: int, l: float) -> tuple[int, fl
 
 
 @kernel
-def _answer(
+def _minimize(
     count: Integers,
     cost: Floats,
     late: Floats,
@@ -113,7 +110,7 @@ def _answer(
 
 
 @kernel
-def _places(count: Integers, copies: Integers, change: Integers) -> int:
+def _count_copies(count: Integers, copies: Integers, change: Integers) -> int:
     used = 0
     for g in range(len(count)):
         used += count[g] * copies[g]
@@ -164,26 +161,26 @@ def cheapest_copies(
     for g in range(groups):
         for r in range(most):
             late[g, r] = miss(decay[g], r + 1.0, False)
-    found, bound = _answer(count, cost, late, budget, 0.0, copies, change)
-    if not found or _places(count, copies, change) <= places:
+    found, bound = _minimize(count, cost, late, budget, 0.0, copies, change)
+    if not found or _count_copies(count, copies, change) <= places:
         return found, bound
     scale = cost[:, 0].max() / places
     low, high = 0.0, scale
     for _ in range(60):
-        _answer(count, cost, late, budget, high, copies, change)
-        if _places(count, copies, change) <= places:
+        _minimize(count, cost, late, budget, high, copies, change)
+        if _count_copies(count, copies, change) <= places:
             break
         low, high = high, 4.0 * high
     else:
         return False, bound
     for _ in range(30):
         middle = 0.5 * (low + high)
-        _answer(count, cost, late, budget, middle, copies, change)
-        if _places(count, copies, change) <= places:
+        _minimize(count, cost, late, budget, middle, copies, change)
+        if _count_copies(count, copies, change) <= places:
             high = middle
         else:
             low = middle
-    _answer(count, cost, late, budget, high, copies, change)
+    _minimize(count, cost, late, budget, high, copies, change)
     return True, bound
 
 
@@ -244,14 +241,14 @@ def reserve(tasks: Integers, copies: Integers, log_survival: Floats, level: floa
             then[below : above + 1] = 0.0
             for k in range(first, last + 1):
                 weight = pmf[k]
-                if weight > NOTHING:
+                if weight > MIN_PROBABILITY:
                     for x in range(low, high + 1):
                         then[x + k * step] += weight * have[x]
             have, then = then, have
             low, high = below, above
-            while low < high and have[high] < NOTHING:
+            while low < high and have[high] < MIN_PROBABILITY:
                 high -= 1
-            while low < high and have[low] < NOTHING:
+            while low < high and have[low] < MIN_PROBABILITY:
                 low += 1
         tail = 0.0
         places = low

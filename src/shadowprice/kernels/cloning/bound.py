@@ -8,21 +8,17 @@ the copies of a task. These kernels find the prices that maximise it.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.kernels.arrays import copy_into
+from shadowprice.kernels.arrays import Floats, Integers, copy_into
 from shadowprice.kernels.cloning.columns import Columns
-from shadowprice.kernels.cloning.continuous import answer
-from shadowprice.kernels.cloning.curves import curve, miss
+from shadowprice.kernels.cloning.continuous import response_of
+from shadowprice.kernels.cloning.curves import curve_of, miss
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
 
 @kernel
-def whole_answers(
+def integer_responses(
     columns: Columns,
     most: Integers,
     relaxed: bool,
@@ -35,20 +31,16 @@ def whole_answers(
 
     Return the sums of the minimum, of phi and of r.
     """
-    count, decay, minimum, scale, kind, shape, table, tables = columns
+    count, decay = columns.tasks, columns.decay
     value, late, used = 0.0, 0.0, 0
     for j in range(count.shape[0]):
-        rows = tables[table[j]]
-        r = answer(
-            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], float(most[j]), relaxed, k, l,
-            ratios[j],
-        )  # fmt: skip
+        r = response_of(columns, j, most, relaxed, k, l, ratios[j])
         ratios[j] = r
         below = int(r)
         best = np.inf
         # The integer minimiser is next to the real one, because the cost has a single minimum.
         for c in range(below, min(below + 1, most[j]) + 1):
-            cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
+            cost, _, _ = curve_of(columns, j, float(c))
             phi = miss(decay[j], float(c), relaxed)
             here = cost + k * phi + l * c
             if here < best:
@@ -78,29 +70,21 @@ def break_step(
     copy + l) / (fall of phi), are taken until sum phi is within the budget. ``copies`` receives the
     choice just before the break step. Sum r is that of the relaxation.
     """
-    count, decay, minimum, scale, kind, shape, table, tables = columns
+    count, decay = columns.tasks, columns.decay
     groups = count.shape[0]
     upper = np.empty(groups, dtype=np.int64)
-    _, late, used = whole_answers(
-        columns, most, relaxed, 0.0, l,
-        ratios, copies,
-    )  # fmt: skip
+    _, late, used = integer_responses(columns, most, relaxed, 0.0, l, ratios, copies)
     if late <= budget:
         value = 0.0
         for j in range(groups):
-            cost, _, _ = curve(
-                kind[j], shape[j], minimum[j], scale[j], tables[table[j]], float(copies[j])
-            )
+            cost, _, _ = curve_of(columns, j, float(copies[j]))
             value += count[j] * (cost + l * copies[j])
         return 0.0, value, float(used)
     width = 1.02
     low = k_near
     while True:
         low /= width
-        _, late, used = whole_answers(
-            columns, most, relaxed, low, l,
-            ratios, copies,
-        )  # fmt: skip
+        _, late, used = integer_responses(columns, most, relaxed, low, l, ratios, copies)
         if late > budget:
             break
         width *= width
@@ -108,10 +92,7 @@ def break_step(
     high = k_near
     while True:
         high *= width
-        _, there, _ = whole_answers(
-            columns, most, relaxed, high, l,
-            ratios, upper,
-        )  # fmt: skip
+        _, there, _ = integer_responses(columns, most, relaxed, high, l, ratios, upper)
         if there <= budget or high > 1e290:
             break
         width *= width
@@ -123,10 +104,9 @@ def break_step(
     fall = np.empty(steps)
     n = 0
     for j in range(groups):
-        rows = tables[table[j]]
         for c in range(copies[j], upper[j]):
-            here, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
-            there, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, c + 1.0)
+            here, _, _ = curve_of(columns, j, float(c))
+            there, _, _ = curve_of(columns, j, c + 1.0)
             drop = miss(decay[j], float(c), relaxed) - miss(decay[j], c + 1.0, relaxed)
             price[n] = (there - here + l) / drop if drop > 0.0 else np.inf
             fall[n] = drop
@@ -147,8 +127,7 @@ def break_step(
         copies[j] += 1
     value = -k * budget
     for j in range(groups):
-        rows = tables[table[j]]
-        cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(copies[j]))
+        cost, _, _ = curve_of(columns, j, float(copies[j]))
         phi = miss(decay[j], float(copies[j]), relaxed)
         value += count[j] * (cost + k * phi + l * copies[j])
     return k, value, machines
@@ -172,10 +151,7 @@ def integer_bound(
     l is bisected. ``copies`` receives the minimisers just before the break step.
     """
     trial = np.empty_like(copies)
-    k, value, used = break_step(
-        columns, most, relaxed, budget,
-        k_near, 0.0, ratios, copies,
-    )  # fmt: skip
+    k, value, used = break_step(columns, most, relaxed, budget, k_near, 0.0, ratios, copies)
     if used <= machines * (1.0 + 1e-12):
         return k, 0.0, value
     best_k, best_l, best = k, 0.0, value
@@ -188,9 +164,8 @@ def integer_bound(
     side = 0
     for _ in range(200):
         k, value, used = break_step(
-            columns, most, relaxed, budget,
-            k if k > 0.0 else k_near, l, ratios, trial,
-        )  # fmt: skip
+            columns, most, relaxed, budget, k if k > 0.0 else k_near, l, ratios, trial
+        )
         value -= l * machines
         if value > best:
             best_k, best_l, best = k, l, value

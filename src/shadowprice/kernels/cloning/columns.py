@@ -2,11 +2,7 @@
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from shadowprice.kernels.arrays import Floats, Integers
 
 
 class Columns(NamedTuple):

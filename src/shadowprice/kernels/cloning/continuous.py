@@ -10,17 +10,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.cloning.columns import Columns
-from shadowprice.kernels.cloning.curves import curve, miss
+from shadowprice.kernels.cloning.curves import curve, curve_of, miss
 from shadowprice.kernels.jit import constant, inlined, kernel
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
 _SHIFT_LIMIT = 3.0  # maximum step of a multiplier's logarithm, because Newton may overshoot
-_MANY = 200  # iterations; the brackets shrink at every step, so searches end far earlier
+_MAX_ITERATIONS = 200  # iterations; the brackets shrink at every step, so searches end far earlier
 
 ROOT = constant(0)
 
@@ -45,7 +42,7 @@ def _excess(
 
 
 @kernel
-def answer(
+def best_response(
     kind: int,
     shape: float,
     minimum: float,
@@ -78,7 +75,7 @@ def answer(
     if ratio in (low, high):
         ratio = math.sqrt(low * high)
     target = math.log(k * decay) if k > 0.0 else 0.0
-    for _ in range(_MANY):
+    for _ in range(_MAX_ITERATIONS):
         _, slope, bow = curve(kind, shape, minimum, scale, rows, ratio)
         marginal = slope + l
         if k > 0.0 and marginal > 0.0:
@@ -119,6 +116,24 @@ def answer(
     return ratio
 
 
+@inlined
+def response_of(
+    columns: Columns,
+    group: int,
+    most: Integers,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    start: float,
+) -> float:
+    """Return `best_response` for a task of a group."""
+    return best_response(
+        columns.kind[group], columns.shape[group], columns.minimum[group], columns.scale[group],
+        columns.tables[columns.table[group]], columns.decay[group], float(most[group]), relaxed,
+        k, l, start,
+    )  # fmt: skip
+
+
 @kernel
 def sweep(
     columns: Columns,
@@ -135,16 +150,12 @@ def sweep(
     ``sums`` receives: sum phi, sum r, -d sum phi / dk, -d sum phi / dl (equal to -d sum r / dk), -d
     sum r / dl, and sum g.
     """
-    count, decay, minimum, scale, kind, shape, table, tables = columns
+    count, decay = columns.tasks, columns.decay
     sums[:] = 0.0
     for j in range(count.shape[0]):
-        rows = tables[table[j]]
-        r = answer(
-            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], float(most[j]), relaxed, k, l,
-            ratios[j],
-        )  # fmt: skip
+        r = response_of(columns, j, most, relaxed, k, l, ratios[j])
         ratios[j] = r
-        cost, _, bow = curve(kind[j], shape[j], minimum[j], scale[j], rows, r)
+        cost, _, bow = curve_of(columns, j, r)
         h = math.exp(-decay[j] * r)
         if relaxed:
             phi, fall = h, decay[j] * h
@@ -180,12 +191,9 @@ def _deadline_price(
     x = math.log(k_start)
     goal = math.log(budget)
     sweeps = 0
-    for _ in range(_MANY):
+    for _ in range(_MAX_ITERATIONS):
         k = math.exp(x)
-        sweep(
-            columns, most, relaxed, k, l,
-            ratios, sums,
-        )  # fmt: skip
+        sweep(columns, most, relaxed, k, l, ratios, sums)
         sweeps += 1
         over = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0
         if abs(over) <= 1e-12:
@@ -223,13 +231,10 @@ def optimum(
     are their maxima. ``relaxed`` selects constraint (7) instead of (6). ``budget`` is C = -ln(1 -
     epsilon), and ``machines`` is M of (1b).
     """
-    count, decay, minimum, scale, kind, shape, table, tables = columns
+    count, decay = columns.tasks, columns.decay
     sums = np.zeros(6)
     total = float(count.sum())
-    sweep(
-        columns, most, relaxed, 0.0, 0.0,
-        ratios, sums,
-    )  # fmt: skip
+    sweep(columns, most, relaxed, 0.0, 0.0, ratios, sums)
     sweeps = 1
     tight = sums[0] > budget
     if not tight and sums[1] <= machines:
@@ -239,16 +244,14 @@ def optimum(
     share = 0.0
     for j in range(count.shape[0]):
         ratios[j] = min(max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), float(most[j]))
-        rows = tables[table[j]]
-        _, slope, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, ratios[j])
+        _, slope, _ = curve_of(columns, j, ratios[j])
         share += count[j] * max(slope, 1e-9 * abs(slope)) / total
     share = max(share, 1e-300)
     k = 0.0
     if tight:
         k, used = _deadline_price(
-            columns, most, relaxed, budget,
-            share * inverse / budget, 0.0, ratios, sums,
-        )  # fmt: skip
+            columns, most, relaxed, budget, share * inverse / budget, 0.0, ratios, sums
+        )
         sweeps += used
         if sums[1] <= machines * (1.0 + 1e-12):
             return k, 0.0, sweeps
@@ -256,23 +259,17 @@ def optimum(
     low, high = -np.inf, np.inf
     l = 0.0  # noqa: E741
     for j in range(count.shape[0]):
-        rows = tables[table[j]]
-        _, slope, _ = curve(
-            kind[j], shape[j], minimum[j], scale[j], rows, max(machines / total, 1.0)
-        )
+        _, slope, _ = curve_of(columns, j, max(machines / total, 1.0))
         l += count[j] * abs(slope) / total  # noqa: E741
     y = math.log(max(l, 1e-300))
     rate = 0.0
     last = 0.0
-    for _ in range(_MANY):
+    for _ in range(_MAX_ITERATIONS):
         l = math.exp(y)  # noqa: E741
         priced = tight
         if not tight:
             # At small l the deadline may hold without a price.
-            sweep(
-                columns, most, relaxed, 0.0, l,
-                ratios, sums,
-            )  # fmt: skip
+            sweep(columns, most, relaxed, 0.0, l, ratios, sums)
             sweeps += 1
             priced = sums[0] > budget
         if priced:
@@ -282,9 +279,8 @@ def optimum(
             # Move ln k along the tangent of the curve sum phi = budget.
             shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
             k, used = _deadline_price(
-                columns, most, relaxed, budget,
-                k * math.exp(shift), l, ratios, sums,
-            )  # fmt: skip
+                columns, most, relaxed, budget, k * math.exp(shift), l, ratios, sums
+            )
             sweeps += used
         else:
             k = 0.0

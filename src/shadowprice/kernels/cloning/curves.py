@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.kinds import KNOT_STEP, PARETO, WEIBULL
 from shadowprice.kernels.jit import inlined, kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @inlined
@@ -58,6 +53,15 @@ def curve(
     return minimum * ratio + scale * k0, minimum + scale * k1, scale * k2
 
 
+@inlined
+def curve_of(columns: Columns, group: int, ratio: float) -> tuple[float, float, float]:
+    """Return `curve` for a task of a group."""
+    return curve(
+        columns.kind[group], columns.shape[group], columns.minimum[group], columns.scale[group],
+        columns.tables[columns.table[group]], ratio,
+    )  # fmt: skip
+
+
 @kernel
 def curves(
     columns: Columns,
@@ -66,12 +70,8 @@ def curves(
     out: Floats,
 ) -> None:
     """Write g, g' and g'' of tasks of given groups at given numbers of copies."""
-    _, _, minimum, scale, kind, shape, table, tables = columns
     for i in range(groups.shape[0]):
-        j = groups[i]
-        value, slope, bow = curve(
-            kind[j], shape[j], minimum[j], scale[j], tables[table[j]], ratios[i]
-        )
+        value, slope, bow = curve_of(columns, groups[i], ratios[i])
         out[i, 0] = value
         out[i, 1] = slope
         out[i, 2] = bow

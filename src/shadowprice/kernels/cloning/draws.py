@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @kernel
@@ -22,7 +17,6 @@ def least_of_copies(numbers: Floats, copies: Integers, least: Floats) -> None:
         for task in range(copies.shape[0]):
             smallest = numbers[trial, place]
             for copy in range(place + 1, place + copies[task]):
-                if numbers[trial, copy] < smallest:
-                    smallest = numbers[trial, copy]
+                smallest = min(smallest, numbers[trial, copy])
             least[trial, task] = smallest
             place += copies[task]

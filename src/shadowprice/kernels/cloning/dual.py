@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import sweep
 from shadowprice.kernels.jit import kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @kernel
@@ -63,10 +60,7 @@ def subgradient(
     sums = np.zeros(6)
     violation = np.inf
     for t in range(iterations):
-        sweep(
-            columns, most, relaxed, k, l,
-            ratios, sums,
-        )  # fmt: skip
+        sweep(columns, most, relaxed, k, l, ratios, sums)
         late = sums[0] - budget
         over = sums[1] - machines
         if t < trail.shape[0]:

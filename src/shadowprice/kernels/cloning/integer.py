@@ -13,53 +13,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.cloning.columns import Columns
-from shadowprice.kernels.cloning.curves import curve, miss
+from shadowprice.kernels.cloning.curves import curve_of, miss
 from shadowprice.kernels.jit import kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-
-@kernel
-def move_penalties(
-    group: int,
-    columns: Columns,
-    most: Integers,
-    relaxed: bool,
-    k: float,
-    l: float,  # noqa: E741
-    base: int,
-    gap: float,
-    penalty: Floats,
-    late: Floats,
-    copies: Integers,
-) -> int:
-    """List the moves of one task of a group with a penalty within the gap; return their number."""
-    _, decay, minimum, scale, kind, shape, table, tables = columns
-    rows = tables[table[group]]
-    cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
-    phi = miss(decay[group], float(base), relaxed)
-    home = cost + k * phi + l * base
-    found = 0
-    for direction in (1, -1):
-        c = base + direction
-        while 1 <= c <= most[group] and found < penalty.shape[0]:
-            there, _, _ = curve(
-                kind[group], shape[group], minimum[group], scale[group], rows, float(c)
-            )
-            other = miss(decay[group], float(c), relaxed)
-            extra = max(there + k * other + l * c - home, 0.0)
-            if extra > gap:
-                break
-            penalty[found] = extra
-            late[found] = other - phi
-            copies[found] = c - base
-            found += 1
-            c += direction
-    return found
 
 
 @kernel
@@ -73,16 +31,15 @@ def least_penalties(
     least: Floats,
 ) -> None:
     """Find each group's smallest penalty of a move; rounding may make it slightly negative."""
-    count, decay, minimum, scale, kind, shape, table, tables = columns
-    for j in range(count.shape[0]):
+    decay = columns.decay
+    for j in range(decay.shape[0]):
         least[j] = np.inf
-        rows = tables[table[j]]
         base = copies[j]
-        cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(base))
+        cost, _, _ = curve_of(columns, j, float(base))
         home = cost + k * miss(decay[j], float(base), relaxed) + l * base
         for c in (base - 1, base + 1):
             if 1 <= c <= most[j]:
-                there, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
+                there, _, _ = curve_of(columns, j, float(c))
                 extra = there + k * miss(decay[j], float(c), relaxed) + l * c - home
                 least[j] = min(least[j], extra)
 
@@ -108,9 +65,8 @@ def balanced_options(
     evenly. The first change is of 0 copies. If the arrays are too short, the result exceeds their
     length by 1.
     """
-    _, decay, minimum, scale, kind, shape, table, tables = columns
-    rows = tables[table[group]]
-    cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
+    decay = columns.decay
+    cost, _, _ = curve_of(columns, group, float(base))
     phi = miss(decay[group], float(base), relaxed)
     home = cost + k * phi + l * base
     penalty[0] = 0.0
@@ -123,9 +79,7 @@ def balanced_options(
         c = base + direction
         open_ended = True
         while open_ended and 1 <= c <= most[group]:
-            there, _, _ = curve(
-                kind[group], shape[group], minimum[group], scale[group], rows, float(c)
-            )
+            there, _, _ = curve_of(columns, group, float(c))
             other = miss(decay[group], float(c), relaxed)
             extra = max(there + k * other + l * c - home, 0.0)
             for moved in range(1, count + 1):

@@ -6,12 +6,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 LEAST_LOG = -35.0
 """Minimum of ln S; a task that reaches it is assumed never to end by itself."""
@@ -32,7 +29,7 @@ class Tasks(NamedTuple):
 
     distribution: Integers
     scale: Floats  # factor of the distribution's durations
-    done: NDArray[np.bool_]
+    done: Flags
     copies: Integers  # number of started copies
     begun: Floats  # start of each copy, shape (tasks, maximum copies)
 

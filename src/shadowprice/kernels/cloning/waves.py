@@ -10,13 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.cloning.saving import DistributionTables, Gains, Tasks, assess
 from shadowprice.kernels.jit import inlined, kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 NO_COPIES = 0
 EVERY_TASK = 1
@@ -39,7 +36,7 @@ class Rule(NamedTuple):
     look: float  # period of checks while machines idle; evaluations by saving are valid as long
 
 
-class Crowd(NamedTuple):
+class ArrivingJobs(NamedTuple):
     """The arriving jobs, as arrays of shape (jobs,) or (tasks,)."""
 
     arrival: Floats  # seconds, ascending
@@ -49,7 +46,7 @@ class Crowd(NamedTuple):
     durations: Floats  # seconds of each copy, shape (tasks, maximum copies); no rule reads them
 
 
-class Outcome(NamedTuple):
+class WaveOutcome(NamedTuple):
     """Result of a run, as arrays of shape (jobs,) or (tasks,)."""
 
     started: Floats  # start of a job's first task
@@ -114,7 +111,7 @@ def _pop(times: Floats, tasks: Integers, size: int) -> int:
 
 
 @inlined
-def _set_out(machines: int, jobs: Crowd, tasks: Tasks) -> _Course:
+def _initial_course(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _Course:
     """Return the initial state."""
     many = len(jobs.arrival)
     counts = np.zeros(6, dtype=np.int64)
@@ -145,7 +142,7 @@ def _next_end(course: _Course) -> float:
 
 @inlined
 def _end(
-    now: float, wasted: float, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
+    now: float, wasted: float, jobs: ArrivingJobs, tasks: Tasks, course: _Course, out: WaveOutcome
 ) -> float:
     """End the next task; return the machine seconds so far of copies that didn't win."""
     counts, queue = course.counts, course.queue
@@ -175,7 +172,11 @@ def _end(
 
 @inlined
 def _arrive(
-    offered: float, jobs: Crowd, tasks: Tasks, distributions: DistributionTables, course: _Course
+    offered: float,
+    jobs: ArrivingJobs,
+    tasks: Tasks,
+    distributions: DistributionTables,
+    course: _Course,
 ) -> float:
     """Add the next job to the queue; return the work that has arrived, in seconds."""
     counts, queue, order = course.counts, course.queue, jobs.order
@@ -194,10 +195,10 @@ def _arrive(
 
 
 @inlined
-def _look_at(
+def _assess_job(
     job: int,
     now: float,
-    jobs: Crowd,
+    jobs: ArrivingJobs,
     tasks: Tasks,
     distributions: DistributionTables,
     unit: Floats,
@@ -211,7 +212,7 @@ def _look_at(
 
 
 @inlined
-def _next_of_full(jobs: Crowd, tasks: Tasks, course: _Course) -> tuple[int, bool]:
+def _next_of_full(jobs: ArrivingJobs, tasks: Tasks, course: _Course) -> tuple[int, bool]:
     """Return the first task in the queue that needs a copy, or -1, and whether it already runs."""
     most = tasks.begun.shape[1]
     for q in range(course.counts[ACTIVE]):
@@ -225,7 +226,9 @@ def _next_of_full(jobs: Crowd, tasks: Tasks, course: _Course) -> tuple[int, bool
 
 
 @inlined
-def _next_by_saving(price: float, jobs: Crowd, tasks: Tasks, course: _Course, gains: Gains) -> int:
+def _next_by_saving(
+    price: float, jobs: ArrivingJobs, tasks: Tasks, course: _Course, gains: Gains
+) -> int:
     """Return the task whose next copy saves most beyond its price, or -1."""
     most = tasks.begun.shape[1]
     chosen, best = -1, 0.0
@@ -242,7 +245,7 @@ def _next_by_saving(price: float, jobs: Crowd, tasks: Tasks, course: _Course, ga
 
 @inlined
 def _next_in_turn(
-    now: float, rule: Rule, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
+    now: float, rule: Rule, jobs: ArrivingJobs, tasks: Tasks, course: _Course, out: WaveOutcome
 ) -> tuple[int, bool]:
     """Return the first waiting or late task in the queue, or -1, and whether it is late."""
     if course.counts[WAITING] > 0 or rule.kind == LATE_TASKS:
@@ -259,7 +262,13 @@ def _next_in_turn(
 
 @inlined
 def _begin(
-    task: int, copy: bool, now: float, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
+    task: int,
+    copy: bool,
+    now: float,
+    jobs: ArrivingJobs,
+    tasks: Tasks,
+    course: _Course,
+    out: WaveOutcome,
 ) -> None:
     """Start a task on a free machine, or one more copy of it."""
     counts = course.counts
@@ -284,18 +293,18 @@ def _begin(
 def run_waves(
     machines: int,
     rule: Rule,
-    jobs: Crowd,
+    jobs: ArrivingJobs,
     tasks: Tasks,
     distributions: DistributionTables,
     unit: Floats,
-    out: Outcome,
+    out: WaveOutcome,
 ) -> float:
     """Run jobs to their end under one rule; return the machine seconds of copies that didn't win.
 
     No task may have started. ``unit`` (points,) is the grid of `assess`, ascending from 0.
     ``tasks`` and ``out`` are written.
     """
-    course = _set_out(machines, jobs, tasks)
+    course = _initial_course(machines, jobs, tasks)
     counts = course.counts
     gains = Gains(np.zeros(len(tasks.distribution)), np.zeros(len(tasks.distribution)))
     offered, wasted, tick = 0.0, 0.0, np.inf
@@ -321,7 +330,7 @@ def run_waves(
                 job = course.queue[q]
                 begun = course.upcoming[job] > jobs.first[job]
                 if begun and now - course.assessed[job] >= rule.look:
-                    _look_at(job, now, jobs, tasks, distributions, unit, course, gains)
+                    _assess_job(job, now, jobs, tasks, distributions, unit, course, gains)
         while counts[FREE] > 0:
             chosen, copy = -1, True
             if rule.kind == EVERY_TASK:
@@ -335,7 +344,9 @@ def run_waves(
                 break
             _begin(chosen, copy, now, jobs, tasks, course, out)
             if rule.kind == BY_SAVING:
-                _look_at(jobs.owner[chosen], now, jobs, tasks, distributions, unit, course, gains)
+                _assess_job(
+                    jobs.owner[chosen], now, jobs, tasks, distributions, unit, course, gains
+                )
         if 0 < counts[FREE] < machines and rule.kind >= LATE_TASKS:
             tick = now + rule.look
     return wasted
@@ -346,7 +357,7 @@ def _late_task(
     job: int,
     now: float,
     rule: Rule,
-    jobs: Crowd,
+    jobs: ArrivingJobs,
     tasks: Tasks,
     remaining: int,
     won: Integers,

@@ -7,22 +7,36 @@ one pass over the slots, with a heap of the steepest edge that each slot still t
 relaxation for every completion slot.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
+import numpy as np
+
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.heap import lift, sink
 from shadowprice.kernels.jit import inlined
 from shadowprice.kernels.order import stable_order
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Larger costs count as infinite, because their sums could not be compared.
 COST_LIMIT = 1e300
 
 
+class SlotOptions(NamedTuple):
+    """Undominated options of each class of slots, by increasing gain, and their lower convex hull.
+
+    Arrays have the shape (classes, choices + 1), and counts (classes,). Option 0 is doing nothing.
+    """
+
+    gain: Integers
+    cost: Floats
+    choice: Integers  # -1 for doing nothing
+    count: Integers  # number of options
+    hull: Integers  # options on the hull
+    slope: Floats  # slope of the hull's edge that ends at the option; the first is unused
+    hull_count: Integers  # number of options on the hull
+
+
 @inlined
-def greatest_common_divisor(gain: Ints) -> int:
+def greatest_common_divisor(gain: Integers) -> int:
     """Return the greatest common divisor of all gains, 0 without gains."""
     divisor = 0
     for value in gain:
@@ -35,7 +49,7 @@ def greatest_common_divisor(gain: Ints) -> int:
 
 
 @inlined
-def equal_slots(cost: Floats) -> tuple[Ints, Ints]:
+def equal_slots(cost: Floats) -> tuple[Integers, Integers]:
     """Group slots whose rows of costs (slots, choices) are equal to the bit.
 
     Returns the class of each slot (slots,), in order of first appearance, and the first slot of
@@ -88,31 +102,12 @@ def equal_slots(cost: Floats) -> tuple[Ints, Ints]:
 
 
 @inlined
-def slot_options(
-    cost: Floats, gain: Ints, first: Ints
-) -> tuple[Ints, Floats, Ints, Ints, Ints, Floats, Ints]:
-    """Return the undominated options of each class of slots, and their lower convex hull.
+def slot_options(cost: Floats, gain: Integers, first: Integers) -> SlotOptions:
+    """Return the options of each class of slots, of which ``first`` (classes,) is one slot.
 
-    An option is dominated if another gains as much for no more. Doing nothing (gain 0, cost 0) is
-    always option 0, even if a free choice dominates it.
-
-    Parameters
-    ----------
-    cost : float64[T, C]
-        Cost of every choice in every slot, ``inf`` if infeasible.
-    gain : int64[C]
-        Units of each choice.
-    first : int64[K]
-        One slot of each class.
-
-    Returns
-    -------
-    option_gain, option_cost, option_choice : [K, C + 1]
-        The options by increasing gain; ``option_choice`` is -1 for doing nothing.
-    option_count, hull_count : int64[K]
-        Options of each class, and those on its hull.
-    hull, slope : [K, C + 1]
-        Options on the hull, and the slope of the edge that ends there (entry 0 unused).
+    ``cost`` (slots, choices) is that of every choice in every slot, ``inf`` if infeasible. ``gain``
+    (choices,) are the units of each choice. An option is dominated if another gains as much for no
+    more. Doing nothing is option 0 even if a free choice dominates it.
     """
     classes = len(first)
     choices = len(gain)
@@ -172,22 +167,18 @@ def slot_options(
             hull[k, top] = i
             slope[k, top] = rise
         hull_count[k] = top + 1
-    return option_gain, option_cost, option_choice, option_count, hull, slope, hull_count
+    return SlotOptions(
+        option_gain, option_cost, option_choice, option_count, hull, slope, hull_count
+    )
 
 
 @inlined
 def relaxations(
-    class_of: Ints,
-    required: int,
-    option_gain: Ints,
-    option_cost: Floats,
-    hull: Ints,
-    slope: Floats,
-    hull_count: Ints,
+    class_of: Integers, required: int, options: SlotOptions
 ) -> tuple[Floats, Floats, Floats]:
     """Return the linear relaxation and a rounded solution for every completion slot, in one pass.
 
-    ``class_of`` (slots,) is the class of each slot; the other arrays are those of `slot_options`.
+    ``class_of`` (slots,) is the class of each slot.
 
     Returns
     -------
@@ -198,6 +189,7 @@ def relaxations(
     multiplier : float64[T]
         Slope of the break edge, the relaxation's price of a unit.
     """
+    option_gain, option_cost, _, _, hull, slope, hull_count = options
     slots = len(class_of)
     lower = np.full(slots, np.inf)
     upper = np.full(slots, np.inf)

@@ -21,92 +21,82 @@ No list has a limit: the search is exact.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.kernels.horizon.lists import combine
+from shadowprice.kernels.arrays import Integers
+from shadowprice.kernels.horizon.bounds import SlotOptions
+from shadowprice.kernels.horizon.lists import States, Target, combine
 from shadowprice.kernels.horizon.residues import MODULUS_LIMIT, drop_hopeless, residue_costs
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: A deviation without limit; far above any sum of gains.
 FAR = 1 << 60
 
 
 @kernel
-def _reserve(
-    deviation: Ints, reduced: Floats, left: Ints, right: Ints, need: int
-) -> tuple[Ints, Floats, Ints, Ints]:
+def _reserve(states: States, need: int) -> States:
     """Return the arena of states with at least ``need`` entries."""
-    held = len(deviation)
+    held = len(states.deviation)
     if need <= held:
-        return deviation, reduced, left, right
+        return states
     size = max(need, 2 * held)
-    new_deviation = np.empty(size, np.int64)
-    new_reduced = np.empty(size)
-    new_left = np.empty(size, np.int64)
-    new_right = np.empty(size, np.int64)
-    for s in range(held):
-        new_deviation[s] = deviation[s]
-        new_reduced[s] = reduced[s]
-        new_left[s] = left[s]
-        new_right[s] = right[s]
-    return new_deviation, new_reduced, new_left, new_right
+    grown = States(
+        np.empty(size, np.int64), np.empty(size), np.empty(size, np.int64), np.empty(size, np.int64)
+    )
+    _write(states, grown, 0)
+    return grown
+
+
+@inlined
+def _write(states: States, target: States, start: int) -> None:
+    """Copy states into an arena, from a position on."""
+    for s in range(len(states.deviation)):
+        target.deviation[start + s] = states.deviation[s]
+        target.reduced[start + s] = states.reduced[s]
+        target.left[start + s] = states.left[s]
+        target.right[start + s] = states.right[s]
 
 
 @kernel
 def _join(
-    nodes: Ints,
+    nodes: Integers,
     node: int,
     x: int,
     y: int,
     low: int,
     high: int,
-    gap: float,
-    multiplier: float,
-    slack: float,
-    need: int,
-    least: Floats,
-    deviation: Ints,
-    reduced: Floats,
-    left: Ints,
-    right: Ints,
-) -> tuple[Ints, Floats, Ints, Ints]:
+    target: Target,
+    states: States,
+) -> States:
     """Store the combination of nodes ``x`` and ``y`` as ``node`` (rows: start, length, x, y)."""
     xs, xn = nodes[x, 0], nodes[x, 1]
     ys, yn = nodes[y, 0], nodes[y, 1]
-    d, r, a, b = combine(
+    deviation, reduced = states.deviation, states.reduced
+    sums = combine(
         deviation[xs : xs + xn],
         reduced[xs : xs + xn],
         deviation[ys : ys + yn],
         reduced[ys : ys + yn],
         low,
         high,
-        gap,
-        multiplier,
-        slack,
+        target,
     )
-    start = nodes[node - 1, 0] + nodes[node - 1, 1]
-    deviation, reduced, left, right = _reserve(deviation, reduced, left, right, start + len(d))
-    for i in range(len(d)):
-        deviation[start + i] = d[i]
-        reduced[start + i] = r[i]
-        left[start + i] = a[i]
-        right[start + i] = b[i]
+    start, length = nodes[node - 1, 0] + nodes[node - 1, 1], len(sums.deviation)
+    states = _reserve(states, start + length)
+    _write(sums, states, start)
     nodes[node, 0] = start
-    nodes[node, 1] = drop_hopeless(deviation, reduced, left, right, start, len(d), need, gap, least)
+    nodes[node, 1] = drop_hopeless(states, start, length, target)
     nodes[node, 2] = x
     nodes[node, 3] = y
-    return deviation, reduced, left, right
+    return states
 
 
 @kernel
 def _unfold(
-    nodes: Ints, node: int, state: int, left: Ints, right: Ints, count: Ints, depth: int
+    nodes: Integers, node: int, state: int, states: States, count: Integers, depth: int
 ) -> None:
     """Add the options that make up a state to ``count[class, option]``."""
+    left, right = states.left, states.right
     stack = np.empty((depth, 2), np.int64)
     stack[0, 0] = node
     stack[0, 1] = state
@@ -126,173 +116,114 @@ def _unfold(
 
 
 @inlined
-def _deviation_below(
-    need: int,
-    least: Floats,
-    gap: float,
-    multiplier: float,
-    slack: float,
-    copies: Ints,
-    base: Ints,
-    option_gain: Ints,
-    option_cost: Floats,
-    option_count: Ints,
-) -> tuple[float, Ints]:
-    """Solve `best_deviation` for one gap, with the bounds of `residue_costs` (or none)."""
-    classes = len(copies)
-    width = option_gain.shape[1]
-    count = np.zeros((classes, width), np.int64)
-    total = 0
-    for k in range(classes):
-        total += copies[k]
-    nodes = np.empty((4 * classes + 64 * 8 + 2 * total, 4), np.int64)
-    deviation = np.empty(1024, np.int64)
-    reduced = np.empty(1024)
-    left = np.empty(1024, np.int64)
-    right = np.empty(1024, np.int64)
-    # Node 0 is the empty solution.
-    nodes[0, 0] = 0
-    nodes[0, 1] = 1
-    nodes[0, 2] = -1
-    nodes[0, 3] = -1
-    deviation[0] = 0
-    reduced[0] = 0.0
-    used = 1
-    leaf = np.full(classes, -1, np.int64)
-    nearest = np.zeros(classes)  # smallest reduced cost of leaving the base
-    reach_up = 0
-    reach_down = 0
-    open_classes = 0
-    for k in range(classes):
-        if copies[k] == 0:
-            continue
-        g0 = option_gain[k, base[k]]
-        c0 = option_cost[k, base[k]]
-        start = nodes[used - 1, 0] + nodes[used - 1, 1]
-        deviation, reduced, left, right = _reserve(deviation, reduced, left, right, start + width)
-        n = 0
-        smallest = np.inf
-        for i in range(option_count[k] - 1, -1, -1):
-            d = option_gain[k, i] - g0
-            r = max(0.0, (option_cost[k, i] - c0) - multiplier * d)
-            if r <= gap and (
-                len(least) == 0 or r + least[(need - d) % len(least)] <= gap or i == base[k]
-            ):
-                deviation[start + n] = d
-                reduced[start + n] = r
-                left[start + n] = i
-                right[start + n] = -1
-                n += 1
-                if i != base[k] and r < smallest:
-                    smallest = r
-        if n == 1:
-            count[k, base[k]] = copies[k]
-            continue
+def _add_leaf(
+    nodes: Integers,
+    used: int,
+    k: int,
+    base: int,
+    options: SlotOptions,
+    target: Target,
+    states: States,
+) -> tuple[float, States]:
+    """Store a class's options within the gap as node ``used``, if there are others than the base.
+
+    Returns the smallest reduced cost of leaving the base, which is infinite without a node.
+    """
+    g0 = options.gain[k, base]
+    c0 = options.cost[k, base]
+    least = target.least
+    start = nodes[used - 1, 0] + nodes[used - 1, 1]
+    states = _reserve(states, start + options.gain.shape[1])
+    n = 0
+    smallest = np.inf
+    for i in range(options.count[k] - 1, -1, -1):
+        d = options.gain[k, i] - g0
+        r = max(0.0, (options.cost[k, i] - c0) - target.multiplier * d)
+        if r <= target.gap and (
+            len(least) == 0 or r + least[(target.need - d) % len(least)] <= target.gap or i == base
+        ):
+            states.deviation[start + n] = d
+            states.reduced[start + n] = r
+            states.left[start + n] = i
+            states.right[start + n] = -1
+            n += 1
+            if i != base and r < smallest:
+                smallest = r
+    if n > 1:
         nodes[used, 0] = start
         nodes[used, 1] = n
         nodes[used, 2] = -1
         nodes[used, 3] = k
-        leaf[k] = used
-        used += 1
-        nearest[k] = smallest
-        reach_up += copies[k] * deviation[start]
-        reach_down += copies[k] * deviation[start + n - 1]
-        open_classes += 1
-    ceiling = FAR
-    if multiplier * 1e15 > gap:
-        ceiling = need + int(gap / multiplier) + 1
+    return smallest, states
 
-    # Single slots first, nearest to the break first; then equal slots, fewest first.
-    rank = np.empty(classes)
-    for k in range(classes):
-        rank[k] = np.inf
-        if leaf[k] >= 0:
-            rank[k] = nearest[k] / (gap + nearest[k])
-            if copies[k] > 1:
-                rank[k] += float(copies[k])
-    order = stable_order(rank)[:open_classes]
-    x = 0
-    y = 0
-    for k in order:
-        p = leaf[k]
-        start = nodes[p, 0]
-        most = deviation[start]
-        fewest = deviation[start + nodes[p, 1] - 1]
-        reach_up -= copies[k] * most
-        reach_down -= copies[k] * fewest
-        if nodes[x, 1] == 0 or nodes[y, 1] == 0:
-            return np.inf, count
-        x_most = deviation[nodes[x, 0]]
-        x_fewest = deviation[nodes[x, 0] + nodes[x, 1] - 1]
-        y_most = deviation[nodes[y, 0]]
-        y_fewest = deviation[nodes[y, 0] + nodes[y, 1] - 1]
-        m = copies[k]
-        if m > 1:
-            # Windows from all slots of the class down to one; at odd sizes a single slot is added.
-            spread = most - fewest
-            levels = 0
-            size = m
-            while size > 1:
-                levels += 1
-                size //= 2
-            lows = np.empty(levels + 1, np.int64)
-            highs = np.empty(levels + 1, np.int64)
-            sizes = np.empty(levels + 1, np.int64)
-            low = need - reach_up - x_most - y_most
-            high = FAR
-            if ceiling < FAR:
-                high = ceiling - reach_down - x_fewest - y_fewest
-            size = m
-            for level in range(levels):
-                lows[level] = low
-                highs[level] = high
-                sizes[level] = size
-                if size % 2 == 1:
-                    low -= most
-                    if high < FAR:
-                        high -= fewest
-                half = size // 2
-                # Relative to `fewest` per slot, sums are >= 0, and halves differ by one spread.
-                low = (low - 2 * half * fewest - spread) // 2 + half * fewest
-                if high < FAR:
-                    high = (high - 2 * half * fewest + spread + 1) // 2 + half * fewest
-                size = half
-            node = p
-            for level in range(levels - 1, -1, -1):
-                low = lows[level]
-                high = highs[level]
-                if sizes[level] % 2 == 1:
-                    low -= most
-                    if high < FAR:
-                        high -= fewest
-                deviation, reduced, left, right = _join(
-                    nodes, used, node, node, low, high, gap, multiplier, slack, need, least,
-                    deviation, reduced, left, right,
-                )  # fmt: skip
-                node = used
-                used += 1
-                if sizes[level] % 2 == 1:
-                    deviation, reduced, left, right = _join(
-                        nodes, used, node, p, lows[level], highs[level], gap, multiplier, slack,
-                        need, least, deviation, reduced, left, right,
-                    )  # fmt: skip
-                    node = used
-                    used += 1
-            p = node
-        if nodes[x, 1] > nodes[y, 1]:
-            x, y = y, x
-            x_most, y_most = y_most, x_most
-            x_fewest, y_fewest = y_fewest, x_fewest
-        high = FAR
-        if ceiling < FAR:
-            high = ceiling - reach_down - y_fewest
-        deviation, reduced, left, right = _join(
-            nodes, used, x, p, need - reach_up - y_most, high, gap, multiplier, slack, need, least,
-            deviation, reduced, left, right,
-        )  # fmt: skip
-        x = used
-        used += 1
 
+@inlined
+def _add_equal_slots(
+    nodes: Integers,
+    used: int,
+    leaf: int,
+    m: int,
+    low: int,
+    high: int,
+    most: int,
+    fewest: int,
+    target: Target,
+    states: States,
+) -> tuple[int, States]:
+    """Store the sums of ``m`` > 1 equal slots as nodes from ``used`` on; return the next node.
+
+    The last node has the sums of all of them, whose deviations must be from ``low`` to ``high``.
+    ``most`` and ``fewest`` are the deviations of one slot.
+    """
+    # Windows from all slots of the class down to one; at odd sizes a single slot is added.
+    spread = most - fewest
+    levels = 0
+    size = m
+    while size > 1:
+        levels += 1
+        size //= 2
+    lows = np.empty(levels + 1, np.int64)
+    highs = np.empty(levels + 1, np.int64)
+    sizes = np.empty(levels + 1, np.int64)
+    size = m
+    for level in range(levels):
+        lows[level] = low
+        highs[level] = high
+        sizes[level] = size
+        if size % 2 == 1:
+            low -= most
+            if high < FAR:
+                high -= fewest
+        half = size // 2
+        # Relative to `fewest` per slot, sums are >= 0, and halves differ by one spread.
+        low = (low - 2 * half * fewest - spread) // 2 + half * fewest
+        if high < FAR:
+            high = (high - 2 * half * fewest + spread + 1) // 2 + half * fewest
+        size = half
+    node = leaf
+    for level in range(levels - 1, -1, -1):
+        low = lows[level]
+        high = highs[level]
+        if sizes[level] % 2 == 1:
+            low -= most
+            if high < FAR:
+                high -= fewest
+        states = _join(nodes, used, node, node, low, high, target, states)
+        node = used
+        used += 1
+        if sizes[level] % 2 == 1:
+            states = _join(nodes, used, node, leaf, lows[level], highs[level], target, states)
+            node = used
+            used += 1
+    return used, states
+
+
+@inlined
+def _best_pair(
+    nodes: Integers, x: int, y: int, target: Target, states: States
+) -> tuple[float, int, int]:
+    """Return the least excess of a state of each of two nodes that reach the need, and both."""
+    deviation, reduced = states.deviation, states.reduced
     xs = nodes[x, 0]
     ys = nodes[y, 0]
     best = np.inf
@@ -300,20 +231,106 @@ def _deviation_below(
     best_y = -1
     j = nodes[y, 1] - 1
     for i in range(nodes[x, 1]):
-        while j >= 0 and deviation[xs + i] + deviation[ys + j] < need:
+        while j >= 0 and deviation[xs + i] + deviation[ys + j] < target.need:
             j -= 1
         if j < 0:
             break
-        over = deviation[xs + i] + deviation[ys + j] - need
-        excess = reduced[xs + i] + reduced[ys + j] + multiplier * over
+        over = deviation[xs + i] + deviation[ys + j] - target.need
+        excess = reduced[xs + i] + reduced[ys + j] + target.multiplier * over
         if excess < best:
             best = excess
             best_x = i
             best_y = j
+    return best, best_x, best_y
+
+
+@inlined
+def _deviation_below(
+    target: Target, copies: Integers, base: Integers, options: SlotOptions
+) -> tuple[float, Integers]:
+    """Solve `best_deviation` for one gap."""
+    classes = len(copies)
+    need, gap, multiplier = target.need, target.gap, target.multiplier
+    count = np.zeros(options.gain.shape, np.int64)
+    total = 0
+    for k in range(classes):
+        total += copies[k]
+    nodes = np.empty((4 * classes + 64 * 8 + 2 * total, 4), np.int64)
+    states = States(
+        np.empty(1024, np.int64), np.empty(1024), np.empty(1024, np.int64), np.empty(1024, np.int64)
+    )
+    # Node 0 is the empty solution.
+    nodes[0, 0] = 0
+    nodes[0, 1] = 1
+    nodes[0, 2] = -1
+    nodes[0, 3] = -1
+    states.deviation[0] = 0
+    states.reduced[0] = 0.0
+    used = 1
+    leaf = np.full(classes, -1, np.int64)
+    reach_up = 0
+    reach_down = 0
+    # Single slots first, nearest to the break first; then equal slots, fewest first.
+    rank = np.full(classes, np.inf)
+    for k in range(classes):
+        if copies[k] == 0:
+            continue
+        nearest, states = _add_leaf(nodes, used, k, base[k], options, target, states)
+        if nearest == np.inf:
+            count[k, base[k]] = copies[k]
+            continue
+        leaf[k] = used
+        start = nodes[used, 0]
+        reach_up += copies[k] * states.deviation[start]
+        reach_down += copies[k] * states.deviation[start + nodes[used, 1] - 1]
+        rank[k] = nearest / (gap + nearest)
+        if copies[k] > 1:
+            rank[k] += float(copies[k])
+        used += 1
+    open_classes = used - 1
+    ceiling = FAR
+    if multiplier * 1e15 > gap:
+        ceiling = need + int(gap / multiplier) + 1
+
+    x = 0
+    y = 0
+    for k in stable_order(rank)[:open_classes]:
+        p = leaf[k]
+        start = nodes[p, 0]
+        most = states.deviation[start]
+        fewest = states.deviation[start + nodes[p, 1] - 1]
+        reach_up -= copies[k] * most
+        reach_down -= copies[k] * fewest
+        if nodes[x, 1] == 0 or nodes[y, 1] == 0:
+            return np.inf, count
+        x_most = states.deviation[nodes[x, 0]]
+        x_fewest = states.deviation[nodes[x, 0] + nodes[x, 1] - 1]
+        y_most = states.deviation[nodes[y, 0]]
+        y_fewest = states.deviation[nodes[y, 0] + nodes[y, 1] - 1]
+        if copies[k] > 1:
+            high = FAR
+            if ceiling < FAR:
+                high = ceiling - reach_down - x_fewest - y_fewest
+            used, states = _add_equal_slots(
+                nodes, used, p, copies[k], need - reach_up - x_most - y_most, high, most, fewest,
+                target, states,
+            )  # fmt: skip
+            p = used - 1
+        if nodes[x, 1] > nodes[y, 1]:
+            x, y = y, x
+            y_most, y_fewest = x_most, x_fewest
+        high = FAR
+        if ceiling < FAR:
+            high = ceiling - reach_down - y_fewest
+        states = _join(nodes, used, x, p, need - reach_up - y_most, high, target, states)
+        x = used
+        used += 1
+
+    best, best_x, best_y = _best_pair(nodes, x, y, target, states)
     if best_x < 0 or best >= gap:
         return np.inf, count
-    _unfold(nodes, x, best_x, left, right, count, total + 64)
-    _unfold(nodes, y, best_y, left, right, count, total + 64)
+    _unfold(nodes, x, best_x, states, count, total + 64)
+    _unfold(nodes, y, best_y, states, count, total + 64)
     return best, count
 
 
@@ -324,12 +341,10 @@ def best_deviation(
     gap: float,
     multiplier: float,
     slack: float,
-    copies: Ints,
-    base: Ints,
-    option_gain: Ints,
-    option_cost: Floats,
-    option_count: Ints,
-) -> tuple[float, Ints]:
+    copies: Integers,
+    base: Integers,
+    options: SlotOptions,
+) -> tuple[float, Integers]:
     """Find the cheapest way to gather ``need`` units beyond the base option of every slot.
 
     Parameters
@@ -346,8 +361,6 @@ def best_deviation(
         Cost difference below which two partial solutions count as equal.
     copies, base : int64[K]
         Slots of each class, and its option with least reduced cost, the smallest on ties.
-    option_gain, option_cost, option_count
-        As `horizon.bounds.slot_options` returns them.
 
     Returns
     -------
@@ -359,19 +372,15 @@ def best_deviation(
     least = np.empty(0)
     bound = 0.0
     if 1 < modulus <= MODULUS_LIMIT:
-        least = residue_costs(
-            modulus, gap, multiplier, copies, base, option_gain, option_cost, option_count
-        )
+        least = residue_costs(modulus, gap, multiplier, copies, base, options)
         bound = least[need % modulus]
     # Lists grow steeply with the gap, and the optimum is mostly near the bound: try narrow first.
     for part in (0.04, 0.2, 1.0):
         narrow = bound + part * (gap - bound)
         if bound >= gap or narrow <= 0.0:
             break
-        excess, count = _deviation_below(
-            need, least, narrow, multiplier, slack, copies, base, option_gain, option_cost,
-            option_count,
-        )  # fmt: skip
+        target = Target(need, narrow, multiplier, slack, least)
+        excess, count = _deviation_below(target, copies, base, options)
         if excess < np.inf:
             return excess, count
-    return np.inf, np.zeros(option_gain.shape[:2], np.int64)
+    return np.inf, np.zeros(options.gain.shape, np.int64)

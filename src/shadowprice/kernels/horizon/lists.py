@@ -1,33 +1,50 @@
-"""Lists of undominated partial solutions of the search over slots, and their sums.
+"""Lists of undominated partial solutions of the search over slots, and their sums."""
 
-A state is (deviation from the relaxation, reduced cost), as `horizon.core` defines them.
-"""
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import inlined, kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Largest table (in units of deviation) that a combination of two lists may use.
 TABLE_LIMIT = 1 << 22
 
 
+class States(NamedTuple):
+    """A list of partial solutions, with the entries of two lists that make each of them.
+
+    `horizon.core` defines deviations and reduced costs.
+    """
+
+    deviation: Integers  # strictly decreasing
+    reduced: Floats
+    left: Integers
+    right: Integers
+
+
+class Target(NamedTuple):
+    """The deviation that a solution must reach, and the bounds by which states are dropped."""
+
+    need: int
+    gap: float  # maximum reduced cost
+    multiplier: float  # price of a unit: added to a state's reduced cost for each of deviation
+    slack: float  # a state is dominated by one that gathers as much for at most this more
+    least: Floats  # result of `residue_costs`; empty for no bound
+
+
 @inlined
 def _combine_table(
-    ax: Ints,
+    ax: Integers,
     ar: Floats,
-    bx: Ints,
+    bx: Integers,
     br: Floats,
     low: int,
     high: int,
-    gap: float,
-    multiplier: float,
-    slack: float,
-) -> tuple[Ints, Floats, Ints, Ints]:
+    target: Target,
+) -> States:
     """Combine two lists through a table over deviations ``low..high``."""
+    gap, multiplier, slack = target.gap, target.multiplier, target.slack
     best = np.full(high - low + 1, np.inf)
     pair = np.empty(high - low + 1, np.int64)
     above_cost = np.inf
@@ -74,22 +91,21 @@ def _combine_table(
                 left[n] = pair[d] // len(bx)
                 right[n] = pair[d] % len(bx)
                 n += 1
-    return deviation[:n], reduced[:n], left[:n], right[:n]
+    return States(deviation[:n], reduced[:n], left[:n], right[:n])
 
 
 @kernel
 def _combine_merge(
-    ax: Ints,
+    ax: Integers,
     ar: Floats,
-    bx: Ints,
+    bx: Integers,
     br: Floats,
     low: int,
     high: int,
-    gap: float,
-    multiplier: float,
-    slack: float,
-) -> tuple[Ints, Floats, Ints, Ints]:
+    target: Target,
+) -> States:
     """Combine two lists by merging a shifted copy of the first for each entry of the second."""
+    gap, multiplier, slack = target.gap, target.multiplier, target.slack
     n = 0
     deviation = np.empty(0, np.int64)
     reduced = np.empty(0)
@@ -151,59 +167,36 @@ def _combine_merge(
         left, new_left = new_left, left
         right, new_right = new_right, right
         n = m
-    return deviation[:n], reduced[:n], left[:n], right[:n]
+    return States(deviation[:n], reduced[:n], left[:n], right[:n])
 
 
 @inlined
 def combine(
-    ax: Ints,
+    ax: Integers,
     ar: Floats,
-    bx: Ints,
+    bx: Integers,
     br: Floats,
     low: int,
     high: int,
-    gap: float,
-    multiplier: float,
-    slack: float,
-) -> tuple[Ints, Floats, Ints, Ints]:
+    target: Target,
+) -> States:
     """Return the undominated sums of two lists of partial solutions.
 
-    Parameters
-    ----------
-    ax, bx : int64[:]
-        Deviations, strictly decreasing.
-    ar, br : float64[:]
-        Reduced costs of the same states.
-    low, high : int
-        Window: sums below are dropped; of those above only the cheapest is kept.
-    gap : float
-        Maximum reduced cost.
-    multiplier : float
-        Price of a unit: a state costs its reduced cost plus ``multiplier`` times its deviation.
-    slack : float
-        A state is dominated by one that gathers as much for at most ``slack`` more.
-
-    Returns
-    -------
-    deviation, reduced, left, right
-        The sums by strictly decreasing deviation, and the entries of both lists that make them.
+    ``ax`` and ``bx`` are the lists' deviations, strictly decreasing, and ``ar`` and ``br`` their
+    reduced costs. Of the sums outside of the window from ``low`` to ``high``, only the cheapest
+    above it is kept.
     """
     pairs = len(ax) * len(bx)
     if pairs == 0:
-        return (
-            np.empty(0, np.int64),
-            np.empty(0),
-            np.empty(0, np.int64),
-            np.empty(0, np.int64),
+        return States(
+            np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
         )
     bottom = max(low, ax[-1] + bx[-1])
     top = min(high, ax[0] + bx[0])
     span = top - bottom + 1
     if 0 < span <= min(TABLE_LIMIT, 2 * pairs + 64):
-        return _combine_table(ax, ar, bx, br, bottom, top, gap, multiplier, slack)
+        return _combine_table(ax, ar, bx, br, bottom, top, target)
     if len(ax) >= len(bx):
-        return _combine_merge(ax, ar, bx, br, low, high, gap, multiplier, slack)
-    deviation, reduced, right, left = _combine_merge(
-        bx, br, ax, ar, low, high, gap, multiplier, slack
-    )
-    return deviation, reduced, left, right
+        return _combine_merge(ax, ar, bx, br, low, high, target)
+    swapped = _combine_merge(bx, br, ax, ar, low, high, target)
+    return States(swapped.deviation, swapped.reduced, swapped.right, swapped.left)

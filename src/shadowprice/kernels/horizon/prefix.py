@@ -1,13 +1,11 @@
 """Cheapest solution for one completion slot: by rounding, then exactly by `horizon.core`."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Integers
+from shadowprice.kernels.horizon.bounds import SlotOptions
 from shadowprice.kernels.horizon.core import best_deviation
 from shadowprice.kernels.jit import inlined, kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Relative difference below which two costs or payoffs count as equal.
 TOLERANCE = 1e-12
@@ -18,20 +16,16 @@ def round_up(
     slot: int,
     required: int,
     multiplier: float,
-    class_of: Ints,
-    option_gain: Ints,
-    option_cost: Floats,
-    option_count: Ints,
-    hull: Ints,
-    slope: Floats,
-    hull_count: Ints,
-) -> tuple[Ints, int, Ints]:
+    class_of: Integers,
+    options: SlotOptions,
+) -> tuple[Integers, int, Integers]:
     """Round the relaxation; return base options, a break edge's length and the solution.
 
     Break edges are edges of the hulls whose slope is ``multiplier``. The solution takes whole break
     edges while they fit, then the cheapest single step that covers the rest. Finally `shrink`
     removes the excess. The solution is empty if no single step covers the rest.
     """
+    option_gain, option_cost, _, option_count, hull, slope, hull_count = options
     classes = len(option_count)
     base = np.zeros(classes, np.int64)
     edge = np.full(classes, -1, np.int64)
@@ -91,13 +85,14 @@ def round_up(
         k = class_of[best_slot]
         rest -= option_gain[k, best_option] - option_gain[k, option[best_slot]]
         option[best_slot] = best_option
-    shrink(option, -rest, class_of, option_gain, option_cost)
+    shrink(option, -rest, class_of, options)
     return base, modulus, option
 
 
 @kernel
-def shrink(option: Ints, over: int, class_of: Ints, option_gain: Ints, option_cost: Floats) -> None:
+def shrink(option: Integers, over: int, class_of: Integers, options: SlotOptions) -> None:
     """Remove excess units: the largest saving first, later slots first on ties."""
+    option_gain, option_cost = options.gain, options.cost
     while over > 0:
         best = 0.0
         best_slot = -1
@@ -131,11 +126,11 @@ def shrink(option: Ints, over: int, class_of: Ints, option_gain: Ints, option_co
 
 
 @inlined
-def total_cost(option: Ints, class_of: Ints, option_cost: Floats) -> float:
+def total_cost(option: Integers, class_of: Integers, options: SlotOptions) -> float:
     """Return the cost of one option per slot, summed from slot 0 on."""
     total = 0.0
     for s in range(len(option)):
-        total += option_cost[class_of[s], option[s]]
+        total += options.cost[class_of[s], option[s]]
     return total
 
 
@@ -148,14 +143,9 @@ def solve_prefix(
     lower: float,
     proven: float,
     multiplier: float,
-    class_of: Ints,
-    option_gain: Ints,
-    option_cost: Floats,
-    option_count: Ints,
-    hull: Ints,
-    slope: Floats,
-    hull_count: Ints,
-) -> tuple[float, float, Ints]:
+    class_of: Integers,
+    options: SlotOptions,
+) -> tuple[float, float, Integers]:
     """Find the cheapest way to gather ``required`` units over slots 0..slot, if at most ``limit``.
 
     ``lower`` is the cost of the relaxation, ``proven`` the best known lower bound. A solution
@@ -165,13 +155,10 @@ def solve_prefix(
     ``accept`` (and `TOLERANCE`) of the cost or of ``limit``; and the option of each slot (0 is
     nothing), empty if the cost is ``inf``.
     """
-    base, modulus, option = round_up(
-        slot, required, multiplier, class_of, option_gain, option_cost, option_count, hull, slope,
-        hull_count,
-    )  # fmt: skip
+    base, modulus, option = round_up(slot, required, multiplier, class_of, options)
     best = np.inf
     if len(option) > 0:
-        cost = total_cost(option, class_of, option_cost)
+        cost = total_cost(option, class_of, options)
         if cost <= limit:
             best = cost
             limit = cost
@@ -182,28 +169,26 @@ def solve_prefix(
     gap = limit - lower
     proof = max(proven, limit)
     if limit - proven > TOLERANCE * limit and gap > TOLERANCE * limit:
-        copies = np.zeros(len(option_count), np.int64)
+        copies = np.zeros(len(options.count), np.int64)
         need = required
         for s in range(slot + 1):
             copies[class_of[s]] += 1
-            need -= option_gain[class_of[s], base[class_of[s]]]
-        excess, count = best_deviation(
-            need, modulus, gap, multiplier, TOLERANCE / (8.0 * (slot + 1)) * limit, copies, base,
-            option_gain, option_cost, option_count,
-        )  # fmt: skip
+            need -= options.gain[class_of[s], base[class_of[s]]]
+        slack = TOLERANCE / (8.0 * (slot + 1)) * limit
+        excess, count = best_deviation(need, modulus, gap, multiplier, slack, copies, base, options)
         if excess < np.inf:
             found = np.empty(slot + 1, np.int64)
             over = -required
             for s in range(slot + 1):
                 k = class_of[s]
-                i = option_count[k] - 1
+                i = options.count[k] - 1
                 while count[k, i] == 0:  # the largest options in the earliest slots
                     i -= 1
                 count[k, i] -= 1
                 found[s] = i
-                over += option_gain[k, i]
-            shrink(found, over, class_of, option_gain, option_cost)
-            cost = total_cost(found, class_of, option_cost)
+                over += options.gain[k, i]
+            shrink(found, over, class_of, options)
+            cost = total_cost(found, class_of, options)
             proof = min(proof, cost)
             if cost < best:
                 best = cost

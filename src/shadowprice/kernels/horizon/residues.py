@@ -8,12 +8,11 @@ extra.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
+from shadowprice.kernels.horizon.bounds import SlotOptions
+from shadowprice.kernels.horizon.lists import States, Target
 from shadowprice.kernels.jit import inlined
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Maximum length of a break edge for which these bounds are computed, at quadratic cost.
 MODULUS_LIMIT = 512
@@ -24,11 +23,9 @@ def residue_costs(
     modulus: int,
     gap: float,
     multiplier: float,
-    copies: Ints,
-    base: Ints,
-    option_gain: Ints,
-    option_cost: Floats,
-    option_count: Ints,
+    copies: Integers,
+    base: Integers,
+    options: SlotOptions,
 ) -> Floats:
     """Return the least reduced cost of any deviations whose sum has a given residue, (modulus,).
 
@@ -37,6 +34,7 @@ def residue_costs(
     that no deviations below ``gap`` reach. The other parameters are those of
     `horizon.core.best_deviation`.
     """
+    option_gain, option_cost, option_count = options.gain, options.cost, options.count
     step_cost = np.full(modulus, np.inf)
     step_cost[(modulus - 1) % modulus] = multiplier
     for k in range(len(copies)):
@@ -49,8 +47,7 @@ def residue_costs(
             r = max(0.0, (option_cost[k, i] - c0) - multiplier * d)
             if r <= gap:
                 step = d % modulus
-                if r < step_cost[step]:
-                    step_cost[step] = r
+                step_cost[step] = min(step_cost[step], r)
     least = np.full(modulus, np.inf)
     least[0] = 0.0
     for step in range(1, modulus):
@@ -67,30 +64,19 @@ def residue_costs(
                 y = x + step
                 if y >= modulus:
                     y -= modulus
-                if least[x] + extra < least[y]:
-                    least[y] = least[x] + extra
+                least[y] = min(least[y], least[x] + extra)
                 x = y
     return least
 
 
 @inlined
-def drop_hopeless(
-    deviation: Ints,
-    reduced: Floats,
-    left: Ints,
-    right: Ints,
-    start: int,
-    length: int,
-    need: int,
-    gap: float,
-    least: Floats,
-) -> int:
+def drop_hopeless(states: States, start: int, length: int, target: Target) -> int:
     """Remove states, in place, whose residue the other slots can't fix within the gap.
 
-    The states are ``length`` entries of the arena from ``start`` on. ``need`` is the deviation of a
-    complete solution, and ``gap`` its maximum reduced cost. ``least`` is the result of
-    `residue_costs`, or empty for no bound. Returns the number of remaining states.
+    The list is ``length`` states from ``start`` on. Returns the number of remaining states.
     """
+    deviation, reduced, left, right = states
+    need, gap, least = target.need, target.gap, target.least
     modulus = len(least)
     if modulus == 0:
         return length

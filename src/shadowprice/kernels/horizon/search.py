@@ -12,8 +12,8 @@ prove the quality of the schedule.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.horizon.bounds import (
     equal_slots,
     greatest_common_divisor,
@@ -22,9 +22,6 @@ from shadowprice.kernels.horizon.bounds import (
 )
 from shadowprice.kernels.horizon.prefix import TOLERANCE, round_up, solve_prefix, total_cost
 from shadowprice.kernels.jit import inlined, kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Found(NamedTuple):
@@ -50,14 +47,14 @@ class Found(NamedTuple):
     completion: int
     payoff: float
     cost: float
-    choice: Ints
+    choice: Integers
     bound: float
 
 
 @kernel
 def search_slots(
-    cost: Floats, gain: Ints, required: int, utility: Floats, gap: float
-) -> tuple[int, float, float, Ints, float]:
+    cost: Floats, gain: Integers, required: int, utility: Floats, gap: float
+) -> tuple[int, float, float, Integers, float]:
     """Return the best completion slot (-1 for none), payoff, cost, choices and bound.
 
     Other kernels call it with checked arrays; `best_schedule` checks them.
@@ -72,12 +69,8 @@ def search_slots(
     required = (required + divisor - 1) // divisor
     gain = gain // divisor
     class_of, first = equal_slots(cost)
-    option_gain, option_cost, option_choice, option_count, hull, slope, hull_count = slot_options(
-        cost, gain, first
-    )
-    lower, upper, multiplier = relaxations(
-        class_of, required, option_gain, option_cost, hull, slope, hull_count
-    )
+    options = slot_options(cost, gain, first)
+    lower, upper, multiplier = relaxations(class_of, required, options)
     known = -np.inf  # payoff of some schedule, not necessarily kept
     rounded = -1
     for t in range(slots):
@@ -98,14 +91,11 @@ def search_slots(
             if utility[t] - upper[t] >= known - TOLERANCE * (abs(utility[t]) + abs(known)):
                 rounded = t
                 break
-        _, _, option = round_up(
-            rounded, required, multiplier[rounded], class_of, option_gain, option_cost,
-            option_count, hull, slope, hull_count,
-        )  # fmt: skip
+        _, _, option = round_up(rounded, required, multiplier[rounded], class_of, options)
         if len(option) > 0:
             best_option = option
             best_slot = _last_used(option)
-            best_cost = total_cost(option, class_of, option_cost)
+            best_cost = total_cost(option, class_of, options)
             best = utility[best_slot] - best_cost
             known = best
     widen = True
@@ -142,11 +132,10 @@ def search_slots(
             limit += 2.0 * TOLERANCE * (abs(utility[target]) + abs(known))
         found, proven, option = solve_prefix(
             last, required, limit, accept, relaxed[last], lower[last], multiplier[last], class_of,
-            option_gain, option_cost, option_count, hull, slope, hull_count,
+            options,
         )  # fmt: skip
         for t in range(last + 1):
-            if lower[t] < proven:
-                lower[t] = proven
+            lower[t] = max(lower[t], proven)
         if found == np.inf:
             widen = True
             if last == target:
@@ -180,8 +169,8 @@ def search_slots(
                 bound = max(bound, utility[t] - lower[t])
     over = -required
     for s in range(len(best_option)):
-        choice[s] = option_choice[class_of[s], best_option[s]]
-        over += option_gain[class_of[s], best_option[s]]
+        choice[s] = options.choice[class_of[s], best_option[s]]
+        over += options.gain[class_of[s], best_option[s]]
     # Of choices with equal prices, such as free ones, take the smallest that suffice.
     for s in range(len(best_option) - 1, -1, -1):
         if over <= 0:
@@ -207,7 +196,7 @@ def _is_open(
 
 
 @inlined
-def _last_used(option: Ints) -> int:
+def _last_used(option: Integers) -> int:
     """Return the last slot that takes an option."""
     used = len(option) - 1
     while used > 0 and option[used] == 0:
@@ -215,7 +204,7 @@ def _last_used(option: Ints) -> int:
     return used
 
 
-def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
+def _checked(cost: Floats, gain: Integers) -> tuple[Floats, Integers]:
     """Return contiguous arrays; raise ValueError for wrong shapes, costs < 0 or gains < 1."""
     cost = np.ascontiguousarray(cost, dtype=np.float64)
     # Copied, because numba would compile everything again for a read-only array.
@@ -233,7 +222,7 @@ def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
 
 
 def best_schedule(
-    cost: Floats, gain: Ints, required: int, utility: Floats, *, gap: float = 0.0
+    cost: Floats, gain: Integers, required: int, utility: Floats, *, gap: float = 0.0
 ) -> Found:
     """Return the schedule of largest payoff: exactly (to 1e-9 relative), or to within a gap.
 

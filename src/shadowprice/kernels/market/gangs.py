@@ -25,10 +25,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
 
-Integers = npt.NDArray[np.int64]
 Ends = npt.NDArray[np.int32]
 
 
@@ -185,8 +185,7 @@ def best_gang(
                     - count * (worker_cost[end] - worker_cost[start])
                     - fewest_ps * (ps_cost[end] - ps_cost[start])
                 )
-                if payoff > bound[start]:
-                    bound[start] = payoff
+                bound[start] = max(bound[start], payoff)
             end = start + spread_slots[choice]
             ps = spread_ps[choice]
             if ps < kinds and end <= block and end <= ps_block[start, ps]:
@@ -195,8 +194,7 @@ def best_gang(
                     - count * (worker_cost[end] - worker_cost[start])
                     - ps * (ps_cost[end] - ps_cost[start])
                 )
-                if payoff > bound[start]:
-                    bound[start] = payoff
+                bound[start] = max(bound[start], payoff)
 
     longest = np.empty((kinds, most_workers + 1), np.int64)
     joint = np.empty(slots + 2, np.int64)
@@ -267,8 +265,7 @@ def _longest_run(worker_ends: Ends, ps_ends: Ends) -> int:
     longest = 0
     for server in range(worker_ends.size):
         run = min(worker_ends[server], ps_ends[server])
-        if run > longest:
-            longest = run
+        longest = max(longest, run)
     return longest
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import kernel
-
-Integers = npt.NDArray[np.int64]
 
 
 @kernel

@@ -7,12 +7,9 @@ from ln L and ln U. They may underflow to 0 or overflow to ``inf``, but are neve
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import inlined, kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Capacity of a resource that a server doesn't limit, as in `core.amounts`.
 UNLIMITED = 1 << 62
@@ -57,7 +54,9 @@ def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -
 
 
 @kernel
-def exponential_prices(used: Ints, capacity: Ints, ln_low: Floats, ln_high: Floats) -> Floats:
+def exponential_prices(
+    used: Integers, capacity: Integers, ln_low: Floats, ln_high: Floats
+) -> Floats:
     """Return the price of every resource on every server.
 
     Parameters

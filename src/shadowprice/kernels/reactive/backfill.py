@@ -12,13 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Integers
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.reactive.round_robin import place
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class Ending(NamedTuple):

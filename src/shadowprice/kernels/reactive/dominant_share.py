@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
+from shadowprice.kernels.heap import TOP, sink_smallest
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.reactive.places import (
     SAME,
@@ -24,10 +25,6 @@ from shadowprice.kernels.reactive.places import (
     room_left,
 )
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
 
 class Widths(NamedTuple):
     """Useful worker counts of jobs, as entries of rows."""
@@ -39,30 +36,8 @@ class Widths(NamedTuple):
     alike: Integers  # class of rows with equal demands and counts: if one doesn't fit, none does
 
 
-@kernel
-def _sift(heap: Integers, size: int, share: Floats) -> None:
-    """Move the root of the heap down: the smallest share is on top, the earliest job on ties."""
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= size:
-            return
-        a = heap[child]
-        if child + 1 < size:
-            b = heap[child + 1]
-            if share[b] < share[a] or (share[b] == share[a] and b < a):
-                child += 1
-                a = b
-        top = heap[at]
-        if share[top] < share[a] or (share[top] == share[a] and top < a):
-            return
-        heap[at] = a
-        heap[child] = top
-        at = child
-
-
 @inlined
-def _give_up(spare: Integers, places: Places, row: int) -> None:
+def _release_rest(spare: Integers, places: Places, row: int) -> None:
     """Release the resources of a job beyond its new placement to others."""
     for s in range(len(spare)):
         workers = max(0, places.on_workers[row, s] - places.new_workers[row, s])
@@ -128,16 +103,16 @@ def fill(
                         used = workers * places.worker[row, r] + servers * places.ps[row, r]
                         share[j] = max(share[j], used / total[r])
         if granted:
-            _sift(heap, size, share)
+            sink_smallest(heap, size, TOP, share)
             continue
         # The job can't use more, or no more fits, so the rest of its old placement is spare.
         if places.standing[row]:
-            _give_up(spare, places, row)
+            _release_rest(spare, places, row)
         if step[j] == 0:
             hopeless[widths.alike[row]] = True
         size -= 1
         heap[0] = heap[size]
-        _sift(heap, size, share)
+        sink_smallest(heap, size, TOP, share)
         if not known and not room_left(free, places, least):
             break
     for j in range(jobs):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.reactive.places import (
     SAME,
@@ -16,8 +14,6 @@ from shadowprice.kernels.reactive.places import (
     least_of,
     room_left,
 )
-
-Integers = NDArray[np.int64]
 
 
 @kernel

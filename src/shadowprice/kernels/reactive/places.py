@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Integers
 from shadowprice.kernels.jit import inlined, kernel
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 SAME, LESS, MORE, MOVED = 0, 1, 2, 3
 """Comparison of a job's new placement with its current one, server by server."""

@@ -17,14 +17,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.reactive.worth import Worths, worth
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Candidates(NamedTuple):

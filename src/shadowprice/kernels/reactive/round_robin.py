@@ -8,12 +8,9 @@ fits. Workers and parameter servers have a cursor each.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Integers
 from shadowprice.kernels.jit import kernel
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 @kernel

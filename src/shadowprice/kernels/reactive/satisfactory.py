@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.shares import NOTHING, completes, least_ceiling
 
-Integers = NDArray[np.int64]
 Levels = NDArray[np.int16]
 
 NO_CHANGE = 1 << 60

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import constant, kernel
 from shadowprice.kernels.order import stable_order
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 TOP = constant(0)
 """Depth of the search before any item is decided."""

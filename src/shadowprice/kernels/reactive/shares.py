@@ -9,12 +9,8 @@ intervals (`replanning.plans`). If a level fits, all smaller ones must fit, so t
 interval is enough.
 """
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import constant, kernel
-
-Ints = NDArray[np.int64]
 
 NOTHING = constant(-1)
 """Level of a paused job."""
@@ -22,7 +18,7 @@ NOTHING = constant(-1)
 
 @kernel
 def completes(
-    begins: Ints, intervals: int, room: Ints, gains: Ints, top: int, left: int, end: int
+    begins: Integers, intervals: int, room: Integers, gains: Integers, top: int, left: int, end: int
 ) -> int:
     """Return the completion slot of a job with a maximum level, -1 if not before ``end``.
 
@@ -58,11 +54,11 @@ def completes(
 
 @kernel
 def completes_fresh(
-    begins: Ints,
+    begins: Integers,
     intervals: int,
-    room: Ints,
-    gains: Ints,
-    first: Ints,
+    room: Integers,
+    gains: Integers,
+    first: Integers,
     top: int,
     left: int,
     end: int,
@@ -86,15 +82,15 @@ def completes_fresh(
 
 @kernel
 def least_ceiling(
-    begins: Ints,
+    begins: Integers,
     intervals: int,
-    room: Ints,
-    gains: Ints,
-    ceilings: Ints,
+    room: Integers,
+    gains: Integers,
+    ceilings: Integers,
     count: int,
     left: int,
     end: int,
-    first: Ints,
+    first: Integers,
 ) -> tuple[int, int]:
     """Return the least ceiling that completes before ``end``, by position, and the completion slot.
 

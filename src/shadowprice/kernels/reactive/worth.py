@@ -9,13 +9,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import inlined, kernel
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE, TOLD = 0, 1, 2, 3, 4, 5, 6
 """Families of utilities; `TOLD` is tabulated."""

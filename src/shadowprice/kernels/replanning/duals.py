@@ -8,34 +8,11 @@ capacity: accept all that fits, the highest value first. Here
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats
+from shadowprice.kernels.heap import TOP, sink_smallest
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-
-@kernel
-def _sift_down(heap: Integers, size: int, index: int, key: Floats) -> None:
-    """Restore a heap, the smallest key first and then the smallest number, below an index."""
-    item = heap[index]
-    while True:
-        child = 2 * index + 1
-        if child >= size:
-            break
-        other = child + 1
-        if other < size:
-            first, second = heap[child], heap[other]
-            if key[second] < key[first] or (key[second] == key[first] and second < first):
-                child = other
-        below = heap[child]
-        if key[item] < key[below] or (key[item] == key[below] and item < below):
-            break
-        heap[index] = below
-        index = child
-    heap[index] = item
 
 
 @kernel
@@ -83,7 +60,7 @@ def shadow_prices(
                     heap[size] = j
                     size += 1
             for index in range(size // 2 - 1, -1, -1):
-                _sift_down(heap, size, index, steepest)
+                sink_smallest(heap, size, index, steepest)
             best = 0.0
             filled = 0.0
             while size:
@@ -95,7 +72,7 @@ def shadow_prices(
                 size -= 1
                 heap[0] = heap[size]
                 if size:
-                    _sift_down(heap, size, 0, steepest)
+                    sink_smallest(heap, size, TOP, steepest)
             if best != price[r]:
                 moved = True
                 changes += 1

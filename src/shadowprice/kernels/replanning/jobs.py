@@ -8,14 +8,11 @@ capacity for the other, so a plan uses one mode throughout, and every search is 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class JobArrays(NamedTuple):
@@ -27,24 +24,24 @@ class JobArrays(NamedTuple):
     the origin.
     """
 
-    worker: Ints  # demand, shape (rows, resources)
-    ps: Ints  # zeros for all-reduce jobs
-    levels: Ints  # number of levels
-    spread_levels: Ints  # number of levels in spread mode
-    worker_counts: Ints  # workers of each level, ascending in each mode, shape (rows, width)
-    ps_counts: Ints  # parameter servers of each level
-    gains: Ints  # progress units of each level per slot
+    worker: Integers  # demand, shape (rows, resources)
+    ps: Integers  # zeros for all-reduce jobs
+    levels: Integers  # number of levels
+    spread_levels: Integers  # number of levels in spread mode
+    worker_counts: Integers  # workers of each level, ascending in each mode, shape (rows, width)
+    ps_counts: Integers  # parameter servers of each level
+    gains: Integers  # progress units of each level per slot
     # Progress units of a slot in which the job restarts. Plans count on no more, so that no move
     # can break a promise.
-    certain_gains: Ints
+    certain_gains: Integers
     starts_free: Flags  # the first slot yields `gains`, because only later starts cost progress
-    hull_size: Ints  # number of levels on the hulls
-    spread_hull_size: Ints  # number of those on the spread curve
-    hull: Ints  # the levels on the hulls, ascending, shape (rows, width)
-    remaining: Ints  # progress units
-    arrival: Ints  # slot
-    last_slot: Ints  # last slot in which completing has a utility that counts
-    tenant: Ints  # row of `Timeline.share`
+    hull_size: Integers  # number of levels on the hulls
+    spread_hull_size: Integers  # number of those on the spread curve
+    hull: Integers  # the levels on the hulls, ascending, shape (rows, width)
+    remaining: Integers  # progress units
+    arrival: Integers  # slot
+    last_slot: Integers  # last slot in which completing has a utility that counts
+    tenant: Integers  # row of `Timeline.share`
     worths: Worths
 
 
@@ -66,9 +63,9 @@ def max_gain(jobs: JobArrays, row: int) -> int:
 
 
 @inlined
-def first_slot_gains(jobs: JobArrays, row: int) -> Ints:
+def first_slot_gains(jobs: JobArrays, row: int) -> Integers:
     """Return the certain progress units of a job's first slot, by level."""
-    first: Ints = jobs.gains[row] if jobs.starts_free[row] else jobs.certain_gains[row]
+    first: Integers = jobs.gains[row] if jobs.starts_free[row] else jobs.certain_gains[row]
     return first
 
 
@@ -96,7 +93,7 @@ def colocated_role(jobs: JobArrays, row: int) -> int:
 
 
 @inlined
-def colocated_demand(jobs: JobArrays, row: int, level: int) -> Ints:
+def colocated_demand(jobs: JobArrays, row: int, level: int) -> Integers:
     """Return the demand of all workers and parameter servers of a level together."""
     demand = np.empty(jobs.worker.shape[1], np.int64)
     for r in range(len(demand)):

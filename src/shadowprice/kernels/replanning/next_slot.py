@@ -4,8 +4,8 @@ import heapq
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.replanning.jobs import (
     JobArrays,
@@ -37,17 +37,13 @@ from shadowprice.kernels.replanning.timeline import (
     total_fit,
 )
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
 MAX_PROMISE_STRETCH = 8
 """Maximum distance of a promise, in planned durations; the horizon if that is more."""
 
 
 @kernel
 def utility_densities(
-    jobs: JobArrays, rows: Ints, next_slot: int, weight: Floats
+    jobs: JobArrays, rows: Integers, next_slot: int, weight: Floats
 ) -> tuple[Floats, Floats]:
     """Return the utility density of each row and its utility; see `plans.utility_density`.
 
@@ -61,7 +57,7 @@ def utility_densities(
 
 
 @kernel
-def min_cluster_slots(jobs: JobArrays, rows: Ints, on_worker: Floats, on_ps: Floats) -> Floats:
+def min_cluster_slots(jobs: JobArrays, rows: Integers, on_worker: Floats, on_ps: Floats) -> Floats:
     """Return the minimum slots of the entire cluster for each row's work, at its thriftiest level.
 
     ``on_worker`` and ``on_ps`` (jobs, priced resources) are the shares of the cluster that a worker
@@ -98,11 +94,11 @@ def latest_acceptable_slot(
 @kernel
 def latest_acceptable_slots(
     jobs: JobArrays,
-    rows: Ints,
+    rows: Integers,
     next_slot: int,
     horizon: int,
     slack: float,
-    result: Ints,
+    result: Integers,
     value: Floats,
 ) -> None:
     """Write the utility of each row's earliest completion, and its latest acceptable slot.
@@ -119,7 +115,7 @@ def latest_acceptable_slots(
 
 @kernel
 def exceeds_capacity(
-    jobs: JobArrays, order: Ints, due: Ints, next_slot: int, capacity: Floats
+    jobs: JobArrays, order: Integers, due: Integers, next_slot: int, capacity: Floats
 ) -> bool:
     """Return whether jobs need more than the capacity up to a due slot, so that no plans exist.
 
@@ -150,10 +146,10 @@ def plan_waiting(
     jobs: JobArrays,
     expected: JobArrays,
     restarts: Flags,
-    rows: Ints,
+    rows: Integers,
     price: Floats,
     shared: bool,
-    fitting: Ints,
+    fitting: Integers,
     steps: PlannedLevels,
     log: PackingLog,
     result: Floats,
@@ -212,7 +208,7 @@ class StepWeights(NamedTuple):
 
     process: Floats  # weight of a worker and of a parameter server, shape (rows, 2)
     loss: Floats  # share of a slot lost by a move; 0 before the first start, shape (rows,)
-    current_level: Ints  # level in the slot before, -1 for none, shape (rows,)
+    current_level: Integers  # level in the slot before, -1 for none, shape (rows,)
     forbidden: Flags  # levels that are not allowed, shape (rows, levels); empty without limits
 
 
@@ -220,7 +216,7 @@ class StepWeights(NamedTuple):
 def allocate_spare(
     line: Timeline,
     jobs: JobArrays,
-    rows: Ints,
+    rows: Integers,
     job_utility: Floats,
     weights: StepWeights,
     log: PackingLog,
@@ -339,7 +335,13 @@ def best_step(
 
 @inlined
 def _pack_spread_step(
-    line: Timeline, state: int, tenant: int, worker: Ints, workers: int, ps: Ints, ps_count: int
+    line: Timeline,
+    state: int,
+    tenant: int,
+    worker: Integers,
+    workers: int,
+    ps: Integers,
+    ps_count: int,
 ) -> int:
     """Pack more workers and parameter servers of a tenant into a state, within its headroom.
 

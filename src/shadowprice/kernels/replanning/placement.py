@@ -8,36 +8,32 @@ import heapq
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.kernels.arrays import copy_into
+from shadowprice.kernels.arrays import Flags, Floats, Integers, copy_into
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.replanning.jobs import JobArrays, colocated_demand, colocated_role
 from shadowprice.kernels.replanning.next_slot import StepWeights, best_step, push_step
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.kernels.replanning.timeline import INFINITE_SLOT, ONE, PS_ROLE, WORKER_ROLE
 
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
 
 class ServerGroups(NamedTuple):
     """Servers grouped by free capacity; arrays without a shape are (capacity,), by group."""
 
-    free: Ints  # free capacity of each server of a group, shape (capacity, resources)
-    role: Ints  # role of its servers, as in `Timeline`
-    size: Ints  # number of its servers; an empty group is reused
-    member: Ints  # servers of the initial groups, ascending in each, shape (servers,)
-    first: Ints  # start of the range of `member` on which nothing was placed yet
-    end: Ints
-    head: Ints  # linked list of the group's other servers, unordered; -1 ends it
-    next: Ints  # shape (servers,)
-    of: Ints  # group of each server, -1 for one without a role, shape (servers,)
-    used: Ints  # number of groups, shape (1,)
+    free: Integers  # free capacity of each server of a group, shape (capacity, resources)
+    role: Integers  # role of its servers, as in `Timeline`
+    size: Integers  # number of its servers; an empty group is reused
+    member: Integers  # servers of the initial groups, ascending in each, shape (servers,)
+    first: Integers  # start of the range of `member` on which nothing was placed yet
+    end: Integers
+    head: Integers  # linked list of the group's other servers, unordered; -1 ends it
+    next: Integers  # shape (servers,)
+    of: Integers  # group of each server, -1 for one without a role, shape (servers,)
+    used: Integers  # number of groups, shape (1,)
 
 
 @kernel
-def best_fit_group(groups: ServerGroups, role: int, demand: Ints, rest: int) -> tuple[int, int]:
+def best_fit_group(groups: ServerGroups, role: int, demand: Integers, rest: int) -> tuple[int, int]:
     """Return the best-fitting group for the rest of a demand, -1 for none, and the fit of a server.
 
     The best group is the one that the rest fills best, or if the rest fits on no single server, the
@@ -94,7 +90,9 @@ def lowest_server(groups: ServerGroups, g: int) -> int:
 
 
 @kernel
-def update_free(free: Ints, groups: ServerGroups, server: int, demand: Ints, number: int) -> None:
+def update_free(
+    free: Integers, groups: ServerGroups, server: int, demand: Integers, number: int
+) -> None:
     """Add a number of demands to a server's free capacity, and move it to the matching group."""
     if number == 0:
         return
@@ -120,7 +118,7 @@ def update_free(free: Ints, groups: ServerGroups, server: int, demand: Ints, num
 
 
 @inlined
-def _find_or_add_group(groups: ServerGroups, free: Ints, role: int) -> int:
+def _find_or_add_group(groups: ServerGroups, free: Integers, role: int) -> int:
     """Return the group of a role and free capacity, and add one if there is none."""
     vacant = -1
     for g in range(groups.used[0]):
@@ -141,7 +139,7 @@ def _find_or_add_group(groups: ServerGroups, free: Ints, role: int) -> int:
 
 
 @inlined
-def _equal(one: Ints, other: Ints) -> bool:
+def _equal(one: Integers, other: Integers) -> bool:
     same = True
     for r in range(len(one)):
         same = same and one[r] == other[r]
@@ -149,7 +147,7 @@ def _equal(one: Ints, other: Ints) -> bool:
 
 
 @kernel
-def group_servers(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> ServerGroups:
+def group_servers(free: Integers, hosts_workers: Flags, hosts_ps: Flags) -> ServerGroups:
     """Group servers by free capacity."""
     servers, resources = free.shape
     capacity = servers + 1
@@ -203,22 +201,22 @@ def group_servers(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> ServerGr
 class Placements(NamedTuple):
     """Placements of jobs, as entries of one server each."""
 
-    first: Ints  # first entry of a row
-    size: Ints  # number of a row's entries
-    server: Ints  # ascending in a row
-    workers: Ints
-    ps: Ints
+    first: Integers  # first entry of a row
+    size: Integers  # number of a row's entries
+    server: Integers  # ascending in a row
+    workers: Integers
+    ps: Integers
 
 
 class PlacementLists(NamedTuple):
     """Placements while they are computed: a linked list of entries for each job."""
 
-    head: Ints  # newest entry of a row, -1 for none
-    next: Ints  # the entry of the same row before it, -1 for none
-    server: Ints
-    workers: Ints
-    ps: Ints
-    used: Ints  # number of entries, shape (1,)
+    head: Integers  # newest entry of a row, -1 for none
+    next: Integers  # the entry of the same row before it, -1 for none
+    server: Integers
+    workers: Integers
+    ps: Integers
+    used: Integers  # number of entries, shape (1,)
 
 
 @kernel
@@ -267,10 +265,10 @@ def to_placements(lists: PlacementLists) -> Placements:
 
 @kernel
 def place_spread(
-    free: Ints,
+    free: Integers,
     groups: ServerGroups,
     role: int,
-    demand: Ints,
+    demand: Integers,
     number: int,
     row: int,
     lists: PlacementLists,
@@ -295,7 +293,12 @@ def place_spread(
 
 @kernel
 def place_colocated(
-    free: Ints, groups: ServerGroups, jobs: JobArrays, row: int, level: int, lists: PlacementLists
+    free: Integers,
+    groups: ServerGroups,
+    jobs: JobArrays,
+    row: int,
+    level: int,
+    lists: PlacementLists,
 ) -> bool:
     """Place a co-located level on one server, by the rule of `timeline.pack`."""
     demand = colocated_demand(jobs, row, level)
@@ -312,7 +315,12 @@ def place_colocated(
 
 @kernel
 def unplace(
-    free: Ints, groups: ServerGroups, worker: Ints, ps: Ints, row: int, lists: PlacementLists
+    free: Integers,
+    groups: ServerGroups,
+    worker: Integers,
+    ps: Integers,
+    row: int,
+    lists: PlacementLists,
 ) -> None:
     """Release all entries of a job."""
     entry = lists.head[row]
@@ -324,19 +332,16 @@ def unplace(
         entry = lists.next[entry]
 
 
-Floats = NDArray[np.float64]
-
-
 @kernel
 def place_packed_jobs(
-    free: Ints,
+    free: Integers,
     hosts_workers: Flags,
     hosts_ps: Flags,
     jobs: JobArrays,
     log: PackingLog,
     current: Placements,
     pinned: Placements,
-    pinned_level: Ints,
+    pinned_level: Integers,
     keep_servers: bool,
 ) -> tuple[bool, Placements]:
     """Place the levels that were packed by groups on servers.
@@ -431,7 +436,7 @@ def place_packed_jobs(
 
 
 @kernel
-def compare_placements(rows: Ints, current: Placements, new: Placements) -> Ints:
+def compare_placements(rows: Integers, current: Placements, new: Placements) -> Integers:
     """Compare new placements with the current ones; see `kernels.reactive.places` for the values.
 
     The value is 0 for equal, 1 for less on some server, 2 for more on some server, 3 for both.
@@ -489,7 +494,7 @@ def _empty_lists_for_log(
 
 @inlined
 def _place_pinned(
-    free: Ints, jobs: JobArrays, row: int, pinned: Placements, lists: PlacementLists
+    free: Integers, jobs: JobArrays, row: int, pinned: Placements, lists: PlacementLists
 ) -> None:
     """Add a job's pinned placement."""
     for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
@@ -504,7 +509,7 @@ def _place_pinned(
 
 @inlined
 def _release_unpinned(
-    free: Ints,
+    free: Integers,
     groups: ServerGroups,
     jobs: JobArrays,
     row: int,
@@ -528,7 +533,12 @@ def _release_unpinned(
 
 @inlined
 def _keep_spread(
-    free: Ints, jobs: JobArrays, row: int, level: int, current: Placements, lists: PlacementLists
+    free: Integers,
+    jobs: JobArrays,
+    row: int,
+    level: int,
+    current: Placements,
+    lists: PlacementLists,
 ) -> None:
     """Keep a level's processes where they are, releasing the smallest groups first.
 
@@ -572,7 +582,7 @@ def _keep_spread(
 
 @inlined
 def _keep_colocated(
-    free: Ints,
+    free: Integers,
     hosts_workers: Flags,
     hosts_ps: Flags,
     jobs: JobArrays,
@@ -601,7 +611,7 @@ def _keep_colocated(
 
 
 @kernel
-def _reduce_to_sum(counts: Ints, wanted: int) -> Ints:
+def _reduce_to_sum(counts: Integers, wanted: int) -> Integers:
     """Reduce numbers to a sum, the smallest first; return them."""
     total = counts.sum()
     while total > wanted:
@@ -617,9 +627,9 @@ def _reduce_to_sum(counts: Ints, wanted: int) -> Ints:
 
 @kernel
 def scale_up_colocated(
-    free: Ints,
+    free: Integers,
     jobs: JobArrays,
-    rows: Ints,
+    rows: Integers,
     job_utility: Floats,
     weights: StepWeights,
     placements: Placements,
@@ -680,11 +690,11 @@ def _push_colocated_step(
 
 @kernel
 def place_paused_jobs(
-    free: Ints,
+    free: Integers,
     hosts_workers: Flags,
     hosts_ps: Flags,
     jobs: JobArrays,
-    rows: Ints,
+    rows: Integers,
     job_utility: Floats,
     weights: StepWeights,
     placements: Placements,
@@ -728,7 +738,12 @@ def place_paused_jobs(
 
 @inlined
 def _place_job(
-    free: Ints, groups: ServerGroups, jobs: JobArrays, row: int, level: int, lists: PlacementLists
+    free: Integers,
+    groups: ServerGroups,
+    jobs: JobArrays,
+    row: int,
+    level: int,
+    lists: PlacementLists,
 ) -> bool:
     """Place a job at a level; on failure nothing changes.
 
@@ -783,7 +798,7 @@ def _with_capacity(lists: PlacementLists, entries: int) -> PlacementLists:
 
 
 @inlined
-def _longer(column: Ints, capacity: int) -> Ints:
+def _longer(column: Integers, capacity: int) -> Integers:
     longer = np.empty(capacity, np.int64)
     copy_into(longer, column)
     return longer

@@ -12,8 +12,8 @@ A plan uses one placement mode throughout (`replanning.jobs`), and every search 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
 from shadowprice.kernels.replanning.jobs import (
@@ -43,18 +43,16 @@ from shadowprice.kernels.replanning.timeline import (
     total_fit,
 )
 
-Ints = NDArray[np.int64]
-
 LOWEST = constant(0)
 
 
 class LevelDemand(NamedTuple):
     """Demand of one job by level: the only arrays that functions get which visit every interval."""
 
-    worker: Ints  # shape (resources,)
-    ps: Ints  # shape (resources,)
-    worker_counts: Ints  # shape (levels,)
-    ps_counts: Ints  # shape (levels,)
+    worker: Integers  # shape (resources,)
+    ps: Integers  # shape (resources,)
+    worker_counts: Integers  # shape (levels,)
+    ps_counts: Integers  # shape (levels,)
     tenant: int  # row of `Timeline.share`
 
 
@@ -153,7 +151,7 @@ def _max_level_in_share(
 
 
 @inlined
-def _last_at_most(numbers: Ints, count: int, limit: int) -> int:
+def _last_at_most(numbers: Integers, count: int, limit: int) -> int:
     """Return the position of the last of ascending numbers that is at most ``limit``."""
     low, high = -1, count - 1
     while low < high:
@@ -167,7 +165,7 @@ def _last_at_most(numbers: Ints, count: int, limit: int) -> int:
 
 @kernel
 def fitting_levels(
-    line: Timeline, jobs: JobArrays, row: int, mode: int, end: int, shared: bool, fitting: Ints
+    line: Timeline, jobs: JobArrays, row: int, mode: int, end: int, shared: bool, fitting: Integers
 ) -> int:
     """Write the level that fits into each interval that starts before ``end``; count them."""
     intervals = line.used[0]
@@ -185,30 +183,27 @@ def fitting_levels(
     return k
 
 
-Floats = NDArray[np.float64]
-
-
 class PlannedLevels(NamedTuple):
     """Planned levels by row, as runs of equal slots that start at the slot of planning."""
 
-    runs: Ints  # number of runs of each row; -1 without a plan
-    until: Ints  # first slot after each run, shape (rows, width)
-    level: Ints  # level of each run, -1 for a pause, shape (rows, width)
+    runs: Integers  # number of runs of each row; -1 without a plan
+    until: Integers  # first slot after each run, shape (rows, width)
+    level: Integers  # level of each run, -1 for a pause, shape (rows, width)
 
 
 class PackingLog(NamedTuple):
     """Allocations of the first slot in packing order, so that servers can be packed by it."""
 
-    used: Ints  # number of entries, shape (1,)
-    row: Ints  # job of each entry
-    workers: Ints
-    ps: Ints
-    level: Ints  # level of each job in the first slot, -1 for none, shape (rows,)
+    used: Integers  # number of entries, shape (1,)
+    row: Integers  # job of each entry
+    workers: Integers
+    ps: Integers
+    level: Integers  # level of each job in the first slot, -1 for none, shape (rows,)
 
 
 @kernel
 def min_final_level(
-    line: Timeline, jobs: JobArrays, row: int, ceiling: int, done: int, fitting: Ints
+    line: Timeline, jobs: JobArrays, row: int, ceiling: int, done: int, fitting: Integers
 ) -> int:
     """Return the least level that completes a plan in its last slot."""
     top = jobs.hull[row, ceiling]
@@ -234,7 +229,13 @@ def min_final_level(
 
 @inlined
 def plan_cost(
-    line: Timeline, jobs: JobArrays, row: int, ceiling: int, done: int, fitting: Ints, price: Floats
+    line: Timeline,
+    jobs: JobArrays,
+    row: int,
+    ceiling: int,
+    done: int,
+    fitting: Integers,
+    price: Floats,
 ) -> tuple[float, float]:
     """Return the cost of a plan up to its completion, and its worker-slots.
 
@@ -269,7 +270,7 @@ def commit_plan(
     row: int,
     ceiling: int,
     done: int,
-    fitting: Ints,
+    fitting: Integers,
     steps: PlannedLevels,
     log: PackingLog,
 ) -> bool:
@@ -425,14 +426,14 @@ def recommit_plan(
 def plan_in_order(
     line: Timeline,
     jobs: JobArrays,
-    order: Ints,
-    promise: Ints,
+    order: Integers,
+    promise: Integers,
     shared: bool,
     go_on: bool,
-    fitting: Ints,
+    fitting: Integers,
     steps: PlannedLevels,
     log: PackingLog,
-    failed: Ints,
+    failed: Integers,
 ) -> int:
     """Plan jobs in order, each with the least ceiling that keeps its promise.
 
@@ -477,7 +478,13 @@ def plan_in_order(
 
 @inlined
 def _min_ceiling(
-    line: Timeline, jobs: JobArrays, row: int, mode: int, intervals: int, fitting: Ints, end: int
+    line: Timeline,
+    jobs: JobArrays,
+    row: int,
+    mode: int,
+    intervals: int,
+    fitting: Integers,
+    end: int,
 ) -> tuple[int, int]:
     """Return the least ceiling of a mode that completes before ``end``, and its completion slot."""
     low, high = hull_range(jobs, row, mode)
@@ -493,7 +500,7 @@ def _min_ceiling(
 def replay_plans(
     line: Timeline,
     jobs: JobArrays,
-    order: Ints,
+    order: Integers,
     old: PlannedLevels,
     steps: PlannedLevels,
     log: PackingLog,
@@ -507,7 +514,7 @@ def replay_plans(
 
 @kernel
 def best_plan(
-    line: Timeline, jobs: JobArrays, row: int, price: Floats, shared: bool, fitting: Ints
+    line: Timeline, jobs: JobArrays, row: int, price: Floats, shared: bool, fitting: Integers
 ) -> tuple[int, int, int, float, float]:
     """Return the plan with the largest payoff that a job can have in a timeline.
 
@@ -541,7 +548,13 @@ def best_plan(
 
 @kernel
 def _best_plan_in_mode(
-    line: Timeline, jobs: JobArrays, row: int, mode: int, price: Floats, shared: bool, fitting: Ints
+    line: Timeline,
+    jobs: JobArrays,
+    row: int,
+    mode: int,
+    price: Floats,
+    shared: bool,
+    fitting: Integers,
 ) -> tuple[int, int, int, float, float]:
     """Return the plan with the largest payoff in one placement mode; see `best_plan`."""
     next_slot = line.start[0]

@@ -9,11 +9,9 @@ server by server: the content of a timeline can be placed, not only added up.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
-
-Ints = NDArray[np.int64]
 
 WORKER_ROLE, PS_ROLE = constant(1), constant(2)
 """Bits of a group's role: its servers may host workers, parameter servers, or both."""
@@ -27,19 +25,19 @@ ONE = constant(1)
 class Timeline(NamedTuple):
     """Free capacity over time: intervals, the states that they show, and the states' groups."""
 
-    used: Ints  # number of intervals, and of allocated states, shape (2,)
-    start: Ints  # first slot of each interval and end of the last, ascending, (capacity + 1,)
-    state: Ints  # state of each interval, shape (capacity,)
-    groups: Ints  # number of groups of each state, shape (capacity,)
-    servers: Ints  # number of servers of each group, shape (capacity, width)
-    role: Ints  # role of its servers, shape (capacity, width)
-    free: Ints  # free capacity of each of its servers, shape (capacity, width, resources)
-    tenant_usage: Ints  # usage by state, shape (capacity, tenants, resources)
-    share: Ints  # shape (tenants, resources); without rows, plans aren't confined to shares
-    common: Ints  # capacity beyond all shares, -1 for resources without, shape (resources,)
+    used: Integers  # number of intervals, and of allocated states, shape (2,)
+    start: Integers  # first slot of each interval and end of the last, ascending, (capacity + 1,)
+    state: Integers  # state of each interval, shape (capacity,)
+    groups: Integers  # number of groups of each state, shape (capacity,)
+    servers: Integers  # number of servers of each group, shape (capacity, width)
+    role: Integers  # role of its servers, shape (capacity, width)
+    free: Integers  # free capacity of each of its servers, shape (capacity, width, resources)
+    tenant_usage: Integers  # usage by state, shape (capacity, tenants, resources)
+    share: Integers  # shape (tenants, resources); without rows, plans aren't confined to shares
+    common: Integers  # capacity beyond all shares, -1 for resources without, shape (resources,)
 
 
-def new_timeline(max_states: int, width: int, share: Ints, common: Ints) -> Timeline:
+def new_timeline(max_states: int, width: int, share: Integers, common: Integers) -> Timeline:
     """Allocate a timeline for ``max_states`` states, the last one as scratch space.
 
     ``width`` is the maximum number of groups of a state.
@@ -60,7 +58,7 @@ def new_timeline(max_states: int, width: int, share: Ints, common: Ints) -> Time
 
 
 @kernel
-def reset(line: Timeline, next_slot: int, count: Ints, role: Ints, free: Ints) -> None:
+def reset(line: Timeline, next_slot: int, count: Integers, role: Integers, free: Integers) -> None:
     """Reset the timeline to one interval from ``next_slot`` on, in which all capacity is free.
 
     ``count`` and ``role`` (kinds,) are the number of servers of each kind, and their role. ``free``
@@ -117,7 +115,13 @@ def tenant_headroom(line: Timeline, state: int, tenant: int, resource: int) -> i
 
 @inlined
 def is_within_share(
-    line: Timeline, state: int, tenant: int, demand: Ints, workers: int, ps: Ints, ps_count: int
+    line: Timeline,
+    state: int,
+    tenant: int,
+    demand: Integers,
+    workers: int,
+    ps: Integers,
+    ps_count: int,
 ) -> bool:
     """Return whether workers and parameter servers are within a tenant's headroom."""
     if len(line.share) == 0:
@@ -131,7 +135,13 @@ def is_within_share(
 
 @inlined
 def add_tenant_usage(
-    line: Timeline, state: int, tenant: int, demand: Ints, workers: int, ps: Ints, ps_count: int
+    line: Timeline,
+    state: int,
+    tenant: int,
+    demand: Integers,
+    workers: int,
+    ps: Integers,
+    ps_count: int,
 ) -> None:
     """Add workers and parameter servers to a tenant's usage in a state."""
     if len(line.share) > 0:
@@ -171,7 +181,7 @@ def split_interval_at(line: Timeline, slot: int) -> int:
 
 
 @inlined
-def fit_on_server(line: Timeline, state: int, group: int, demand: Ints, limit: int) -> int:
+def fit_on_server(line: Timeline, state: int, group: int, demand: Integers, limit: int) -> int:
     """Return how many times a demand fits on one server of a group, at most ``limit``."""
     free = line.free[state, group]
     count = limit
@@ -187,7 +197,7 @@ def fit_on_server(line: Timeline, state: int, group: int, demand: Ints, limit: i
 
 
 @kernel
-def total_fit(line: Timeline, state: int, role: int, demand: Ints, limit: int) -> int:
+def total_fit(line: Timeline, state: int, role: int, demand: Integers, limit: int) -> int:
     """Return how many times a demand fits on all servers of a role together, at most ``limit``."""
     total = 0
     for g in range(line.groups[state]):
@@ -200,7 +210,7 @@ def total_fit(line: Timeline, state: int, role: int, demand: Ints, limit: int) -
 
 @kernel
 def copy_capacity(
-    line: Timeline, demand: Ints, tenant: int, limit: int, end: int, counts: Ints
+    line: Timeline, demand: Integers, tenant: int, limit: int, end: int, counts: Integers
 ) -> None:
     """Write how many times a demand fits in each slot before ``end``, at most ``limit``.
 
@@ -237,7 +247,7 @@ def _precedes(line: Timeline, state: int, group: int, other: int) -> bool:
 
 @inlined
 def _allocate(
-    line: Timeline, state: int, group: int, servers: int, demand: Ints, each: int
+    line: Timeline, state: int, group: int, servers: int, demand: Integers, each: int
 ) -> None:
     """Allocate ``each`` demands on each of some servers of a group, which leave it."""
     resources = line.free.shape[2]
@@ -295,7 +305,7 @@ def _allocate(
 
 
 @kernel
-def pack(line: Timeline, state: int, role: int, demand: Ints, number: int) -> bool:
+def pack(line: Timeline, state: int, role: int, demand: Integers, number: int) -> bool:
     """Pack a demand several times into a state; return whether all of them fit.
 
     Servers need all bits of the role: co-located jobs with parameter servers need both. The rest
@@ -334,7 +344,13 @@ def pack(line: Timeline, state: int, role: int, demand: Ints, number: int) -> bo
 
 @inlined
 def pack_ps_first(
-    line: Timeline, state: int, before: int, worker: Ints, workers: int, ps: Ints, ps_count: int
+    line: Timeline,
+    state: int,
+    before: int,
+    worker: Integers,
+    workers: int,
+    ps: Integers,
+    ps_count: int,
 ) -> bool:
     """Pack parameter servers and then workers, which didn't fit in the other order.
 
@@ -348,20 +364,17 @@ def pack_ps_first(
     return False
 
 
-Flags = NDArray[np.bool_]
-
-
 @kernel
 def init_residual_timeline(
     line: Timeline,
-    starts: Ints,
-    free: Ints,
-    role: Ints,
+    starts: Integers,
+    free: Integers,
+    role: Integers,
     up: Flags,
-    first: Ints,
-    servers: Ints,
-    changes: Ints,
-    usage: Ints,
+    first: Integers,
+    servers: Integers,
+    changes: Integers,
+    usage: Integers,
 ) -> bool:
     """Initialise a timeline of intervals in which servers have different free capacity.
 
@@ -411,7 +424,7 @@ def init_residual_timeline(
 
 
 @kernel
-def _find_group(line: Timeline, state: int, role: int, free: Ints) -> int:
+def _find_group(line: Timeline, state: int, role: int, free: Integers) -> int:
     """Return the group of servers with a role and free capacity, -1 for none."""
     for g in range(line.groups[state]):
         equal = line.role[state, g] == role
@@ -423,7 +436,7 @@ def _find_group(line: Timeline, state: int, role: int, free: Ints) -> int:
 
 
 @kernel
-def _add_server(line: Timeline, state: int, role: int, free: Ints) -> bool:
+def _add_server(line: Timeline, state: int, role: int, free: Integers) -> bool:
     """Add a server to a state; return False if all groups are in use."""
     g = _find_group(line, state, role, free)
     if g < 0:
@@ -440,7 +453,7 @@ def _add_server(line: Timeline, state: int, role: int, free: Ints) -> bool:
 
 
 @inlined
-def _remove_server(line: Timeline, state: int, role: int, free: Ints) -> None:
+def _remove_server(line: Timeline, state: int, role: int, free: Integers) -> None:
     """Remove a server from a state."""
     g = _find_group(line, state, role, free)
     line.servers[state, g] -= 1

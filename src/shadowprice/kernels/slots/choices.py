@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.placement import Method, Pairs, place_external, place_internal
 from shadowprice.kernels.slots.polygons import Slot
@@ -17,9 +18,7 @@ ALL = constant(-1)
 
 
 @inlined
-def internal_rivals(
-    cost: NDArray[np.float64], gains: NDArray[np.int64], internal_gains: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def internal_rivals(cost: Floats, gains: Integers, internal_gains: Integers) -> Floats:
     """Return the cost of the cheapest internal choice that gains as much as each external one.
 
     All arrays are (choices,); ``cost`` is that of the internal choices. An external placement that
@@ -37,18 +36,18 @@ def internal_rivals(
 class Slots(NamedTuple):
     """Distinct slot states as one job sees them: `polygons.Slot` with a row for each."""
 
-    price_worker: NDArray[np.float64]  # shape (slots, machines)
-    price_server: NDArray[np.float64]  # shape (slots, machines)
-    free: NDArray[np.int64]  # shape (slots, machines, resources)
-    worker: NDArray[np.int64]  # demand, shape (resources,)
-    server: NDArray[np.int64]  # demand of a parameter server
+    price_worker: Floats  # shape (slots, machines)
+    price_server: Floats  # shape (slots, machines)
+    free: Integers  # shape (slots, machines, resources)
+    worker: Integers  # demand, shape (resources,)
+    server: Integers  # demand of a parameter server
 
 
 class Gains(NamedTuple):
     """Progress units of each worker count at the external and at the internal rate."""
 
-    external: NDArray[np.int64]
-    internal: NDArray[np.int64]
+    external: Integers
+    internal: Integers
 
 
 @kernel
@@ -67,11 +66,11 @@ def slot_at(slots: Slots, row: int) -> Slot:
 def slot_choices(
     slots: Slots,
     pairs: Pairs,
-    internal_servers: NDArray[np.int64],
+    internal_servers: Integers,
     gains: Gains,
     method: Method,
     streams: NDArray[np.uint64],
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[Floats, Integers, Floats, Integers]:
     """Price every worker count, at both rates, in every distinct slot state.
 
     ``pairs`` and ``method`` are as in `placement.place_external`, and ``internal_servers`` as in

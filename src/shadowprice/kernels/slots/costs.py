@@ -8,18 +8,15 @@ of a group is computed only if its price gets it into the heap.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.heap import lift, sink
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.slots.groups import Groups
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 @inlined
-def places_on(free: Ints, demand: Ints, most: int) -> int:
+def places_on(free: Integers, demand: Integers, most: int) -> int:
     """Return how many times ``demand`` fits into ``free`` (both int64[R]), at most ``most``."""
     fits = most
     for r in range(len(demand)):
@@ -30,16 +27,14 @@ def places_on(free: Ints, demand: Ints, most: int) -> int:
 
 @kernel
 def cheapest_places(
-    groups: int,
-    price: Floats,
-    free: Ints,
-    count: Ints,
-    demand: Ints,
+    pool: Groups,
+    row: int,
+    demand: Integers,
     share: Floats,
     most: int,
     unit: Floats,
-    room: Ints,
-    chosen: Ints,
+    room: Integers,
+    chosen: Integers,
 ) -> int:
     """Find the groups with a slot's cheapest positions, the cheapest first; return their number.
 
@@ -47,8 +42,8 @@ def cheapest_places(
 
     Parameters
     ----------
-    price, free, count
-        One row of `groups.Groups`.
+    pool, row : Groups, int
+        Groups of servers, and the row of the slot.
     demand, share : int64[R], float64[R]
         Demand of one worker (or parameter server), in amounts and as shares, to which prices refer.
     most : int
@@ -62,14 +57,16 @@ def cheapest_places(
     """
     if most <= 0:
         return 0
+    groups, price, free = pool.groups[row], pool.price[row], pool.free[row]
+    count = pool.members[row]
     resources = len(demand)
     unit[:groups] = 0.0
     for r in range(resources):
         if share[r] > 0.0:  # 0 times an infinite price is NaN
             part = share[r]
-            row = price[r]
+            prices = price[r]
             for g in range(groups):
-                unit[g] += part * row[g]
+                unit[g] += part * prices[g]
     size = 0
     held = 0
     bar = np.inf
@@ -107,22 +104,17 @@ def cheapest_places(
 
 @kernel
 def _running_cost(
-    pool: Groups, row: int, demand: Ints, share: Floats, total: Floats, scratch: Floats, ints: Ints
+    pool: Groups,
+    row: int,
+    demand: Integers,
+    share: Floats,
+    total: Floats,
+    scratch: Floats,
+    ints: Integers,
 ) -> None:
     """Write the cost of a row's n cheapest positions to ``total[n]``; ``inf`` if fewer exist."""
     most = len(total) - 1
-    size = cheapest_places(
-        pool.groups[row],
-        pool.price[row],
-        pool.free[row],
-        pool.members[row],
-        demand,
-        share,
-        most,
-        scratch,
-        ints[0],
-        ints[1],
-    )
+    size = cheapest_places(pool, row, demand, share, most, scratch, ints[0], ints[1])
     total[0] = 0.0
     n = 0
     for i in range(size):
@@ -136,13 +128,13 @@ def _running_cost(
 @kernel
 def slot_costs(
     worker_pool: Groups,
-    worker_demand: Ints,
+    worker_demand: Integers,
     worker_share: Floats,
     server_pool: Groups,
-    server_demand: Ints,
+    server_demand: Integers,
     server_share: Floats,
-    workers: Ints,
-    servers: Ints,
+    workers: Integers,
+    servers: Integers,
 ) -> Floats:
     """Price each worker count, with its parameter servers, in every slot.
 
@@ -204,24 +196,19 @@ def slot_costs(
 
 @kernel
 def _place(
-    pool: Groups, slot: int, demand: Ints, share: Floats, most: int, scratch: Floats, ints: Ints
-) -> Ints:
+    pool: Groups,
+    slot: int,
+    demand: Integers,
+    share: Floats,
+    most: int,
+    scratch: Floats,
+    ints: Integers,
+) -> Integers:
     """Return the count on each server of a pool if ``most`` use a slot's cheapest positions."""
     row = pool.row_of[slot]
     servers = pool.members.shape[1]
     taken = np.zeros(servers, np.int64)
-    size = cheapest_places(
-        pool.groups[row],
-        pool.price[row],
-        pool.free[row],
-        pool.members[row],
-        demand,
-        share,
-        most,
-        scratch,
-        ints[0],
-        ints[1],
-    )
+    size = cheapest_places(pool, row, demand, share, most, scratch, ints[0], ints[1])
     quota = np.zeros(servers, np.int64)
     rest = most
     for i in range(size):
@@ -239,17 +226,17 @@ def _place(
 @kernel
 def expand_choices(
     worker_pool: Groups,
-    worker_demand: Ints,
+    worker_demand: Integers,
     worker_share: Floats,
-    worker_servers: Ints,
+    worker_servers: Integers,
     server_pool: Groups,
-    server_demand: Ints,
+    server_demand: Integers,
     server_share: Floats,
-    server_servers: Ints,
-    workers: Ints,
-    servers: Ints,
-    choice: Ints,
-) -> Ints:
+    server_servers: Integers,
+    workers: Integers,
+    servers: Integers,
+    choice: Integers,
+) -> Integers:
     """Return the servers of the chosen worker counts and their parameter servers.
 
     The cheapest groups are filled first, and in a group one server after another from the lowest

@@ -19,8 +19,8 @@ strictly grows from pivot to pivot and no basis comes twice, even with equal pri
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.polygons import Corners, Slot, slot_corners
 
@@ -44,9 +44,9 @@ INTEGERS = 5
 class Path(NamedTuple):
     """An optimal basis on its path along rising demands."""
 
-    key: NDArray[np.int64]  # key corner of each class
-    state: NDArray[np.float64]  # demands, sums over key corners, weights of the columns, duals
-    basis: NDArray[np.int64]  # the two columns (corner or surplus), their classes, pivots
+    key: Integers  # key corner of each class
+    state: Floats  # demands, sums over key corners, weights of the columns, duals
+    basis: Integers  # the two columns (corner or surplus), their classes, pivots
 
 
 class Column(NamedTuple):
@@ -266,9 +266,7 @@ def path_cost(corners: Corners, path: Path) -> float:
 
 
 @kernel
-def path_point(
-    corners: Corners, path: Path, out_w: NDArray[np.float64], out_s: NDArray[np.float64]
-) -> None:
+def path_point(corners: Corners, path: Path, out_w: Floats, out_s: Floats) -> None:
     """Write the basic solution machine by machine, dividing classes corner by corner.
 
     Parameters
@@ -319,11 +317,11 @@ def path_point(
 @kernel
 def solve_slots_lp(
     slot: Slot,
-    workers: NDArray[np.int64],
-    servers: NDArray[np.int64],
+    workers: Integers,
+    servers: Integers,
     whole: bool,
-    solutions: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    solutions: Floats,
+) -> tuple[Floats, Floats, int]:
     """Solve one slot's relaxation of (3.22) for a non-decreasing sequence of demands.
 
     Parameters

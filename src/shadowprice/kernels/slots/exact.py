@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.coupled_lp import (
     DUAL_S,
@@ -44,17 +45,17 @@ class SlotRequest(NamedTuple):
 class Core(NamedTuple):
     """The points of each class that can be part of a better placement."""
 
-    begin: NDArray[np.int64]  # first point of each class, shape (classes + 1,)
-    w: NDArray[np.int64]  # workers on one machine, shape (points,)
-    s: NDArray[np.int64]  # servers on one machine
-    cost: NDArray[np.float64]  # reduced costs
+    begin: Integers  # first point of each class, shape (classes + 1,)
+    w: Integers  # workers on one machine, shape (points,)
+    s: Integers  # servers on one machine
+    cost: Floats  # reduced costs
 
 
 class Loose(NamedTuple):
     """Machines with several points in the core, and their classes."""
 
-    machine: NDArray[np.int64]
-    owner: NDArray[np.int64]
+    machine: Integers
+    owner: Integers
 
 
 @kernel
@@ -95,7 +96,7 @@ def _core_points(
 
 @inlined
 def _core(
-    slot: Slot, corners: Corners, requested: SlotRequest, base: NDArray[np.float64], budget: float
+    slot: Slot, corners: Corners, requested: SlotRequest, base: Floats, budget: float
 ) -> Core:
     """List the points of all classes whose reduced cost is within `budget`."""
     classes = len(corners.first)
@@ -173,8 +174,8 @@ def _unfold(
     loose: Loose,
     taken: NDArray[np.int32],
     wide: int,
-    at_w: NDArray[np.int64],
-    at_s: NDArray[np.int64],
+    at_w: Integers,
+    at_s: Integers,
 ) -> None:
     """Write the placement of the last state: settled machines, then the others."""
     at_w[:] = 0
@@ -203,8 +204,8 @@ def place_exactly(
     servers: int,
     spread: bool,
     best: float,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
+    out_w: Integers,
+    out_s: Integers,
 ) -> float:
     """Find a cheapest placement of `workers` and `servers`; return its cost, inf without one.
 
@@ -228,17 +229,17 @@ def place_exactly(
     dual_w, dual_s = path.state[DUAL_W], path.state[DUAL_S]
     requested = SlotRequest(workers, servers, spread, dual_w, dual_s)
     # Upper bound: every unit on the most expensive class with capacity.
-    dear_w, dear_s = 0.0, 0.0
+    max_price_w, max_price_s = 0.0, 0.0
     base = np.empty(len(first))
     for c in range(len(first)):
-        dear_w = max(dear_w, slot.price_worker[first[c]])
-        dear_s = max(dear_s, slot.price_server[first[c]])
+        max_price_w = max(max_price_w, slot.price_worker[first[c]])
+        max_price_s = max(max_price_s, slot.price_server[first[c]])
         least = np.inf
         for j in range(begin[c], begin[c + 1]):
             least = min(least, corner_cost[j] - dual_w * corner_w[j] - dual_s * corner_s[j])
         base[c] = least / count[c]
     slack = EXACT * (bound + dual_w * workers + dual_s * servers)
-    ceiling = dear_w * workers + dear_s * servers
+    ceiling = max_price_w * workers + max_price_s * servers
     if np.isfinite(best):
         if best - bound <= slack:
             return best
@@ -277,8 +278,8 @@ def search_placement(
     workers: int,
     servers: int,
     spread: bool,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
+    out_w: Integers,
+    out_s: Integers,
 ) -> float:
     """Find a cheapest placement of one pair without a known one; return its cost, inf without one.
 

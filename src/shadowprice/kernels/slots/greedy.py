@@ -4,9 +4,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.kernels.arrays import copy_into
+from shadowprice.kernels.arrays import Floats, Integers, copy_into
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.slots.polygons import Slot, most_servers, room_for
@@ -16,12 +15,12 @@ from shadowprice.kernels.slots.rounding import WHOLE
 class Orders(NamedTuple):
     """Machines by ascending price of a worker, and of a parameter server (`machines_by_price`)."""
 
-    worker: NDArray[np.int64]
-    server: NDArray[np.int64]
+    worker: Integers
+    server: Integers
 
 
 @inlined
-def placement_cost(slot: Slot, at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> float:
+def placement_cost(slot: Slot, at_w: Integers, at_s: Integers) -> float:
     """Return the cost of an integer placement, summed machine by machine."""
     cost = 0.0
     for h in range(len(at_w)):
@@ -31,7 +30,7 @@ def placement_cost(slot: Slot, at_w: NDArray[np.int64], at_s: NDArray[np.int64])
 
 
 @inlined
-def stands_alone(at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> bool:
+def is_on_one_machine(at_w: Integers, at_s: Integers) -> bool:
     """Return whether a placement uses one machine, so that its traffic is internal (Fact 1)."""
     seen = 0
     for h in range(len(at_w)):
@@ -41,9 +40,7 @@ def stands_alone(at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> bool:
 
 
 @kernel
-def machines_by_price(
-    price: NDArray[np.float64], other_price: NDArray[np.float64]
-) -> NDArray[np.int64]:
+def machines_by_price(price: Floats, other_price: Floats) -> Integers:
     """Return the machines with finite prices by ascending `price`, lower numbers first."""
     order = stable_order(price)
     kept = 0
@@ -56,12 +53,12 @@ def machines_by_price(
 
 @kernel
 def fill(
-    order: NDArray[np.int64],
-    free: NDArray[np.int64],
-    demand: NDArray[np.int64],
-    other_demand: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    other_counts: NDArray[np.int64],
+    order: Integers,
+    free: Integers,
+    demand: Integers,
+    other_demand: Integers,
+    counts: Integers,
+    other_counts: Integers,
     total: int,
 ) -> bool:
     """Add workers (or servers) on the cheapest machines; return whether the total is reached.
@@ -84,17 +81,17 @@ def fill(
 
 
 @kernel
-def shed(price: NDArray[np.float64], counts: NDArray[np.int64], total: int) -> None:
+def remove_surplus(price: Floats, counts: Integers, total: int) -> None:
     """Remove surplus from the most expensive machines, the last on ties, down to `total`."""
     surplus = counts.sum() - total
     while surplus > 0:
-        dearest = -1
+        costliest = -1
         for h in range(len(counts)):
-            if counts[h] > 0 and (dearest < 0 or price[h] >= price[dearest]):
-                dearest = h
-        gone = min(counts[dearest], surplus)
-        counts[dearest] -= gone
-        surplus -= gone
+            if counts[h] > 0 and (costliest < 0 or price[h] >= price[costliest]):
+                costliest = h
+        removed = min(counts[costliest], surplus)
+        counts[costliest] -= removed
+        surplus -= removed
 
 
 @kernel
@@ -103,8 +100,8 @@ def place_greedily(
     orders: Orders,
     workers: int,
     servers: int,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
+    out_w: Integers,
+    out_s: Integers,
 ) -> float:
     """Place each kind on its cheapest machines, in both orders; write the cheaper placement.
 
@@ -137,12 +134,12 @@ def place_greedily(
 def repair(
     slot: Slot,
     orders: Orders,
-    relaxed_w: NDArray[np.float64],
-    relaxed_s: NDArray[np.float64],
+    relaxed_w: Floats,
+    relaxed_s: Floats,
     workers: int,
     servers: int,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
+    out_w: Integers,
+    out_s: Integers,
 ) -> float:
     """Round a relaxed solution up if it fits, fill up, and remove surplus; return the cost.
 
@@ -173,8 +170,8 @@ def repair(
                     down_s -= 1
             out_w[h], out_s[h] = down_w, down_s
     # Removing one kind first may make the other fit.
-    shed(slot.price_worker, out_w, workers)
-    shed(slot.price_server, out_s, servers)
+    remove_surplus(slot.price_worker, out_w, workers)
+    remove_surplus(slot.price_server, out_s, servers)
     done = fill(orders.server, free, server, worker, out_s, out_w, servers) and fill(
         orders.worker, free, worker, server, out_w, out_s, workers
     )
@@ -194,10 +191,10 @@ def repair(
 @inlined
 def cheapest_machines(
     slot: Slot,
-    workers: NDArray[np.int64],
-    servers: NDArray[np.int64],
-    cost: NDArray[np.float64],
-    chosen: NDArray[np.int64],
+    workers: Integers,
+    servers: Integers,
+    cost: Floats,
+    chosen: Integers,
 ) -> None:
     """Find the cheapest single machine for each worker count (Algorithm 4 steps 2-7).
 

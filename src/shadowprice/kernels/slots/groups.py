@@ -9,13 +9,10 @@ computes only prices that changed.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.prices.exponential import UNLIMITED, exponential_price
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Groups(NamedTuple):
@@ -38,16 +35,16 @@ class Groups(NamedTuple):
         Group of each server. Groups are numbered by their lowest server.
     """
 
-    row_of: Ints
-    groups: Ints
+    row_of: Integers
+    groups: Integers
     price: Floats
-    free: Ints
-    members: Ints
-    group_of: Ints
+    free: Integers
+    members: Integers
+    group_of: Integers
 
 
 @inlined
-def group_servers(used: Ints, kind: Ints) -> tuple[Ints, Ints, Ints]:
+def group_servers(used: Integers, kind: Integers) -> tuple[Integers, Integers, Integers]:
     """Group servers of the same ``kind`` (S,), for equal capacity, with the same reservations.
 
     ``used`` (S, R) are the reservations in one slot. Returns the group of each server (S,), in
@@ -99,22 +96,19 @@ def group_servers(used: Ints, kind: Ints) -> tuple[Ints, Ints, Ints]:
 def fill_row(
     row: int,
     old: int,
-    used: Ints,
-    kind: Ints,
-    capacity: Ints,
+    used: Integers,
+    kind: Integers,
+    capacity: Integers,
     ln_low: Floats,
     ln_high: Floats,
-    groups: Ints,
-    price: Floats,
-    free: Ints,
-    count: Ints,
-    group_of: Ints,
+    groups: Groups,
 ) -> None:
     """Group and price one slot into ``row``, reusing prices of row ``old``.
 
     ``old`` may equal ``row``, and is -1 for none. Other parameters are those of `Groups`,
     `group_servers` and `pricing.exponential_prices`; lost servers have negative kinds.
     """
+    price, free, group_of = groups.price, groups.free, groups.group_of
     resources = capacity.shape[1]
     member, first, size = group_servers(used, kind)
     new_price = np.empty((resources, len(first)))
@@ -132,13 +126,13 @@ def fill_row(
                 new_price[r, g] = price[old, r, group_of[old, s]]
             else:
                 new_price[r, g] = exponential_price(used[s, r], c, ln_low[r], ln_high[r])
-    groups[row] = len(first)
+    groups.groups[row] = len(first)
     for r in range(resources):
         for g in range(len(first)):
             price[row, r, g] = new_price[r, g]
             free[row, r, g] = new_free[r, g]
     for g in range(len(first)):
-        count[row, g] = size[g] if kind[first[g]] >= 0 else 0
+        groups.members[row, g] = size[g] if kind[first[g]] >= 0 else 0
     for s in range(len(member)):
         group_of[row, s] = member[s]
 
@@ -146,14 +140,14 @@ def fill_row(
 class Rows(NamedTuple):
     """Users of the rows of `Groups`, and the known version of each slot."""
 
-    holders: Ints  # number of slots on each row, without row 0, shape (Q,)
-    spare: Ints  # stack of rows without slots, shape (T,)
-    spares: Ints  # height of the stack, shape (1,)
-    seen: Ints  # version of each slot's reservations that its row shows, shape (T,)
+    holders: Integers  # number of slots on each row, without row 0, shape (Q,)
+    spare: Integers  # stack of rows without slots, shape (T,)
+    spares: Integers  # height of the stack, shape (1,)
+    seen: Integers  # version of each slot's reservations that its row shows, shape (T,)
 
 
 @inlined
-def _let_go(row: int, rows: Rows) -> None:
+def _release_row(row: int, rows: Rows) -> None:
     """Release a slot's row; without slots it becomes spare."""
     if row > 0:
         rows.holders[row] -= 1
@@ -168,7 +162,7 @@ def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
     slots = len(groups.row_of)
     steps = min(steps, slots)
     for t in range(steps):
-        _let_go(groups.row_of[t], rows)
+        _release_row(groups.row_of[t], rows)
     for t in range(slots - steps):
         groups.row_of[t] = groups.row_of[t + steps]
         rows.seen[t] = rows.seen[t + steps]
@@ -180,9 +174,9 @@ def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
 @inlined
 def set_slot(
     slot: int,
-    used: Ints,
-    kind: Ints,
-    capacity: Ints,
+    used: Integers,
+    kind: Integers,
+    capacity: Integers,
     ln_low: Floats,
     ln_high: Floats,
     priced_before: bool,
@@ -202,21 +196,19 @@ def set_slot(
         row = rows.spare[rows.spares[0]]
         rows.holders[row] = 1
         groups.row_of[slot] = row
-    fill_row(
-        row, old if priced_before else -1, used, kind, capacity, ln_low, ln_high, groups.groups,
-        groups.price, groups.free, groups.members, groups.group_of,
-    )  # fmt: skip
+    previous = old if priced_before else -1
+    fill_row(row, previous, used, kind, capacity, ln_low, ln_high, groups)
 
 
 @kernel
 def follow_slots(
-    used: Ints,
-    versions: Ints,
-    servers: Ints,
-    out: NDArray[np.bool_],
-    full: Ints,
-    kind: Ints,
-    capacity: Ints,
+    used: Integers,
+    versions: Integers,
+    servers: Integers,
+    out: Flags,
+    full: Integers,
+    kind: Integers,
+    capacity: Integers,
     ln_low: Floats,
     ln_high: Floats,
     priced_before: bool,
@@ -260,7 +252,7 @@ def follow_slots(
         if not busy or as_before:
             row = groups.row_of[t - 1] if as_before else 0
             if row != groups.row_of[t]:
-                _let_go(groups.row_of[t], rows)
+                _release_row(groups.row_of[t], rows)
                 groups.row_of[t] = row
                 if row > 0:
                     rows.holders[row] += 1
@@ -285,11 +277,11 @@ class SlotGroups:
 
     def __init__(
         self,
-        capacity: Ints,
+        capacity: Integers,
         slots: int,
         ln_low: Floats,
         ln_high: Floats,
-        servers: Ints | None = None,
+        servers: Integers | None = None,
     ) -> None:
         self._capacity = np.ascontiguousarray(capacity, dtype=np.int64)
         pool, resources = self._capacity.shape
@@ -327,13 +319,13 @@ class SlotGroups:
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
         self._fill_empty()
 
-    def lose(self, out: NDArray[np.bool_]) -> None:
+    def lose(self, out: Flags) -> None:
         """Set the lost servers, bool[S]; every slot then needs `follow`."""
         self._out = np.ascontiguousarray(out)
         self._kind = np.where(out, -1 - self._kinds, self._kinds)
         self._fill_empty()
 
-    def follow(self, used: Ints, versions: Ints, *, priced_before: bool = True) -> None:
+    def follow(self, used: Integers, versions: Integers, *, priced_before: bool = True) -> None:
         """Update all changed slots.
 
         Parameters
@@ -358,9 +350,5 @@ class SlotGroups:
 
     def _fill_empty(self) -> None:
         """Fill row 0 with a slot without reservations."""
-        groups = self._groups
         used = np.where(self._out[:, None], self._full, 0)
-        fill_row(
-            0, -1, used, self._kind, self._capacity, self._ln_low, self._ln_high, groups.groups,
-            groups.price, groups.free, groups.members, groups.group_of,
-        )  # fmt: skip
+        fill_row(0, -1, used, self._kind, self._capacity, self._ln_low, self._ln_high, self._groups)

@@ -8,20 +8,20 @@ and the cheapest placement on several machines (external rate).
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.slots.coupled_lp import advance, path_cost, path_point, start_path
 from shadowprice.kernels.slots.exact import place_exactly, search_placement
 from shadowprice.kernels.slots.greedy import (
     Orders,
     cheapest_machines,
+    is_on_one_machine,
     machines_by_price,
     place_greedily,
     placement_cost,
+    remove_surplus,
     repair,
-    shed,
-    stands_alone,
 )
 from shadowprice.kernels.slots.polygons import Slot, slot_corners
 from shadowprice.kernels.slots.rounding import Wanted, gain_factor, mix, round_feasibly
@@ -36,8 +36,8 @@ SKIPPED, REPAIRED, SEARCHED = 0, -1, -2
 class Pairs(NamedTuple):
     """The pairs to place; the last worker count is K of (3.2)."""
 
-    workers: NDArray[np.int64]  # ascending, shape (choices,)
-    servers: NDArray[np.int64]  # not decreasing, and at most the workers (3.5)
+    workers: Integers  # ascending, shape (choices,)
+    servers: Integers  # not decreasing, and at most the workers (3.5)
 
 
 class Method(NamedTuple):
@@ -60,11 +60,11 @@ def _round(
     slot: Slot,
     method: Method,
     wanted: Wanted,
-    point_w: NDArray[np.float64],
-    point_s: NDArray[np.float64],
+    point_w: Floats,
+    point_s: Floats,
     stream: np.uint64,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
+    out_w: Integers,
+    out_s: Integers,
 ) -> int:
     """Round a relaxed solution and remove surplus; return the number of rounds, 0 on failure."""
     factor = method.gain
@@ -77,8 +77,8 @@ def _round(
         point_w, point_s, slot, wanted, factor, method.tries, stream, out_w, out_s
     )
     if tried > 0:
-        shed(slot.price_worker, out_w, wanted.workers)
-        shed(slot.price_server, out_s, wanted.servers)
+        remove_surplus(slot.price_worker, out_w, wanted.workers)
+        remove_surplus(slot.price_server, out_s, wanted.servers)
     return tried
 
 
@@ -86,13 +86,13 @@ def _round(
 def place_external(
     slot: Slot,
     pairs: Pairs,
-    enough: NDArray[np.float64],
+    enough: Floats,
     method: Method,
     stream: np.uint64,
     only: int,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    out_w: Integers,
+    out_s: Integers,
+) -> tuple[Floats, Floats, Integers]:
     """Place each worker count of one slot at the external rate.
 
     Rounding with G > 1 may place more than the pair. The surplus is removed, the most expensive
@@ -158,7 +158,7 @@ def place_external(
             else:
                 cost[i] = repair(slot, orders, point_w, point_s, m_w, m_p, out_w, out_s)
             rounds[i] = REPAIRED
-        if method.spread and cost[i] < np.inf and stands_alone(out_w, out_s):
+        if method.spread and cost[i] < np.inf and is_on_one_machine(out_w, out_s):
             cost[i] = np.inf
         if method.kind == EXACT:
             cost[i] = place_exactly(
@@ -176,9 +176,7 @@ def place_external(
 
 
 @inlined
-def place_internal(
-    slot: Slot, workers: NDArray[np.int64], servers: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def place_internal(slot: Slot, workers: Integers, servers: Integers) -> tuple[Floats, Integers]:
     """Place each worker count of one slot on one machine, at the internal rate.
 
     ``workers`` (choices,) are ascending. ``servers`` are those of each: ceil(w b_e / B), or ceil(w

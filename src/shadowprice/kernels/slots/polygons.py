@@ -10,8 +10,8 @@ machines.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import inlined, kernel
 
 SAME_VERTEX = 1e-12
@@ -24,11 +24,11 @@ class Slot(NamedTuple):
     Machines with a price that isn't finite are not used.
     """
 
-    price_worker: NDArray[np.float64]  # p^w of (3.22), not negative, shape (machines,)
-    price_server: NDArray[np.float64]  # p^s of (3.22), not negative, shape (machines,)
-    free: NDArray[np.int64]  # C^ of (3.23), shape (machines, resources)
-    worker: NDArray[np.int64]  # alpha, demand of a worker, shape (resources,)
-    server: NDArray[np.int64]  # beta, demand of a parameter server, shape (resources,)
+    price_worker: Floats  # p^w of (3.22), not negative, shape (machines,)
+    price_server: Floats  # p^s of (3.22), not negative, shape (machines,)
+    free: Integers  # C^ of (3.23), shape (machines, resources)
+    worker: Integers  # alpha, demand of a worker, shape (resources,)
+    server: Integers  # beta, demand of a parameter server, shape (resources,)
 
 
 class Corners(NamedTuple):
@@ -37,20 +37,20 @@ class Corners(NamedTuple):
     Classes without capacity are left out.
     """
 
-    begin: NDArray[np.int64]  # each class's first corner, the origin, shape (classes + 1,)
-    w: NDArray[np.float64]  # workers of all machines of the class at a corner, shape (corners,)
-    s: NDArray[np.float64]  # servers
-    cost: NDArray[np.float64]
-    first: NDArray[np.int64]  # first machine of each class
-    members: NDArray[np.int64]  # number of its machines
-    following: NDArray[np.int64]  # next machine of the same class, -1 at its end, (machines,)
+    begin: Integers  # each class's first corner, the origin, shape (classes + 1,)
+    w: Floats  # workers of all machines of the class at a corner, shape (corners,)
+    s: Floats  # servers
+    cost: Floats
+    first: Integers  # first machine of each class
+    members: Integers  # number of its machines
+    following: Integers  # next machine of the same class, -1 at its end, (machines,)
 
 
 @kernel
 def room_for(
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    free: Integers,
+    worker: Integers,
+    server: Integers,
     workers: int,
     servers: int,
 ) -> bool:
@@ -71,9 +71,9 @@ def room_for(
 
 @kernel
 def most_servers(
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    free: Integers,
+    worker: Integers,
+    server: Integers,
     workers: int,
     cap: int,
 ) -> int:
@@ -94,9 +94,19 @@ def most_servers(
 
 
 @inlined
+def add_to_hash(mixed: int, amount: int) -> int:
+    """Return the hash of a sequence of amounts with one more.
+
+    Amounts are cut to 31 bits, so that products fit into int64, compiled or interpreted.
+    """
+    mixed = ((mixed ^ (amount & 0x7FFFFFFF) ^ (amount >> 31)) * 1000003) & 0x3FFFFFFFFFF
+    return mixed ^ (mixed >> 17)
+
+
+@inlined
 def group_machines(
     slot: Slot,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
+) -> tuple[Integers, Integers, Integers, int]:
     """Group machines that are equal for this job into classes.
 
     Resources that the job doesn't demand are ignored, and machines with a price that isn't finite
@@ -125,13 +135,9 @@ def group_machines(
     for h in range(machines):
         if not (np.isfinite(price_worker[h]) and np.isfinite(price_server[h])):
             continue
-        # Any hash is correct, because equality is checked below. Amounts are cut to 31 bits so
-        # that products stay within int64, compiled or interpreted.
         mixed = 0
         for k in range(kinds):
-            part = free[h, requested[k]]
-            mixed = ((mixed ^ (part & 0x7FFFFFFF) ^ (part >> 31)) * 1000003) & 0x3FFFFFFFFFF
-            mixed ^= mixed >> 17
+            mixed = add_to_hash(mixed, free[h, requested[k]])
         at = mixed & (size - 1)
         while True:
             c = table[at]
@@ -157,13 +163,13 @@ def group_machines(
 
 @inlined
 def machine_polygon(
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    free: Integers,
+    worker: Integers,
+    server: Integers,
     most_w: int,
     most_s: int,
-    at_w: NDArray[np.float64],
-    at_s: NDArray[np.float64],
+    at_w: Floats,
+    at_s: Floats,
 ) -> int:
     """Write the corners of {w, s >= 0 : worker w + server s <= free}, w and s also capped.
 
@@ -226,13 +232,13 @@ def machine_polygon(
 
 @inlined
 def machine_hull(
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    free: Integers,
+    worker: Integers,
+    server: Integers,
     most_w: int,
     most_s: int,
-    at_w: NDArray[np.float64],
-    at_s: NDArray[np.float64],
+    at_w: Floats,
+    at_s: Floats,
 ) -> int:
     """Write the corners of the hull of the integer points of `machine_polygon`, in the same order.
 

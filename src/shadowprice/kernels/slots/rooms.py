@@ -6,17 +6,13 @@ server costs one comparison, and the scan of servers ends as soon as everything 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.kernels.arrays import copy_into
+from shadowprice.kernels.arrays import Floats, Integers, copy_into
 from shadowprice.kernels.jit import inlined, kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @kernel
-def fits_on(free: Ints, demand: Ints, most: int) -> int:
+def fits_on(free: Integers, demand: Integers, most: int) -> int:
     """Return how many times a demand fits on one server, at most ``most``."""
     for r in range(len(demand)):
         if demand[r] > free[r]:
@@ -29,7 +25,7 @@ def fits_on(free: Ints, demand: Ints, most: int) -> int:
 
 
 @inlined
-def _room(free: Ints, members: Ints, demand: Ints, most: int) -> int:
+def _room(free: Integers, members: Integers, demand: Integers, most: int) -> int:
     """Return how many times a demand fits on a pool in a slot, at most ``most``."""
     total = 0
     for s in members:
@@ -41,16 +37,16 @@ def _room(free: Ints, members: Ints, demand: Ints, most: int) -> int:
 
 @kernel
 def room_costs(
-    free: Ints,
+    free: Integers,
     first: int,
-    worker_members: Ints,
-    worker: Ints,
+    worker_members: Integers,
+    worker: Integers,
     worker_price: Floats,
-    server_members: Ints,
-    ps: Ints,
+    server_members: Integers,
+    ps: Integers,
     server_price: Floats,
-    workers: Ints,
-    servers: Ints,
+    workers: Integers,
+    servers: Integers,
 ) -> Floats:
     """Return the cost of choices in slots (slots, choices), ``inf`` if they don't fit.
 
@@ -87,16 +83,22 @@ def room_costs(
 
 
 @kernel
-def _stand(
-    free: Ints, members: Ints, demand: Ints, count: int, before: Ints, room: Ints, taken: Ints
+def _choose_servers(
+    free: Integers,
+    members: Integers,
+    demand: Integers,
+    count: int,
+    before: Integers,
+    room: Integers,
+    taken: Integers,
 ) -> None:
     """Choose servers in a slot: those of the slot before, then the tightest."""
     for s in members:
         room[s] = fits_on(free[s], demand, count)
-        stays = min(before[s], room[s], count)
-        taken[s] = stays
-        room[s] -= stays
-        count -= stays
+        kept = min(before[s], room[s], count)
+        taken[s] = kept
+        room[s] -= kept
+        count -= kept
     while count > 0:
         best = -1
         for s in members:
@@ -112,16 +114,16 @@ def _stand(
 
 @kernel
 def stand_in_slots(
-    free: Ints,
+    free: Integers,
     first: int,
-    worker_members: Ints,
-    worker: Ints,
-    server_members: Ints,
-    ps: Ints,
-    workers: Ints,
-    servers: Ints,
-    choice: Ints,
-) -> Ints:
+    worker_members: Integers,
+    worker: Integers,
+    server_members: Integers,
+    ps: Integers,
+    workers: Integers,
+    servers: Integers,
+    choice: Integers,
+) -> Integers:
     """Choose the servers of the chosen workers in each slot; free capacity doesn't change.
 
     ``choice`` (slots,) is the entry of ``workers``, which fits, or -1. Other parameters are as in
@@ -143,9 +145,13 @@ def stand_in_slots(
         if c < 0:
             continue
         taken[:] = 0
-        _stand(free[first + t], worker_members, worker, workers[c], before[0], room, taken[0])
+        _choose_servers(
+            free[first + t], worker_members, worker, workers[c], before[0], room, taken[0]
+        )
         if servers[c] > 0:
-            _stand(free[first + t], server_members, ps, servers[c], before[1], room, taken[1])
+            _choose_servers(
+                free[first + t], server_members, ps, servers[c], before[1], room, taken[1]
+            )
         for s in range(count):
             if taken[0, s] > 0 or taken[1, s] > 0:
                 entries[used, 0] = first + t
@@ -159,7 +165,7 @@ def stand_in_slots(
 
 
 @kernel
-def take_off(free: Ints, entries: Ints, worker: Ints, ps: Ints, times: int) -> bool:
+def take_off(free: Integers, entries: Integers, worker: Integers, ps: Integers, times: int) -> bool:
     """Subtract the demand of entries from the free capacity, or (``times`` -1) add it.
 
     Returns False, and changes nothing, if the demand doesn't fit.

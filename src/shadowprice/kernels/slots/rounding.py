@@ -15,8 +15,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.polygons import Slot, room_for
 
@@ -86,11 +86,11 @@ class Wanted(NamedTuple):
 class Parts(NamedTuple):
     """Values to round, as arrays (used,): integer parts, and the probabilities of one more."""
 
-    machine: NDArray[np.int64]  # machines with a value
-    low_w: NDArray[np.int64]  # workers rounded down
-    low_s: NDArray[np.int64]  # servers rounded down
-    up_w: NDArray[np.float64]  # probability of one more worker, 0 for integers
-    up_s: NDArray[np.float64]
+    machine: Integers  # machines with a value
+    low_w: Integers  # workers rounded down
+    low_s: Integers  # servers rounded down
+    up_w: Floats  # probability of one more worker, 0 for integers
+    up_s: Floats
 
 
 class TotalDistribution(NamedTuple):
@@ -101,12 +101,12 @@ class TotalDistribution(NamedTuple):
     2 a + b; 0 if it doesn't fit.
     """
 
-    totals: NDArray[np.float64]
-    chance: NDArray[np.float64]
+    totals: Floats
+    chance: Floats
 
 
 @inlined
-def _parts(gain: float, relaxed_w: NDArray[np.float64], relaxed_s: NDArray[np.float64]) -> Parts:
+def _parts(gain: float, relaxed_w: Floats, relaxed_s: Floats) -> Parts:
     """Split `gain` times the relaxed solution into integer parts and probabilities."""
     machines = len(relaxed_w)
     used = np.empty(machines, np.int64)
@@ -178,8 +178,8 @@ def _draw(
     end_a: int,
     end_b: int,
     stream: np.uint64,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
+    out_w: Integers,
+    out_s: Integers,
 ) -> None:
     """Draw each machine's outcome, from the last to the first, given their totals."""
     totals, chance = distribution.totals, distribution.chance
@@ -204,15 +204,15 @@ def _draw(
 
 @inlined
 def round_feasibly(
-    relaxed_w: NDArray[np.float64],
-    relaxed_s: NDArray[np.float64],
+    relaxed_w: Floats,
+    relaxed_s: Floats,
     slot: Slot,
     wanted: Wanted,
     gain: float,
     tries: int,
     stream: np.uint64,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
+    out_w: Integers,
+    out_s: Integers,
 ) -> tuple[int, float]:
     """Round `gain` times the relaxed solution until feasible, at most `tries` times.
 

@@ -6,13 +6,11 @@ equal machines of every slot; this module expands them for the placement kernels
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.prices.exponential import priced
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from shadowprice.kernels.slots.polygons import add_to_hash
 
 PLACES = 1 << 40
 """Unlimited capacity of the two resources that model a machine's role; otherwise it is 0."""
@@ -20,16 +18,16 @@ PLACES = 1 << 40
 
 @kernel
 def slot_states(
-    row_of: Ints,
-    groups: Ints,
+    row_of: Integers,
+    groups: Integers,
     price: Floats,
-    free: Ints,
-    group_of: Ints,
-    requested: Ints,
+    free: Integers,
+    group_of: Integers,
+    requested: Integers,
     worker_share: Floats,
     server_share: Floats,
-    hosts: NDArray[np.bool_],
-) -> tuple[Floats, Floats, Ints, Ints, Ints]:
+    hosts: Flags,
+) -> tuple[Floats, Floats, Integers, Integers, Integers]:
     """Expand every distinct state of a horizon.
 
     Parameters
@@ -95,17 +93,12 @@ def slot_states(
             group_s[g] = priced(one_price, server_share)
             mixed = 0
             for k in range(kinds):
-                # Any hash will do, because equality is tested below. The masks keep products below
-                # 2**63, so that compiled and interpreted code agree.
-                part = free[row, requested[k], g]
-                mixed = ((mixed ^ (part & 0x7FFFFFFF) ^ (part >> 31)) * 1000003) & 0x3FFFFFFFFFF
-                mixed ^= mixed >> 17
+                mixed = add_to_hash(mixed, free[row, requested[k], g])
             group_print[g] = mixed
         mixed = 0
         for h in range(machines):
             g = group_of[row, h]
-            mixed = ((mixed ^ group_print[g]) * 1000003) & 0x3FFFFFFFFFF
-            mixed ^= mixed >> 17
+            mixed = add_to_hash(mixed, group_print[g])
             price_worker[states, h] = group_w[g]
             price_server[states, h] = group_s[g]
             for k in range(kinds):
