@@ -83,7 +83,7 @@ def test_what_a_job_did_not_change_is_deleted_after_its_end(
         wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
         command = f"pwd >{tmp_path}/where; echo 2 >count; echo >made; {wait}"
         start = spec("job", 1, command, archive=str(tmp_path / "archive"))
-        assert await executor.unpack(start) == ""
+        assert await executor.unpack(start) is None
         assert list(executor.unpacked()) == ["job"]
         assert await executor.start(start) == "accepted"
         while not (tmp_path / "where").exists() or not (tmp_path / "where").read_text():
@@ -108,7 +108,7 @@ def test_unpacked_files_without_a_record_are_listed_again(harness: Harness, tmp_
         (tmp_path / "archive").write_bytes(CONTENT)
         command = f"pwd >{tmp_path}/where"
         start = spec("job", 1, command, archive=str(tmp_path / "archive"))
-        assert await executor.unpack(start) == ""
+        assert await executor.unpack(start) is None
         executor._desk.files.remove("job")  # type: ignore[attr-defined]
         assert list(executor.unpacked()) == []
         assert await executor.start(start) == "accepted"

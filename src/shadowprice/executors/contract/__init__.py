@@ -43,6 +43,7 @@ from shadowprice.executors.contract.optional import (
     PollsProgress,
     ReportsHealth,
     ReportsObstacles,
+    UnpackFailure,
     UnpacksFiles,
 )
 from shadowprice.executors.contract.options import Election, ExecutorOptions, ignore_failure
@@ -96,6 +97,7 @@ __all__ = [
     "ServerSeen",
     "StartRefused",
     "Started",
+    "UnpackFailure",
     "UnpacksFiles",
     "ignore_failure",
 ]

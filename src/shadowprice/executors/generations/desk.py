@@ -9,7 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from shadowprice.executors.contract import ExecutorError, GenerationSpec, LogChunk, Receipt, Started
+from shadowprice.executors.contract import (
+    ExecutorError,
+    GenerationSpec,
+    LogChunk,
+    Receipt,
+    Started,
+    UnpackFailure,
+)
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.entry import TrackedGeneration
@@ -102,13 +109,13 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         """
         key = spec.job, spec.generation
         with self._with_path():
-            receipt, refusal = await self._weigh_and_unpack(spec, files)
+            receipt, failure = await self._weigh_and_unpack(spec, files)
             if receipt is not Receipt.ACCEPTED:
                 return receipt, None, ""
             entry = self._make(*key, self.store.generation(*key))
             entry.placement = spec.placement
             # No `await` from here to the entry: the devices of its plan are allocated by it.
-            plan, refusal = prepare(entry) if not refusal else ({}, refusal)
+            plan, refusal = prepare(entry) if failure is None else ({}, failure.reason)
             entry.take_plan(plan)
             self.entries[key] = entry
             try:
@@ -118,22 +125,24 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
                 raise
         return receipt, entry, refusal
 
-    async def unpack(self, spec: GenerationSpec, files: JobFiles) -> str:
+    async def unpack(self, spec: GenerationSpec, files: JobFiles) -> UnpackFailure | None:
         """Unpack a job's files before its start; see `UnpacksFiles`. The caller holds its lock."""
         with self._with_path():
-            _, refusal = await self._weigh_and_unpack(spec, files)
-        return refusal
+            _, failure = await self._weigh_and_unpack(spec, files)
+        return failure
 
-    async def _weigh_and_unpack(self, spec: GenerationSpec, files: JobFiles) -> tuple[Receipt, str]:
-        """Unpack a job's files if a start would be accepted; return a reason if that fails."""
+    async def _weigh_and_unpack(
+        self, spec: GenerationSpec, files: JobFiles
+    ) -> tuple[Receipt, UnpackFailure | None]:
+        """Unpack a job's files if a start would be accepted; return the cause if that fails."""
         receipt = await asyncio.to_thread(self.store.weigh, spec)
         if receipt is not Receipt.ACCEPTED or not spec.archive:
-            return receipt, ""
+            return receipt, None
         # Also if they are there: without its record, they would stay until the job is purged.
         await asyncio.to_thread(self.files.add, spec.job, spec.archive, files.directory)
         # Not in the threads that unpack, because others may occupy them.
         if await asyncio.to_thread(files.are_unpacked, spec.archive):
-            return receipt, ""
+            return receipt, None
         loop = asyncio.get_running_loop()
         return receipt, await loop.run_in_executor(_UNPACKING, files.fill)
 

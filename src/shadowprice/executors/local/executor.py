@@ -29,6 +29,7 @@ from shadowprice.executors.contract import (
     Receipt,
     Report,
     ServerInfo,
+    UnpackFailure,
 )
 from shadowprice.executors.generations.desk import DiskGenerationRegistry
 from shadowprice.executors.generations.disk import FileLock, make_private
@@ -208,7 +209,7 @@ class LocalExecutor:
                 await self._look(entry)
             return receipt
 
-    async def unpack(self, spec: GenerationSpec) -> str:
+    async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
         """Unpack a job's files before its start; see `UnpacksFiles`."""
         async with self._desk.one_at_a_time(spec.job):
             return await self._desk.unpack(spec, self._files(spec))
@@ -231,8 +232,8 @@ class LocalExecutor:
             return self._users.job(key_digest(spec.job))
         return self._desk.store.job(spec.job)
 
-    def _unpack(self, spec: GenerationSpec, own: Path) -> str:
-        """Fill the job's directory; return a reason if that fails."""
+    def _unpack(self, spec: GenerationSpec, own: Path) -> UnpackFailure | None:
+        """Fill the job's directory; return the cause if that fails."""
         owner = None
         try:
             if spec.program.user:
@@ -242,9 +243,9 @@ class LocalExecutor:
             else:
                 make_private(own)
         except PlacementError as error:
-            return str(error)
+            return UnpackFailure(str(error), lasting=False)
         except OSError as error:
-            return f"{error.filename}: {error.strerror}"
+            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
         return unpack_files(spec.archive, own / "work", owner)
 
     def _prepare(

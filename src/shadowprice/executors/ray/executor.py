@@ -31,6 +31,7 @@ from shadowprice.executors.contract import (
     ServerGone,
     ServerInfo,
     ServerSeen,
+    UnpackFailure,
 )
 from shadowprice.executors.generations.desk import DiskGenerationRegistry
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
@@ -272,7 +273,7 @@ class RayExecutor:
                     self._drive(entry)
             return receipt
 
-    async def unpack(self, spec: GenerationSpec) -> str:
+    async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
         """Unpack a job's files before its start; see `UnpacksFiles`."""
         async with self._desk.one_at_a_time(spec.job):
             return await self._desk.unpack(spec, self._files(spec))
@@ -288,12 +289,12 @@ class RayExecutor:
     def _files(self, spec: GenerationSpec) -> JobFiles:
         return JobFiles(self.folder(spec.job) / "work", partial(self._unpack, spec))
 
-    def _unpack(self, spec: GenerationSpec) -> str:
-        """Fill the job's directory, which all nodes see; return a reason if that fails."""
+    def _unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
+        """Fill the job's directory, which all nodes see; return the cause if that fails."""
         try:
             make_private(self.folder(spec.job))
         except OSError as error:
-            return f"{error.filename}: {error.strerror}"
+            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
         return unpack_files(spec.archive, self.folder(spec.job) / "work")
 
     def _drive(self, entry: RayGeneration) -> None:

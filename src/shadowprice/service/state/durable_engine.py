@@ -102,7 +102,7 @@ class DurableEngine:
         self.speeds = SpeedEstimator()
         self.stated = StatedJobs()
         # Newest generation with progress reports, and its maximum progress, by job.
-        self.furthest: dict[str, tuple[int, int]] = {}
+        self.furthest: dict[str, tuple[int, int, float]] = {}
         self.restarts = RestartCostEstimator(json.loads(store.get("restarts") or "{}"))
         self.recover()
         self.downtime_ns = clock.now() - self.last_at

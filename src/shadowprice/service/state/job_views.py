@@ -102,7 +102,8 @@ class JobView:
     reason : mapping or None
         Why the job was refused, waits, or ended without success.
     setback : mapping or None
-        Why the newest generation was refused or lost: code and message. None once one runs.
+        Why the newest generation was refused or lost: code, message, and ``attempts`` if the job
+        itself is the cause. None once one runs.
     failures, lost : int
         Generations that failed, and generations lost through no fault of the job.
     family : str or None
@@ -169,7 +170,7 @@ class JobView:
     utility: float | None = None
     cost: float | None = None
     reason: Mapping[str, Any] | None = None
-    setback: Mapping[str, str] | None = None
+    setback: Mapping[str, Any] | None = None
     failures: int = 0
     lost: int = 0
     family: str | None = None
