@@ -63,11 +63,13 @@ class _LaterLedger:
 
     @property
     def used(self) -> NDArray[np.int64]:
+        if self._later >= len(self._view.used):
+            return np.zeros_like(self._view.used[:1])
         return self._view.used[self._later :]
 
     @property
     def versions(self) -> NDArray[np.int64]:
-        return self._view.versions[self._later :]
+        return self._view.versions[min(self._later, len(self._view.versions) - 1) :]
 
 
 class _LaterView:
@@ -82,11 +84,20 @@ class _LaterView:
         return getattr(self._view, name)
 
 
-def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int) -> Prices:
+def prices(
+    engine: Engine,
+    calendar: SlotCalendar,
+    policy_name: str,
+    slots: int,
+    coming: int | None = None,
+) -> Prices:
     """Return prices and reserved shares by slot, kind and resource; call it between batches.
 
     A price is that of a whole server's amount of the resource. The result has fewer slots than
     ``slots`` if the policy doesn't plan that far ahead.
+
+    ``coming`` is the first slot that can still be decided, if it is later than the engine's own:
+    an engine without jobs skips slots, but learnt prices fall in them.
     """
     cluster, ledger = engine.cluster, engine.ledger
     kinds = server_classes_of(cluster)
@@ -97,11 +108,14 @@ def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int)
     window = len(ledger.used)
     # A policy that doesn't plan ahead prices later slots, but has no reservations in them.
     count = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
-    for later in range(min(count, MAX_SLOTS)):
+    skipped = 0 if coming is None else max(0, coming - ledger.start)
+    for later in range(skipped, skipped + min(count, MAX_SLOTS)):
         slot = ledger.start + later
         view: Any = _LaterView(engine, later)
         posted = None if policy is None else policy.slot_prices(view)
         used = ledger.used[later] if later < window else None
+        if used is None and skipped:  # nothing was planned beyond the window that passed
+            used = np.zeros_like(ledger.used[0])
         by_kind: dict[str, dict[str, ResourcePrice]] = {}
         for name, members in zip(kinds.names, kinds.rows, strict=True):
             entry: dict[str, ResourcePrice] = {}
