@@ -26,11 +26,7 @@ class FileUnpacker:
 
     A generation whose files are being unpacked isn't commanded yet, so that its job can be stopped
     at once. `Executor.start` finds the files there, or unpacks them itself if they are gone.
-
-    Parameters
-    ----------
-    ready : callable
-        Called when a task has ended.
+    ``ready`` is called when a task has ended.
     """
 
     def __init__(self, executor: Executor, ready: Callable[[], None]) -> None:
@@ -47,17 +43,8 @@ class FileUnpacker:
     def result(self, spec: GenerationSpec) -> tuple[bool, UnpackFailure | None]:
         """Return the result of unpacking a job's files; begin it if it hasn't begun.
 
-        Returns
-        -------
-        done : bool
-            Whether there is a result; False while the files are unpacked.
-        failure : UnpackFailure or None
-            Why the generation is refused; None if the files are there.
-
-        Raises
-        ------
-        ExecutorError
-            If the disk write failed.
+        The result is whether there is one yet, and why the generation is refused: None if the files
+        are there. Raise `ExecutorError` if the disk write failed.
         """
         if self._executor is None or not spec.archive:
             return True, None

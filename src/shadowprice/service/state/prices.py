@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import PricedPolicy, View, as_priced_policy
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.engine import Engine
@@ -47,41 +46,27 @@ def server_classes_of(cluster: Cluster) -> ServerClasses:
     return ServerClasses(tuple(names), tuple(rows))
 
 
-class _LaterLedger:
-    """View of a ledger whose window starts some slots later."""
+class _Replacing:
+    """An object for a policy, with some attributes of another object replaced."""
 
-    def __init__(self, engine: Engine, later: int) -> None:
-        self._view = engine.view.ledger
-        self._later = later
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._view, name)
-
-    @property
-    def start(self) -> int:
-        return self._view.start + self._later
-
-    @property
-    def used(self) -> NDArray[np.int64]:
-        if self._later >= len(self._view.used):
-            return np.zeros_like(self._view.used[:1])
-        return self._view.used[self._later :]
-
-    @property
-    def versions(self) -> NDArray[np.int64]:
-        return self._view.versions[min(self._later, len(self._view.versions) - 1) :]
-
-
-class _LaterView:
-    """View for a policy, some slots later."""
-
-    def __init__(self, engine: Engine, later: int) -> None:
-        self._view = engine.view
-        self.slot = engine.view.slot + later
-        self.ledger = _LaterLedger(engine, later)
+    def __init__(self, original: object, **replaced: Any) -> None:
+        self._original = original
+        self.__dict__.update(replaced)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._view, name)
+        return getattr(self._original, name)
+
+
+def _later_view(view: View, later: int) -> Any:
+    """Return a view whose ledger's window starts some slots later."""
+    used, versions = view.ledger.used, view.ledger.versions
+    ledger = _Replacing(
+        view.ledger,
+        start=view.ledger.start + later,
+        used=used[later:] if later < len(used) else np.zeros_like(used[:1]),
+        versions=versions[min(later, len(versions) - 1) :],
+    )
+    return _Replacing(view, slot=view.slot + later, ledger=ledger)
 
 
 def prices(
@@ -111,8 +96,7 @@ def prices(
     skipped = 0 if coming is None else max(0, coming - ledger.start)
     for later in range(skipped, skipped + min(count, MAX_SLOTS)):
         slot = ledger.start + later
-        view: Any = _LaterView(engine, later)
-        posted = None if policy is None else policy.slot_prices(view)
+        posted = None if policy is None else policy.slot_prices(_later_view(engine.view, later))
         used = ledger.used[later] if later < window else None
         if used is None and skipped:  # nothing was planned beyond the window that passed
             used = np.zeros_like(ledger.used[0])
@@ -147,28 +131,6 @@ def prices(
     )
 
 
-class _OtherUse:
-    """View of a ledger's first slot without a use of it."""
-
-    def __init__(self, ledger: LedgerView, use: NDArray[np.int64]) -> None:
-        self._ledger = ledger
-        self.used = np.maximum(0, ledger.used[:1] - use)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ledger, name)
-
-
-class _OthersView:
-    """View for a policy, without a use of the first slot."""
-
-    def __init__(self, view: View, use: NDArray[np.int64]) -> None:
-        self._view = view
-        self.ledger = _OtherUse(view.ledger, use)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._view, name)
-
-
 def placement_costs(
     policy: PricedPolicy, view: View, placements: Mapping[str, tuple[Job, Placement]]
 ) -> dict[str, float]:
@@ -196,7 +158,8 @@ def placement_costs(
                 use[row] = workers * job.worker
                 if job.ps is not None:
                     use[row] += ps * job.ps
-        others: Any = _OthersView(view, use)
+        used_by_others = np.maximum(0, view.ledger.used[:1] - use)
+        others: Any = _Replacing(view, ledger=_Replacing(view.ledger, used=used_by_others))
         prices = policy.slot_prices(others)
         for name, (_, placement) in remaining.items():
             if name in later:
