@@ -227,7 +227,7 @@ class DiskExecutor(Generic[GenerationT]):
         """Directory of its records; see `KeepsLocalRecords`."""
         return self.path
 
-    async def unpack(self, spec: GenerationSpec) -> str:
+    async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
         """Unpack a job's files before its start; see `UnpacksFiles`."""
         async with self._registry.job_lock(spec.job):
             return await self._registry.unpack(spec, self._files(spec))

@@ -262,7 +262,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         try:
             make_private(self.session.folder(spec.job))
         except OSError as error:
-            return f"{error.filename}: {error.strerror}"
+            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
         return unpack_files(spec.archive, self.session.folder(spec.job) / "work")
 
     def _drive(self, entry: RayGeneration) -> None:
