@@ -83,7 +83,7 @@ def test_what_a_job_did_not_change_is_deleted_after_its_end(
         wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
         command = f"pwd >{tmp_path}/where; echo 2 >count; echo >made; {wait}"
         start = spec("job", 1, command, archive=str(tmp_path / "archive"))
-        assert await executor.unpack(start) == ""
+        assert await executor.unpack(start) is None
         assert list(executor.unpacked()) == ["job"]
         assert await executor.start(start) == "accepted"
         while not (tmp_path / "where").exists() or not (tmp_path / "where").read_text():

@@ -25,9 +25,11 @@ from shadowprice.executors.contract import ExecutorError, ExecutorOptions, Unpac
 from shadowprice.executors.registry import create_executor
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND
+from shadowprice.service.execution import reconciler
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.settings import ServiceSettings
+from shadowprice.service.state import report_operations
 from shadowprice.service.uploads import KEEP_SECONDS, MIN_ACCOUNTED_BYTES, MIN_KEEP_SECONDS
 from shadowprice.uploads.packing import pack, packed, select_files
 from tests.support.services import RunningService, run_service
@@ -413,20 +415,33 @@ def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
     assert "the files of job 'uses' were deleted; submit it from its" in refused.json()["detail"]
 
 
-def test_a_job_whose_files_vanished_is_not_started(live: RunningService) -> None:
-    content = member("c", content=b"lost") + END
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_job_whose_files_vanished_fails_after_some_attempts(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch, *, missing: bool
+) -> None:
+    monkeypatch.setattr(reconciler, "INITIAL_BACKOFF_NS", 1_000_000)
+    content = member("c", content=b"missing" if missing else b"lost") + END
     assert put(live.client, content).status_code == 201
     digest = hashlib.sha256(content).hexdigest()
-    live.service.driver.uploads.find(None, digest).path.write_bytes(b"x" * len(content))
-    job = {"name": "damaged", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
-    run = {"command": ["true"], "upload": digest}
+    path = live.service.driver.uploads.find(None, digest).path
+    job = {"name": f"damaged-{missing}", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
+    run = {"command": ["true"], "upload": digest, "retries": 3}
     assert live.client.post("/v1/jobs", json={**job, "run": run}).status_code == 200
+    if missing:
+        path.unlink()
+    else:
+        path.write_bytes(b"x" * len(content))
 
-    def lines() -> str:
-        return str(live.client.get("/v1/jobs/damaged/explain").json()["lines"])
+    def state() -> str:
+        return str(live.client.get(f"/v1/jobs/{job['name']}").json()["state"])
 
-    wait_until(lambda: "its files can't be unpacked" in lines(), lines)
-    assert live.client.delete("/v1/jobs/damaged").status_code == 200
+    wait_until(lambda: state() == "failed", state)
+    reason = live.client.get(f"/v1/jobs/{job['name']}").json()["reason"]
+    cause = "its files are missing; submit it again" if missing else "its files can't be unpacked"
+    attempts = report_operations.MAX_LASTING_REFUSALS
+    assert reason["message"].startswith(f"it could not be started in {attempts} attempts: {cause}")
+    lines = live.client.get(f"/v1/jobs/{job['name']}/explain").json()["lines"]
+    assert sum(f"could not be started: {cause}" in line for line in lines) >= 1
 
 
 def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: RunningService) -> None:

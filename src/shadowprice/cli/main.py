@@ -249,6 +249,11 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
+def _report_notes(error: Exception) -> None:
+    for note in getattr(error, "__notes__", ()):
+        _say(f"hint: {note}")
+
+
 def _report(error: Exception) -> int:
     if isinstance(error, InputError) and len(error.faults) > 1:
         _say(f"error: found {len(error.faults)} problems in the input; nothing was run")
@@ -257,6 +262,7 @@ def _report(error: Exception) -> int:
             _say(f"  {fault}")
         if len(error.faults) > limit:
             _say("  and more; these come first")
+        _report_notes(error)
         return error.exit_code
     if hasattr(error, "format_message"):  # raised by the command-line parser
         context = getattr(error, "ctx", None)
@@ -271,6 +277,7 @@ def _report(error: Exception) -> int:
         return 2
     if isinstance(error, ShadowpriceError):
         _say(f"error: {error}")
+        _report_notes(error)
         return error.exit_code
     if isinstance(error, BrokenPipeError):
         _say("error: the output was closed before all of it was written")

@@ -7,9 +7,9 @@ the importer reports its row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -131,12 +131,54 @@ class Times:
     absolute: bool
     """Whether the seconds count from 1970."""
 
-    def not_before(self, earlier: pl.Series) -> pl.Series:
-        """Return the seconds, and where they would be before ``earlier``, the second reading."""
-        pair = pl.DataFrame({"first": self.seconds, "second": self.later, "earlier": earlier})
-        late = (pl.col("first") < pl.col("earlier")) & (pl.col("second") >= pl.col("earlier"))
-        chosen = pl.when(late).then("second").otherwise("first")
-        return pair.select(chosen.alias(self.seconds.name)).to_series()
+
+def choose_readings(
+    times: Mapping[str, Times], elapsed: pl.Series, skew: float
+) -> dict[str, pl.Series]:
+    """Return the seconds of a log's columns, with the likeliest readings of repeated local times.
+
+    Of all readings of a row, those are the likeliest that are in order and agree with the run time;
+    of several, the earliest.
+
+    Parameters
+    ----------
+    times : dict of str to Times
+        Columns of points in time in the order in which they happen; if it has ``start`` and
+        ``end``, their difference is the run time.
+    elapsed : Series
+        Run time in seconds, null if unknown.
+    skew : float
+        Seconds by which clocks may differ.
+    """
+    if not times:
+        return {}
+    columns = {name: column.seconds.to_list() for name, column in times.items()}
+    repeated = pl.DataFrame({f"{i}": t.seconds != t.later for i, t in enumerate(times.values())})
+    rows = repeated.select(pl.any_horizontal(pl.all().fill_null(False))).to_series().arg_true()
+    for row in rows:
+        readings = [
+            (column.seconds[row], column.later[row])
+            if column.seconds[row] != column.later[row]
+            else (column.seconds[row],)
+            for column in times.values()
+        ]
+
+        def contradictions(values: Sequence[float | None], row: int = row) -> tuple[int, bool]:
+            known = [value for value in values if value is not None]
+            disorder = sum(later < earlier - skew for earlier, later in pairwise(known))
+            by_name = dict(zip(times, values, strict=True))
+            start, end, span = by_name.get("start"), by_name.get("end"), elapsed[row]
+            if start is None or end is None or span is None:
+                return disorder, False
+            return disorder, abs(end - start - span) > skew
+
+        best = min(product(*readings), key=contradictions)
+        for name, value in zip(times, best, strict=True):
+            columns[name][row] = value
+    return {
+        name: pl.Series(times[name].seconds.name, values, dtype=pl.Float64())
+        for name, values in columns.items()
+    }
 
 
 def read_times(

@@ -15,9 +15,9 @@ import io
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import IO, Final, Literal
 
 import polars as pl
 
@@ -35,6 +35,8 @@ MAX_INTEGER: Final = 10**15
 DUPLICATE_NAME_HINT: Final = "job names must be unique within a trace"
 OUT_OF_RANGE_DATE: Final = "is not of the years 1970 to 2128"
 """Message for a time below 0 or above the limit, in seconds since 1970."""
+
+_SKIP_NOTE: Final = "--skip-invalid leaves invalid rows out, and counts them"
 
 _GZIP: Final = b"\x1f\x8b"
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
@@ -232,8 +234,15 @@ class CheckedTable:
             more = self._wrong - len(faults)
             if more:
                 faults.append(Fault(str(self.path), f"and {more} more rows are wrong"))
-            raise InputError(faults)
+            raise invalid_rows(faults)
         return self.frame
+
+
+def invalid_rows(faults: Sequence[Fault]) -> InputError:
+    """Return the error of invalid rows, with a note on how to leave them out."""
+    error = InputError(faults)
+    error.add_note(_SKIP_NOTE)
+    return error
 
 
 def read_table(
@@ -245,12 +254,16 @@ def read_table(
     header: bool = True,
     optional: Sequence[str] = (),
     quoted: bool = True,
+    rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None = None,
+    surplus_hint: str = "quote fields that contain the separator",
 ) -> CheckedTable:
-    """Read a delimited file, plain or gzip, with every type declared.
+    """Read a delimited file, plain or packed, with every type declared.
 
     ``columns`` are those to read, with their types; without a header, they are all columns of the
     file in order. ``optional`` ones may be missing and are then null. If ``quoted``, double quotes
-    enclose fields, else they are ordinary characters. Blank lines are dropped and counted.
+    enclose fields, else they are ordinary characters. ``rejoin`` gets the fields of a row that has
+    too many, and returns as many as the header has, or None: then the row is invalid, with
+    ``surplus_hint``. Blank lines are dropped and counted.
 
     Raises
     ------
@@ -278,14 +291,16 @@ def read_table(
         _check_width(path, head, len(names), separator)
     schema = {name: columns.get(name, pl.String()) for name in names}
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path
+    cause: Exception | None = None
     try:
         frame = _parse(source, schema, separator, header, quoted)
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        cause = error
+    if cause is not None or _has_short_rows(path, source, frame, separator, quoted):
         lines = _lines(path, source, separator, quoted)
-        frame = _parse_leniently(path, lines, schema, header, reading, error)
-    first_line = 2 if header else 1
+        frame = _parse_leniently(path, lines, schema, header, reading, cause, rejoin, surplus_hint)
     if "line" not in frame.columns:
-        frame = frame.with_row_index("line", offset=first_line)
+        frame = _with_line_numbers(frame, 2 if header else 1)
     present = [name for name in columns if name in names]
     absent = [
         pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in names
@@ -357,24 +372,68 @@ def _parse(
     )
 
 
+def _has_short_rows(
+    path: Path, source: Path | bytes, frame: pl.DataFrame, separator: str, quoted: bool
+) -> bool:
+    """Return whether a row that isn't blank has too few fields, as the end of a cut file has.
+
+    Polars fills them with nulls, so only a table with nulls in its last column is read again.
+    Fields of several lines aren't checked.
+    """
+    if not frame[frame.columns[-1]].has_nulls():
+        return False
+    expected = len(frame.columns) - 1
+    found = False
+    with _open(path, source) as file:
+        for line in file:
+            if quoted and b'"' in line:
+                if line.count(b'"') % 2:
+                    return False
+                continue
+            if line.count(separator.encode()) < expected and line.strip():
+                found = True
+    return found
+
+
+def _with_line_numbers(frame: pl.DataFrame, first: int) -> pl.DataFrame:
+    """Add the column ``line``: where each row begins, also after fields of several lines."""
+    frame = frame.with_row_index("line", offset=first)
+    texts = [name for name, kind in frame.schema.items() if kind == pl.String()]
+    if not texts:
+        return frame
+    breaks = pl.sum_horizontal(
+        pl.col(name).str.count_matches("\n", literal=True).fill_null(0) for name in texts
+    )
+    before = breaks.cum_sum().shift(1, fill_value=0)
+    return frame.with_columns((pl.col("line") + before).cast(pl.UInt32()))
+
+
 def _parse_leniently(
     path: Path,
     lines: Iterator[tuple[int, list[str]]],
     schema: Mapping[str, pl.DataType],
     header: bool,
     reading: ImportContext,
-    cause: Exception,
+    cause: Exception | None,
+    rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None,
+    surplus_hint: str,
 ) -> pl.DataFrame:
     """Read a file that polars can't parse; report its invalid lines, or drop and count them.
 
     Text that only polars refuses, such as a blank after a number, is accepted.
     """
     faults: list[Fault] = []
+    rejoined = 0
     rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
-    for line, fields in lines:
+    for line, found in lines:
+        fields: Sequence[str] = found
         if (header and line == 1) or not fields:
             continue
-        fault = _row_fault(f"{path}: line {line}", fields, schema)
+        if rejoin is not None and len(fields) > len(schema):
+            whole = rejoin(found)
+            rejoined += whole is not None
+            fields = whole or found
+        fault = _row_fault(f"{path}: line {line}", fields, schema, surplus_hint)
         if fault is None:
             rows["line"].append(line)
             for (name, kind), text in zip(schema.items(), fields, strict=True):
@@ -384,7 +443,8 @@ def _parse_leniently(
             if not reading.skip_invalid and len(faults) >= MAX_FAULTS:
                 break
     if faults and not reading.skip_invalid:
-        raise InputError(faults) from cause
+        raise invalid_rows(faults) from cause
+    reading.tally.add("repaired", "separator within a field that isn't used", rejoined)
     reading.tally.add("dropped", "row that cannot be parsed", len(faults))
     return pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema})
 
@@ -392,8 +452,7 @@ def _parse_leniently(
 def _lines(
     path: Path, source: Path | bytes, separator: str, quoted: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    raw = io.BytesIO(source) if isinstance(source, bytes) else path.open("rb")
-    with raw as file:
+    with _open(path, source) as file:
         for line, data in enumerate(iter(lambda: file.readline(HEAD_BYTES), b""), start=1):
             try:
                 text = data.decode("utf-8-sig" if line == 1 else "utf-8")
@@ -406,6 +465,10 @@ def _lines(
                 yield line, row.split(separator) if row else []
 
 
+def _open(path: Path, source: Path | bytes) -> IO[bytes]:
+    return io.BytesIO(source) if isinstance(source, bytes) else path.open("rb")
+
+
 def _cells(row: str, separator: str) -> list[str]:
     """Return the fields of a line; split invalid CSV at its separators."""
     try:
@@ -415,10 +478,12 @@ def _cells(row: str, separator: str) -> list[str]:
 
 
 def _row_fault(
-    place: str, fields: Sequence[str], schema: Mapping[str, pl.DataType]
+    place: str, fields: Sequence[str], schema: Mapping[str, pl.DataType], surplus_hint: str
 ) -> Fault | None:
     if len(fields) != len(schema):
-        return Fault(place, f"has {len(fields)} fields", f"{len(schema)} are expected")
+        is_short = len(fields) < len(schema)
+        hint = "copy the file again if it was cut off" if is_short else surplus_hint
+        return Fault(place, f"has {len(fields)} fields, not {len(schema)}", hint)
     for (name, kind), text in zip(schema.items(), fields, strict=True):
         try:
             _value(text, kind)

@@ -464,6 +464,22 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: Bench) ->
     assert bench.kinds("back").count("misreported") == 2
 
 
+def test_an_older_report_that_arrives_later_is_no_fault_of_the_job(bench: Bench) -> None:
+    bench.submit("late", minibatches=400, utility={"kind": "constant", "value": 20})
+    bench.slot()
+    bench.started("late")
+    key = bench.key("late")
+    generation = bench.truth.orders[key].generation
+    for done, at in ((50, 10.0), (90, 12.0), (80, 11.0), (90, 12.0), (100, 13.0)):
+        point = Progressed(key, generation, done * MICRO, {}, at)
+        bench.do(RecordProgress({key: point}, [point]))
+    assert bench.truth.views[key].progress == 100.0
+    assert "misreported" not in bench.kinds("late")
+    back = Progressed(key, generation, 60 * MICRO, {}, 14.0)
+    bench.do(RecordProgress({key: back}, [back]))
+    assert bench.kinds("late").count("misreported") == 1
+
+
 def test_who_was_displaced_says_what_it_waits_for_until_it_runs(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "fifo")
     bench.submit("one", utility={"kind": "constant", "value": 20}, workers={"max": 1})

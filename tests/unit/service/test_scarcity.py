@@ -93,6 +93,23 @@ def test_what_running_jobs_leave(engine: Engine) -> None:
     assert scarcest(engine, "b", {"cpu": 1, "memory": "1GiB"}).resource in {"cpu", "memory"}
 
 
+def test_a_job_waits_for_a_resource_only_if_it_does_not_fit(engine: Engine) -> None:
+    calendar = SlotCalendar.starting(0, Fraction(600))
+    two = {"min": 2, "max": 2}
+    wide = job("b", {"gpu": 3}, workers=two)
+    message = "waits without a promise: worth 1, but jobs worth 2 are likely to want it"
+    free = queue_reason(engine, calendar, wide, message)
+    assert free["message"].startswith("not promised, but fits on free capacity: worth 1, but jobs")
+    assert "resource" not in free
+    engine.handle(JobsArrived(0, (job("a", {"gpu": 2}),)))  # promised, and about to start
+    waits = queue_reason(engine, calendar, wide, message)
+    assert waits["message"].startswith("waits for gpu of big servers: worth 1, but jobs")
+    with_ps = job("c", {"gpu": 1}, ps={"cpu": 8}, workers=two)
+    assert "resource" not in queue_reason(engine, calendar, with_ps, message)
+    large_ps = job("d", {"gpu": 1}, ps={"cpu": 40}, workers=two)
+    assert "resource" in queue_reason(engine, calendar, large_ps, message)
+
+
 def test_a_job_that_needs_nothing_lacks_nothing(engine: Engine) -> None:
     bandwidth_only = job("a", {"bandwidth": "1Gbps"})
     assert find_scarcest(engine, bandwidth_only) is None

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shadowprice.core.budget import POINT, Budget
+from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.clock import SECOND
+from shadowprice.service.state.job_views import State
 from shadowprice.service.state.operations import CancelJob, QuoteJob
 from shadowprice.service.state.prices import prices, prices_by_kind
+from shadowprice.service.state.report_operations import RecordReports
+from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.submission import read_submissions
-from tests.support.simulated_hours import CLUSTER
+from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.unit.service.test_durable_engine import Bench
 
 HUGE = {"kind": "constant", "value": 1e5}
@@ -147,4 +153,53 @@ def test_payable_demand_that_waits_raises_prices(tmp_path: Path) -> None:
     submit_without_points(bench)
     bench.slot()
     assert honest(bench, "second")[-1]["g", "gpu"] > before["g", "gpu"]
+    bench.store.close()
+
+
+def test_a_job_that_ends_long_before_its_stated_length_is_little_demand(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "rolling")
+    bench.slot()
+    bench.submit("long", utility=HUGE, chunks=4, minibatches=60_000)
+    bench.slot()
+    bench.started("long")
+    bench.read()  # also after a restart of the service
+    while_it_runs = bench.truth
+    high = prices_by_kind(prices(while_it_runs.engine, while_it_runs.calendar, "rolling", 1))
+    assert max(high.values()) > 0
+    key = bench.key("long")
+    generation = bench.truth.orders[key].generation
+    at = bench.clock.wall() / SECOND
+    bench.do(RecordReports([Ended(0, key, generation, at, Ending.DONE, 0, "")]))
+    bench.slot()
+    low = prices_by_kind(prices(bench.truth.engine, bench.truth.calendar, "rolling", 1))
+    assert "finished" in bench.kinds("long")
+    assert max(low.values()) == 0
+    bench.submit("next", utility={"kind": "constant", "value": 0.001})
+    assert bench.truth.views[bench.key("next")].state is State.ADMITTED
+    bench.store.close()
+
+
+@pytest.mark.parametrize("policy", ["rolling", "oasis"])
+def test_prices_of_an_idle_service_are_those_of_the_coming_slot(
+    tmp_path: Path, policy: str
+) -> None:
+    bench = Bench(tmp_path / "data", policy, virtual=True)
+    bench.slot()
+    for number in range(12):
+        bench.submit(f"job-{number}", utility=HUGE, **TEN_SLOTS)
+    while bench.truth.engine.open_jobs:
+        bench.slot()
+    truth = bench.truth
+    engine, calendar, name = truth.engine, truth.calendar, truth.choice.name
+    before = prices(engine, calendar, name, 1, truth.coming)
+    bench.clock.advance(SLOT * 20 * CLUSTER.horizon)  # nothing happens, so no slot begins
+    after = prices(engine, calendar, name, 3, truth.coming)
+    assert [row.slot for row in after.slots] == [truth.coming + later for later in range(3)]
+    first = datetime.fromisoformat(str(after.slots[0].begins)).timestamp()
+    assert 0 < first - truth.clock.now() / SECOND <= SLOT
+    old, new = prices_by_kind(before), prices_by_kind(after)
+    assert all(new[key] <= old[key] for key in old)
+    assert sum(new.values()) < sum(old.values())
+    shown = bench.do(AdvanceSlots(virtual=True)).servers
+    assert shown.coming_at(truth.clock.now()) == truth.coming
     bench.store.close()

@@ -63,7 +63,7 @@ def test_a_gigabyte_of_zeros_costs_neither_time_nor_memory(tmp_path):
 def test_junk_after_a_good_start_is_named_by_its_line(tmp_path):
     text = GOOD + "lorem ipsum dolor,sit amet\n" * 1000
     assert fault(tmp_path, text.encode()).startswith(
-        "bad: line 3: has 2 fields; 5 are expected\nbad: line 4"
+        "bad: line 3: has 2 fields, not 5; copy the file again if it was cut off\nbad: line 4"
     )
     late = GOOD.encode() + ROW.encode() * 5000 + b"\xff\xfe\xfa\n"
     assert "line 5003: is not UTF-8" in fault(tmp_path, late)

@@ -17,8 +17,16 @@ from hypothesis import strategies as st
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
+from shadowprice.traces.job_log import CLOCK_SKEW
 from shadowprice.traces.locate import read_trace
-from shadowprice.traces.log_values import gpus_of, read_times, seconds_of, state_of, tres_of
+from shadowprice.traces.log_values import (
+    choose_readings,
+    gpus_of,
+    read_times,
+    seconds_of,
+    state_of,
+    tres_of,
+)
 from shadowprice.traces.records import Trace
 
 MOMENT = datetime(2024, 3, 25, 17, 6, 7)
@@ -571,3 +579,126 @@ def test_one_command_leads_from_a_log_to_a_comparison(
     assert "submit: column 'when'" in shown.err
     assert main(["compare", "-c", "c.yaml", "-j", "j.yaml", "--map", "x=y", "-p", "fifo"]) == 2
     assert "--map: maps columns of a trace; add --trace csv:FILE" in capsys.readouterr().err
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+BEFORE_REPEATED_HOUR = datetime(2024, 10, 26, 22, 0, tzinfo=ZoneInfo("UTC"))
+
+
+def clock(seconds: float) -> str:
+    moment = BEFORE_REPEATED_HOUR + timedelta(seconds=seconds)
+    return moment.astimezone(BERLIN).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@pytest.mark.parametrize("form", ["csv", "sacct"])
+def test_a_start_just_before_the_submission_is_in_the_same_of_two_equal_hours(
+    tmp_path: Path, form: str
+) -> None:
+    # Submitted at 2:30 for the first time, started a second before, ended 40 minutes later at 2:10.
+    submit, start, end = (clock(seconds) for seconds in (9000, 8999, 8999 + 2401))
+    rows = f"1,COMPLETED,{clock(0)},{clock(10)},{clock(70)},00:01:00,gres/gpu=1\n"
+    rows += f"2,COMPLETED,{submit},{start},{end},00:40:01,gres/gpu=1\n"
+    text = f"JobID,State,Submit,Start,End,Elapsed,AllocTRES\n{rows}"
+    text = text.replace(",", "|") if form == "sacct" else text
+    jobs = read(tmp_path, text, "?timezone=Europe/Berlin", form).jobs
+    assert jobs["submit"].to_list() == [0.0, 9000.0]
+    assert jobs["queue"].to_list() == [10.0, 0.0]
+    assert jobs["duration"].to_list() == [60.0, 2401.0]
+
+
+@given(
+    submit=st.integers(0, 5 * 3600),
+    wait=st.integers(-int(CLOCK_SKEW), 5 * 3600),
+    span=st.integers(1, 5 * 3600),
+)
+def test_the_likeliest_reading_of_a_repeated_hour_is_in_order(
+    submit: int, wait: int, span: int
+) -> None:
+    moments = {"submit": submit, "start": submit + wait, "end": submit + wait + span}
+    times = {
+        name: read_times(pl.Series([clock(moment)]), "Europe/Berlin", "", name)
+        for name, moment in moments.items()
+    }
+    chosen = choose_readings(times, pl.Series([float(span)]), CLOCK_SKEW)
+    first = BEFORE_REPEATED_HOUR.timestamp()
+    read_back = {name: series[0] - first for name, series in chosen.items()}
+    assert read_back["end"] - read_back["start"] == span
+    assert read_back["start"] >= read_back["submit"] - CLOCK_SKEW
+    for name, moment in moments.items():
+        assert moment - read_back[name] in {0, 3600, -3600}
+    is_repeated = {name: 7200 <= moment < 4 * 3600 for name, moment in moments.items()}
+    if not (is_repeated["start"] and is_repeated["end"]):  # its length shows which hour it was
+        assert read_back["start"] == moments["start"]
+        assert read_back["end"] == moments["end"]
+
+
+BARS = (
+    "JobID|JobName|User|State|Submit|Start|End|AllocTRES\n"
+    "{row}\n"
+    "2|plain|bob|COMPLETED|2024-03-05T10:00:00|2024-03-05T10:01:00|2024-03-05T11:01:00|gres/gpu=1\n"
+)
+
+
+@pytest.mark.parametrize("name", ["a|b", "|", "a|||b|", "2|plain", "COMPLETED|2024-03-05T10:00:00"])
+def test_bars_in_the_name_of_a_job_of_slurm_belong_to_the_name(tmp_path: Path, name: str) -> None:
+    row = f"1|{name}|alice|FAILED|2024-03-05T09:00:00|2024-03-05T09:01:00|2024-03-05T09:31:00|"
+    trace = read(tmp_path, BARS.format(row=f"{row}gres/gpu=4"), form="sacct")
+    jobs = trace.jobs.sort("job")
+    assert jobs["user"].to_list() == ["alice", "bob"]
+    assert jobs["gpus"].to_list() == [4.0, 1.0]
+    assert jobs["duration"].to_list() == [1800.0, 3600.0]
+    assert notes(trace)["separator within a field that isn't used"] == ("repaired", 1)
+
+
+@pytest.mark.parametrize("header", ["JobID|User|State", "JobID|JobName|User|Comment|State"])
+def test_bars_that_may_belong_to_several_columns_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], header: str
+) -> None:
+    cells = "1|" + "|".join("x" for _ in header.split("|")[1:-1]) + "|y|FAILED"
+    tail = "|2024-03-05T09:00:00|2024-03-05T09:01:00|2024-03-05T09:31:00|gres/gpu=4"
+    whole = "2|" + "|".join("x" for _ in header.split("|")[1:-1]) + "|FAILED"
+    text = f"{header}|Submit|Start|End|AllocTRES\n{cells}{tail}\n{whole}{tail}\n"
+    path = tmp_path / "log"
+    path.write_text(text)
+    assert main(["trace", "info", f"sacct:{path}"]) == 2
+    error = capsys.readouterr().err
+    count = len(header.split("|")) + 4
+    assert f"line 2: has {count + 1} fields, not {count}; use sacct --json" in error
+    assert "hint: --skip-invalid leaves invalid rows out" in error
+    assert main(["trace", "info", f"sacct:{path}", "--skip-invalid"]) == 0
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_log_that_is_cut_off_is_not_half_read(tmp_path: Path, quoted: bool) -> None:
+    text = 'user,submit,start,end,gpus\n"a",1000,1010,2000,2\nb,1000,10'
+    with pytest.raises(InputError, match=r"line 3: has 3 fields, not 5; copy the file again"):
+        read(tmp_path, text if quoted else text.replace('"', ""))
+    # An empty last field is none that lacks.
+    assert len(read(tmp_path, "user,submit,start,end,gpus,note\na,1000,1010,2000,2,\n").jobs) == 1
+
+
+def test_lines_are_those_of_the_file_after_a_field_of_several(tmp_path: Path) -> None:
+    rows = 'a,1000,60,1,"two\nlines\nand more"\n\nb,1000,60,two,\n'
+    with pytest.raises(InputError, match=r"line 6: gpus 'two'") as error:
+        read(tmp_path, f"user,submit,duration,gpus,note\n{rows}")
+    assert any("--skip-invalid" in note for note in error.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("header", "zone_matters"),
+    [
+        ("Submission time (UTC),Runtime (h),Allocated GPUs,Queue Name", False),
+        ("creationTimestamp,runtime_h,gpu_count,namespace", True),
+        ("submit_ts,duration [hours],gpus,account", True),
+        ("Date Submitted,Run Time (h),Number of GPUs,team", True),
+    ],
+)
+def test_headers_of_other_tools_are_understood(
+    tmp_path: Path, header: str, zone_matters: bool
+) -> None:
+    text = f"{header}\n2024-01-15 10:00:00,1.5,4,x\n"
+    trace = read(tmp_path, text, "?timezone=Europe/Berlin")
+    assert trace.jobs["duration"].to_list() == [5400.0]
+    assert trace.jobs["tenant"].to_list() == ["x"]
+    assert trace.jobs["gpus"].to_list() == [4.0]
+    assert trace.start == datetime(2024, 1, 15, 9 if zone_matters else 10)

@@ -42,6 +42,7 @@ from shadowprice.executors.contract.optional import (
     PollsProgress,
     ReportsHealth,
     ReportsObstacles,
+    UnpackFailure,
     UnpacksFiles,
 )
 from shadowprice.executors.contract.options import Election, ExecutorOptions, ignore_failure
@@ -97,6 +98,7 @@ __all__ = [
     "ServerSeen",
     "StartRefused",
     "Started",
+    "UnpackFailure",
     "UnpacksFiles",
     "ignore_failure",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -44,14 +45,25 @@ class LimitsServers(Executor, Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class UnpackFailure:
+    """Why a job's files could not be unpacked.
+
+    ``reason`` is for people. ``lasting`` says that the cause is the archive, and not the disk.
+    """
+
+    reason: str
+    lasting: bool
+
+
 @runtime_checkable
 class UnpacksFiles(Executor, Protocol):
     """An executor that can unpack `GenerationSpec.archive` before it gets the start command."""
 
-    async def unpack(self, spec: GenerationSpec) -> str:
+    async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
         """Fill a job's directory, so that `start` needs no time for it; return why it is refused.
 
-        The reason is empty on success. If `start` wouldn't accept the generation, nothing is done.
+        The result is None on success. If `start` wouldn't accept the generation, nothing is done.
         Repeating a call, also after a kill, has no other effect. Raises `ExecutorError` if the disk
         write failed.
         """

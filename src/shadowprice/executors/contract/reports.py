@@ -37,7 +37,8 @@ class Started:
 class StartRefused:
     """Report that a generation was refused and never starts: a server is missing or not free.
 
-    ``command`` and ``at`` are as in `Started`. ``reason`` is for people.
+    ``command`` and ``at`` are as in `Started`. ``reason`` is for people. ``lasting`` says that the
+    cause is the job itself, such as missing files, so that other starts fail too.
     """
 
     command: int
@@ -45,6 +46,7 @@ class StartRefused:
     generation: int
     at: float
     reason: str
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from shadowprice.executors.contract import (
     LogChunk,
     Receipt,
     Started,
+    UnpackFailure,
 )
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.disk import make_private
@@ -83,13 +84,13 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         """
         key = spec.job, spec.generation
         with self._with_path():
-            receipt, refusal = await self._check_and_unpack(spec, files)
+            receipt, failure = await self._check_and_unpack(spec, files)
             if receipt is not Receipt.ACCEPTED:
                 return receipt, None, ""
             entry = self._make(*key, self.store.generation(*key))
             entry.placement = spec.placement
             # No `await` from here to the entry: the devices of its plan are allocated by it.
-            plan, refusal = prepare(entry) if not refusal else ({}, refusal)
+            plan, refusal = prepare(entry) if failure is None else ({}, failure.reason)
             entry.set_plan(plan)
             self.entries[key] = entry
             try:
@@ -99,22 +100,24 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
                 raise
         return receipt, entry, refusal
 
-    async def unpack(self, spec: GenerationSpec, files: JobFiles) -> str:
+    async def unpack(self, spec: GenerationSpec, files: JobFiles) -> UnpackFailure | None:
         """Unpack a job's files before its start; see `UnpacksFiles`. The caller holds its lock."""
         with self._with_path():
-            _, refusal = await self._check_and_unpack(spec, files)
-        return refusal
+            _, failure = await self._check_and_unpack(spec, files)
+        return failure
 
-    async def _check_and_unpack(self, spec: GenerationSpec, files: JobFiles) -> tuple[Receipt, str]:
-        """Unpack a job's files if a start would be accepted; return a reason if that fails."""
+    async def _check_and_unpack(
+        self, spec: GenerationSpec, files: JobFiles
+    ) -> tuple[Receipt, UnpackFailure | None]:
+        """Unpack a job's files if a start would be accepted; return the cause if that fails."""
         receipt = await asyncio.to_thread(self.store.check_start, spec)
         if receipt is not Receipt.ACCEPTED or not spec.archive:
-            return receipt, ""
+            return receipt, None
         # Also if they are there: without its record, they would stay until the job is purged.
         await asyncio.to_thread(self.files.add, spec.job, spec.archive, files.directory)
         # Not in the threads that unpack, because others may occupy them.
         if await asyncio.to_thread(files.are_unpacked, spec.archive):
-            return receipt, ""
+            return receipt, None
         loop = asyncio.get_running_loop()
         return receipt, await loop.run_in_executor(_UNPACKING, files.fill)
 
@@ -224,7 +227,7 @@ class DiskExecutor(Generic[GenerationT]):
         """Directory of its records; see `KeepsLocalRecords`."""
         return self.path
 
-    async def unpack(self, spec: GenerationSpec) -> str:
+    async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
         """Unpack a job's files before its start; see `UnpacksFiles`."""
         async with self._registry.job_lock(spec.job):
             return await self._registry.unpack(spec, self._files(spec))

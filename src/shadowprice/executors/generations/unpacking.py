@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job_keys import key_digest
+from shadowprice.executors.contract.optional import UnpackFailure
 from shadowprice.executors.generations.disk import (
     create_file,
     list_names,
@@ -23,11 +24,11 @@ from shadowprice.uploads.unpacking import is_unpacked, remove_unchanged, unpack
 class JobFiles:
     """The directory that a job's archive fills.
 
-    ``fill`` fills it and returns a reason if that fails, for people. It may take long.
+    ``fill`` fills it, and returns the cause if that fails. It may take long.
     """
 
     directory: Path
-    fill: Callable[[], str]
+    fill: Callable[[], UnpackFailure | None]
 
     def are_unpacked(self, archive: str) -> bool:
         """Return whether the directory is filled with an archive."""
@@ -86,17 +87,20 @@ class UnpackedJobs:
         return self._path / key_digest(job)
 
 
-def unpack_files(archive: str, directory: Path, owner: tuple[int, int] | None = None) -> str:
-    """Fill a job's directory unless it is filled; return a reason if that fails, for people.
+def unpack_files(
+    archive: str, directory: Path, owner: tuple[int, int] | None = None
+) -> UnpackFailure | None:
+    """Fill a job's directory unless it is filled; return the cause if that fails.
 
     ``owner`` is the user and the group of the files, by default those of this process.
     """
     try:
         unpack(Path(archive), directory, owner)
     except FileNotFoundError:
-        return "its files are missing; submit it again from its directory"
+        reason = "its files are missing; submit it again from its directory"
+        return UnpackFailure(reason, lasting=not Path(archive).exists())
     except OSError as error:
-        return f"its files can't be unpacked: {error.strerror}"
+        return UnpackFailure(f"its files can't be unpacked: {error.strerror}", lasting=False)
     except InputError as error:
-        return f"its files can't be unpacked: {error}"
-    return ""
+        return UnpackFailure(f"its files can't be unpacked: {error}", lasting=True)
+    return None

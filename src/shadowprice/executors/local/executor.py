@@ -28,6 +28,7 @@ from shadowprice.executors.contract import (
     Receipt,
     Report,
     ServerInfo,
+    UnpackFailure,
 )
 from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.disk_registry import DiskExecutor
@@ -206,8 +207,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             return self._users.job(key_digest(spec.job))
         return self._registry.store.job(spec.job)
 
-    def _unpack(self, spec: GenerationSpec, own: Path) -> str:
-        """Fill the job's directory; return a reason if that fails."""
+    def _unpack(self, spec: GenerationSpec, own: Path) -> UnpackFailure | None:
+        """Fill the job's directory; return the cause if that fails."""
         owner = None
         try:
             if spec.program.user:
@@ -217,9 +218,9 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             else:
                 make_private(own)
         except PlacementError as error:
-            return str(error)
+            return UnpackFailure(str(error), lasting=False)
         except OSError as error:
-            return f"{error.filename}: {error.strerror}"
+            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
         return unpack_files(spec.archive, own / "work", owner)
 
     def _prepare(

@@ -30,6 +30,7 @@ from shadowprice.executors.contract import (
     ServerGone,
     ServerInfo,
     ServerSeen,
+    UnpackFailure,
 )
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
 from shadowprice.executors.generations.disk_registry import DiskExecutor
@@ -256,12 +257,12 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     def _files(self, spec: GenerationSpec) -> JobFiles:
         return JobFiles(self.session.folder(spec.job) / "work", partial(self._unpack, spec))
 
-    def _unpack(self, spec: GenerationSpec) -> str:
-        """Fill the job's directory, which all nodes see; return a reason if that fails."""
+    def _unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
+        """Fill the job's directory, which all nodes see; return the cause if that fails."""
         try:
             make_private(self.session.folder(spec.job))
         except OSError as error:
-            return f"{error.filename}: {error.strerror}"
+            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
         return unpack_files(spec.archive, self.session.folder(spec.job) / "work")
 
     def _drive(self, entry: RayGeneration) -> None:

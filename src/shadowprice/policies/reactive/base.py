@@ -88,7 +88,7 @@ class ReactivePolicy(ABC, Generic[P]):
                 yield from self._arrive(view, jobs)
             case JobsFinished(_, names):
                 for name in names:
-                    self._leave(name)
+                    self._finish(view, name)
             case JobCancelled(_, name):
                 self._cancel(name)
             case JobsDisplaced(_, names):
@@ -128,6 +128,11 @@ class ReactivePolicy(ABC, Generic[P]):
 
         After a resync it doesn't know jobs that had ended.
         """
+
+    def _finish(self, view: View, name: str) -> None:
+        """Remove a job that finished, if the policy knows it."""
+        del view
+        self._leave(name)
 
     def _cancel(self, name: str) -> None:
         """Remove a job that was cancelled or failed, if the policy knows it."""

@@ -161,6 +161,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         else:
             self._remove_job(name)
 
+    def _finish(self, view: View, name: str) -> None:
+        self._state.demand.limit_use(name, view.slot)
+        self._leave(name)
+
     def _cancel(self, name: str) -> None:
         self._state.demand.take_back(name)
         self._leave(name)

@@ -140,6 +140,7 @@ class PriceLearner:
         self._slot = np.zeros(_INITIAL_ARRIVALS)
         self._value = np.zeros(_INITIAL_ARRIVALS)
         self._use = np.zeros((_INITIAL_ARRIVALS, pools.columns))
+        self._largest_share = np.zeros(_INITIAL_ARRIVALS)
         self._key = np.zeros(_INITIAL_ARRIVALS, np.int64)
         self._has_overwritten = False
         self._cached: tuple[int, int, Floats] | None = None
@@ -167,7 +168,7 @@ class PriceLearner:
         if job.bag is not None:  # one copy a task, for its expected duration
             shortest = np.array([job.bag.shortest_slots - 1], np.float64)
             value = min(job.utility.values(shortest)[0], job.payable)
-            self._append(job.name, slot, value, on_worker[0] * job.bag.worker_slots)
+            self._append(job.name, slot, value, on_worker[0] * job.bag.worker_slots, np.inf)
             return
         share = job.worker_counts[:, None] * on_worker + job.ps_counts[:, None] * on_ps
         gains, colocated = job.gains, self._pools.colocation.choices(job)
@@ -180,17 +181,38 @@ class PriceLearner:
         value = np.minimum(value, job.payable)
         dominant_use = share.max(axis=1) * slots
         best = int(np.argmax(value / np.maximum(dominant_use, 1e-300)))
-        self._append(job.name, slot, value[best], share[best] * slots[best])
+        largest = np.inf if job.predicted else float(share.max())
+        self._append(job.name, slot, value[best], share[best] * slots[best], largest)
 
-    def take_back(self, name: str) -> None:
-        """Remove the latest arrival of a name, if the sample has it."""
+    def limit_use(self, name: str, slot: int) -> None:
+        """Reduce the usage of a job that finished sooner than its stated work can take.
+
+        In a simulation no job does. A live job may state an hour and end in a second.
+        """
+        order, match = self._find(name)
+        if match is None:
+            return
+        row = order[match]
+        limit = self._largest_share[row] * max(slot - self._slot[row], 1.0)
+        stated = self._use[row].max()
+        if limit < stated:
+            self._use[row] *= limit / stated
+            self._cached = None
+
+    def _find(self, name: str) -> tuple[Integers, int | None]:
+        """Return the sample's rows from the oldest, and the position of a name's latest one."""
         count = min(self._count, _MAX_ARRIVALS)
         oldest = self._count % _MAX_ARRIVALS if self._count >= _MAX_ARRIVALS else 0
         order = np.roll(np.arange(count), -oldest)
         matches = np.flatnonzero(self._key[order] == name_key(name))
-        if not len(matches):
+        return order, int(matches[-1]) if len(matches) else None
+
+    def take_back(self, name: str) -> None:
+        """Remove the latest arrival of a name, if the sample has it."""
+        order, match = self._find(name)
+        if match is None:
             return
-        order = np.delete(order, matches[-1])
+        order = np.delete(order, match)
         self._count = remaining = len(order)
         for column in self._columns:
             column[:remaining] = column[order]
@@ -200,19 +222,20 @@ class PriceLearner:
 
     @property
     def _columns(self) -> tuple[NDArray[Any], ...]:
-        return self._slot, self._value, self._use, self._key
+        return self._slot, self._value, self._use, self._largest_share, self._key
 
-    def _append(self, name: str, slot: int, value: float, use: Floats) -> None:
+    def _append(self, name: str, slot: int, value: float, use: Floats, largest: float) -> None:
         index = self._count % _MAX_ARRIVALS
         self._has_overwritten |= self._count >= _MAX_ARRIVALS
         if index == len(self._slot):
-            self._slot, self._value, self._use, self._key = (
+            self._slot, self._value, self._use, self._largest_share, self._key = (
                 np.concatenate((column, np.zeros_like(column)))[:_MAX_ARRIVALS]
                 for column in self._columns
             )
         self._slot[index] = slot
         self._value[index] = value
         self._use[index] = use
+        self._largest_share[index] = largest
         self._key[index] = name_key(name)
         self._count += 1
 
@@ -323,6 +346,13 @@ class DemandPrices:
         self._overall.add_arrival(job, slot)
         if self._quotas.given:
             self.learners[self._quotas.row_of(self._cluster, job)].add_arrival(job, slot)
+
+    def limit_use(self, name: str, slot: int) -> None:
+        """Reduce the demand of a job that finished sooner than its stated work can take."""
+        self._overall.limit_use(name, slot)
+        if self._quotas.given:
+            for learner in self.learners:
+                learner.limit_use(name, slot)
 
     def take_back(self, name: str) -> None:
         """Remove the arrival of a job that was cancelled or failed."""

@@ -437,11 +437,11 @@ class ExecutionController:
         except InputError as error:
             self._refuse(command, str(error))
             return
-        refusal = self._unpacker.result(spec)
-        if refusal is None:
+        is_done, failure = self._unpacker.result(spec)
+        if not is_done:
             return  # ordered when the files are there
-        if refusal:
-            self._refuse(command, refusal)
+        if failure is not None:
+            self._refuse(command, failure.reason, lasting=failure.lasting)
             return
         self._reconciler.accepted(command.job, command.generation)
         receipt = await self.executor.start(spec)
@@ -463,10 +463,10 @@ class ExecutionController:
             (item.job, item.generation) == (order.job, order.generation) for item in generations
         )
 
-    def _refuse(self, order: LaunchCommand, reason: str) -> None:
+    def _refuse(self, order: LaunchCommand, reason: str, *, lasting: bool = False) -> None:
         timestamp = self._driver.clock.now() / SECOND
         self.pending.reports.append(
-            StartRefused(order.id, order.job, order.generation, timestamp, reason)
+            StartRefused(order.id, order.job, order.generation, timestamp, reason, lasting)
         )
         self._wake.set()
 

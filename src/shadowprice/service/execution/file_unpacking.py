@@ -14,6 +14,7 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorError,
     GenerationSpec,
+    UnpackFailure,
     UnpacksFiles,
 )
 
@@ -31,7 +32,7 @@ class FileUnpacker:
     def __init__(self, executor: Executor, ready: Callable[[], None]) -> None:
         self._executor = executor if isinstance(executor, UnpacksFiles) else None
         self._ready = ready
-        self._tasks: dict[str, asyncio.Task[str]] = {}
+        self._tasks: dict[str, asyncio.Task[UnpackFailure | None]] = {}
         self._releasing: asyncio.Task[None] | None = None
         self._unreleased: set[str] = set()
 
@@ -39,22 +40,22 @@ class FileUnpacker:
         """Return whether the files of a job are being unpacked."""
         return job in self._tasks and not self._tasks[job].done()
 
-    def result(self, spec: GenerationSpec) -> str | None:
+    def result(self, spec: GenerationSpec) -> tuple[bool, UnpackFailure | None]:
         """Return the result of unpacking a job's files; begin it if it hasn't begun.
 
-        The result is why the generation is refused, empty if the files are there, and None while
-        they are unpacked. Raise `ExecutorError` if the disk write failed.
+        The result is whether there is one yet, and why the generation is refused: None if the files
+        are there. Raise `ExecutorError` if the disk write failed.
         """
         if self._executor is None or not spec.archive:
-            return ""
+            return True, None
         task = self._tasks.get(spec.job)
         if task is None:
             task = self._tasks[spec.job] = asyncio.create_task(self._executor.unpack(spec))
             task.add_done_callback(lambda _: self._ready())
         if not task.done():
-            return None
+            return False, None
         del self._tasks[spec.job]
-        return task.result()
+        return True, task.result()
 
     def retain(self, jobs: Collection[str]) -> None:
         """Forget the results for all jobs but these."""

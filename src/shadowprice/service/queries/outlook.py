@@ -35,7 +35,7 @@ from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_d
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.operations import EngineFork, ForkEngine
-from shadowprice.service.state.scarcity import find_scarcest
+from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 
 log = logging.getLogger("shadowprice.service")
 
@@ -167,7 +167,8 @@ def build_outlook(fork: EngineFork, record: Mapping[str, Any], *, waits: bool) -
             name = arriving.name
             future.handle(JobsArrived(future.slot, (arriving,)))
         wait = _plan_wait(future, name, started + LIMIT_SECONDS * START_SHARE)
-    scarce = find_scarcest(engine, fork.job)
+    fits = waits and fork.job.bag is None and has_free_capacity(engine, fork.job)
+    scarce = None if fits else find_scarcest(engine, fork.job)
     job_advice, admitted_now = _search(fork, record, started + LIMIT_SECONDS, promised=waits)
     changes = [
         SuggestedChange(

@@ -384,7 +384,7 @@ def timeline(
         first=first,
         last=last,
         running=servers.slot_running,
-        coming=servers.coming,
+        coming=servers.coming_at(now),
         servers=[name for name in cluster.names if server is None or name == server],
         incomplete=incomplete,
         levels=encoded_levels,

@@ -67,6 +67,12 @@ class ClusterState:
         """Return whether nothing may run at a moment."""
         return self.ends_at is not None and now >= self.ends_at
 
+    def coming_at(self, now: int) -> int:
+        """Return the first slot that can still be decided; without jobs, no slot begins."""
+        if self.slot_running is not None:
+            return self.coming
+        return max(self.coming, self.calendar.slot_at(now) + 1)
+
     def timespan(self, now: int) -> Timespan:
         """Return the end of the timespan as a REST resource."""
         return Timespan(

@@ -52,7 +52,8 @@ class DurableState:
 
     speeds: SpeedEstimator
     restarts: RestartCostEstimator
-    furthest: dict[str, tuple[int, int]]  # newest reporting generation and its maximum progress
+    # Newest reporting generation, its maximum progress, and when it reported that:
+    furthest: dict[str, tuple[int, int, float]]
     stated_jobs: dict[str, tuple[Mapping[str, Any], Job]]  # cache of `stated_work.stated_job`
 
     @property

@@ -14,7 +14,7 @@ from shadowprice.core.relative_values import counted_share
 from shadowprice.engine.engine import Engine
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state.clock_texts import with_clock_times
-from shadowprice.service.state.scarcity import find_scarcest
+from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 from shadowprice.service.store import Store
 
 CODE: Final = "timespan"
@@ -60,9 +60,14 @@ def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
 
 
 def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str) -> dict[str, Any]:
-    """Return the reason of a job that waits: the scarcest resource, and the policy's message."""
+    """Return the reason of a job that waits: what it waits for, and the policy's message.
+
+    That is the scarcest resource, or only a promise if the job fits on free capacity.
+    """
     text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
     text = _without_others(engine, job, text)
+    if text and job.bag is None and has_free_capacity(engine, job):
+        return {"code": "standby", "message": f"not promised, but fits on free capacity: {text}"}
     scarce = find_scarcest(engine, job)
     if scarce is None:
         return {"code": "standby", "message": text or "waits its turn"}

@@ -83,7 +83,7 @@ class JobView:
     utility: float | None = None  # the earned one once the job is finished
     cost: float | None = None
     reason: Mapping[str, Any] | None = None  # why it was refused, waits, or ended without success
-    setback: Mapping[str, str] | None = None  # why the newest generation was refused or lost
+    setback: Mapping[str, Any] | None = None  # why the newest generation was refused or lost
     failures: int = 0  # generations that failed
     lost: int = 0  # generations lost through no fault of the job
     family: str | None = None  # whose speed curve the job uses; None if it states its own

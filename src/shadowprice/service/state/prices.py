@@ -59,20 +59,30 @@ class _Replacing:
 
 def _later_view(view: View, later: int) -> Any:
     """Return a view whose ledger's window starts some slots later."""
+    used, versions = view.ledger.used, view.ledger.versions
     ledger = _Replacing(
         view.ledger,
         start=view.ledger.start + later,
-        used=view.ledger.used[later:],
-        versions=view.ledger.versions[later:],
+        used=used[later:] if later < len(used) else np.zeros_like(used[:1]),
+        versions=versions[min(later, len(versions) - 1) :],
     )
     return _Replacing(view, slot=view.slot + later, ledger=ledger)
 
 
-def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int) -> Prices:
+def prices(
+    engine: Engine,
+    calendar: SlotCalendar,
+    policy_name: str,
+    slots: int,
+    coming: int | None = None,
+) -> Prices:
     """Return prices and reserved shares by slot, kind and resource; call it between batches.
 
     A price is that of a whole server's amount of the resource. The result has fewer slots than
     ``slots`` if the policy doesn't plan that far ahead.
+
+    ``coming`` is the first slot that can still be decided, if it is later than the engine's own:
+    an engine without jobs skips slots, but learnt prices fall in them.
     """
     cluster, ledger = engine.cluster, engine.ledger
     kinds = server_classes_of(cluster)
@@ -83,10 +93,13 @@ def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int)
     window = len(ledger.used)
     # A policy that doesn't plan ahead prices later slots, but has no reservations in them.
     count = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
-    for later in range(min(count, MAX_SLOTS)):
+    skipped = 0 if coming is None else max(0, coming - ledger.start)
+    for later in range(skipped, skipped + min(count, MAX_SLOTS)):
         slot = ledger.start + later
         posted = None if policy is None else policy.slot_prices(_later_view(engine.view, later))
         used = ledger.used[later] if later < window else None
+        if used is None and skipped:  # nothing was planned beyond the window that passed
+            used = np.zeros_like(ledger.used[0])
         by_kind: dict[str, dict[str, ResourcePrice]] = {}
         for name, members in zip(kinds.names, kinds.rows, strict=True):
             entry: dict[str, ResourcePrice] = {}

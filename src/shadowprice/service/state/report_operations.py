@@ -73,6 +73,13 @@ COMPLETE_SHARE: Final = 0.99
 The last reports of a job can be a little behind its work.
 """
 
+MAX_LASTING_REFUSALS: Final = 6
+"""Refused starts, all for a cause of the job itself, after which the job fails.
+
+With the reconciler's backoff they take at least 155 seconds, in which an operator may bring back
+files that a restored service lacks.
+"""
+
 MAX_REPORTED_ERRORS: Final = 5
 """Maximum number of different `misreported` events of one generation."""
 
@@ -252,9 +259,7 @@ class RecordReports:
         current = record.generation == generation and name in engine.running
         if isinstance(report, StartRefused):
             if current:
-                batch.update_view(name, setback={"code": "start-failed", "message": report.reason})
-                batch.emit("start-failed", name, generation=generation, reason=report.reason)
-                batch.apply_event(StartFailed(slot, name, generation, report.reason or "refused"))
+                self._refuse_start(batch, record, report)
             return
         if report.ending is Ending.DONE:
             # Any other reason means that processes died or were left behind.
@@ -271,6 +276,24 @@ class RecordReports:
         elif report.ending is Ending.FAILED:
             # The job continues in another generation, without what this one failed to save.
             self._emit_end(batch, report)
+
+    @staticmethod
+    def _refuse_start(batch: Batch, record: JobRecord, report: StartRefused) -> None:
+        """Record that a generation was not started; fail a job that can never start."""
+        name, generation, slot = report.job, report.generation, batch.state.coming
+        previous = batch.state.views[name].setback or {}
+        setback: dict[str, Any] = {"code": "start-failed", "message": report.reason}
+        attempts = int(previous.get("attempts", 0)) + 1 if report.lasting else 0
+        if attempts:
+            setback["attempts"] = attempts
+        batch.update_view(name, setback=setback)
+        batch.emit("start-failed", name, generation=generation, reason=report.reason)
+        if attempts >= MAX_LASTING_REFUSALS:
+            reason = f"it could not be started in {attempts} attempts: {report.reason}"
+            batch.apply_event(JobFailed(slot, name, generation, reason, record.failures))
+            batch.emit("failed", name, generation=generation, code=None, reason=reason)
+        else:
+            batch.apply_event(StartFailed(slot, name, generation, report.reason or "refused"))
 
     @staticmethod
     def _emit_end(batch: Batch, report: Ended) -> None:
@@ -395,7 +418,7 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     if record is None:
         return report
     # The engine counts no reports of a generation that was stopped, or of its first slot.
-    generation, reached = batch.state.furthest.get(report.job, (0, 0))
+    generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
     has_reported = generation == report.generation
     if not (has_reported or batch.state.views[report.job].reports):
         return report
@@ -590,7 +613,7 @@ class RecordProgress:
     @staticmethod
     def _is_first_report(batch: Batch, report: Progressed) -> bool:
         """Return whether this is the first report of its generation."""
-        generation, _ = batch.state.furthest.get(report.job, (0, 0))
+        generation, _, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
         return generation < report.generation
 
     @staticmethod
@@ -621,14 +644,15 @@ class RecordProgress:
     def _record_furthest(batch: Batch, point: Progressed) -> None:
         """Emit an event if the progress of a generation decreases; it isn't counted.
 
-        A new generation may start below the previous one, because it resumes from a checkpoint.
+        An older report that arrives later is ignored, because several tasks read a progress file. A
+        new generation may start below the previous one, because it resumes from a checkpoint.
         """
         furthest = batch.state.furthest
-        generation, reached = furthest.get(point.job, (0, 0))
+        generation, reached, at = furthest.get(point.job, (0, 0, 0.0))
         if point.generation > generation or point.progress >= reached:
             if point.generation >= generation:
-                furthest[point.job] = point.generation, point.progress
-        elif point.generation == generation:
+                furthest[point.job] = point.generation, point.progress, point.at
+        elif point.generation == generation and point.at >= at:
             RecordReports.misreported(
                 batch, InvalidProgress(point.job, generation, point.at, _WENT_BACK)
             )

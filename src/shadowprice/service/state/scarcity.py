@@ -122,6 +122,23 @@ def find_scarcest(engine: Engine, job: Job, *, empty: bool = False) -> ScarceRes
     return min(candidates, key=lambda item: item[0])[1] if candidates else None
 
 
+def has_free_capacity(engine: Engine, job: Job) -> bool:
+    """Return whether a job fits at its minimum size beside what runs and is promised."""
+    classes, state = _state_of(engine)
+    free = state.copy()
+    requirements = [(job.worker, int(job.worker_counts[0]), engine.cluster.hosts_workers)]
+    if job.ps is not None:
+        requirements.append((job.ps, int(job.ps_counts[0]), engine.cluster.hosts_ps))
+    for demand, count, hosts in requirements:
+        remaining = count
+        for rows in classes.rows:
+            if hosts[rows[0]]:
+                remaining -= _take(free, rows, demand, remaining)
+        if remaining:
+            return False
+    return True
+
+
 _MAX_EXACT_JOBS: Final = 500
 """Open jobs up to which free amounts are counted after every event, and else once a slot: counting
 takes 50 us a job, in the thread that decides."""

@@ -13,10 +13,12 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest_match, quote_for_display
-from shadowprice.traces.job_log import check_times
+from shadowprice.traces.job_log import CLOCK_SKEW, check_times
 from shadowprice.traces.log_values import (
+    Times,
     Tres,
     bytes_of,
+    choose_readings,
     each,
     gpus_of,
     is_nothing,
@@ -31,27 +33,31 @@ from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import CheckedTable, column_names, read_head, read_table
 
 _COLUMNS: Final[Mapping[str, str]] = {
-    "job": "jobid id jobnumber uuid jobname name job",
+    "job": "jobid id jobnumber jobidentifier identifier uuid uid jobname name job",
     "submit": "submit submittime submitted submittedtime submittedat submission submissiontime "
-    "created createdat createtime creationtime enqueued queuedat arrival arrivaltime arrived qtime "
-    "timestamp",
-    "start": "start starttime started startedat startdate begin begintime began scheduledtime",
+    "submitdate submissiondate datesubmitted timesubmitted "
+    "created createdat createtime creation creationtime creationtimestamp queuedtime enqueued "
+    "queuedat arrival arrivaltime arrived qtime timestamp",
+    "start": "start starttime started startedat startdate begin begintime began beganat "
+    "scheduledtime datestarted timestarted",
     "end": "end endtime ended endedat enddate finish finishtime finished finishedat completed "
-    "completedat completiontime stop stoptime stoppedat",
+    "completedat completiontime stop stoptime stoppedat "
+    "completion datefinished timefinished dateended timeended",
     "duration": "duration runtime elapsed elapsedtime elapsedraw wallclock wallclocktime "
-    "runseconds executiontime usedwalltime",
+    "runseconds executiontime usedwalltime wallduration resourcesusedwalltime",
     "time_limit": "timelimit timelimitraw limit walltimelimit requestedtime requestedwalltime "
-    "reqwalltime maxruntime walltime",
+    "reqwalltime maxruntime resourcelistwalltime walltime",
     "deadline": "deadline deadlinetime due duedate dueat dueby ddl",
     "gpus": "gpus gpu numgpus numgpu ngpus gpunum gpucount requestedgpus reqgpus gpusrequested "
-    "allocgpus gpusallocated alloctres reqtres tres allocgres reqgres gres",
+    "allocgpus gpusallocated allocatedgpus gpualloc gpureq totalgpus numberofgpus "
+    "alloctres reqtres tres allocgres reqgres gres",
     "gpus_per_node": "gpuspernode gpupernode",
     "nodes": "nodes numnodes nnodes nodecount allocnodes reqnodes",
     "gpu_type": "gputype gpumodel gpuname accelerator acceleratortype",
     "cpus": "cpus cpu cores numcpus ncpus cpunum cpucount alloccpus reqcpus numcores ncores",
     "memory": "memory mem reqmem reqmemory requestedmemory allocmemory",
     "tenant": "tenant account group groupname project projectname team vc virtualcluster "
-    "department organization organisation namespace queue partition",
+    "department organization organisation namespace queue queuename partition partitionname",
     "user": "user username userid owner submitter submittedby",
     "status": "status state jobstate finalstate result outcome exitstatus exitcode",
     "model": "model modelname architecture network",
@@ -70,6 +76,9 @@ _BYTES: Final[Mapping[str, float]] = {
     **{f"{letter}b": 1000.0**power for power, letter in enumerate("kmgt", start=1)},
     **{f"{letter}ib": 1024.0**power for power, letter in enumerate("kmgt", start=1)},
 }
+_UTC: Final = frozenset({"utc", "gmt"})
+_CLOCK_WORDS: Final = _UTC | {"local", "ts", "epoch", "unix"}
+"""Last words of a header that say how a time is written."""
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
 
@@ -232,9 +241,10 @@ def _words(name: str) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """Return a header in lower case, without separators and unit."""
+    """Return a header in lower case, without separators, unit and form of a time."""
     words = _words(name)
-    if len(words) > 1 and (words[-1] in _SECONDS or words[-1] in _BYTES):
+    endings = _SECONDS.keys() | _BYTES.keys() | _CLOCK_WORDS
+    while len(words) > 1 and words[-1] in endings:
         words = words[:-1]
     return "".join(words)
 
@@ -261,21 +271,24 @@ class _Log:
     def times(self, zone: str, order: Literal["", "dmy", "mdy"]) -> bool:
         """Add submit, start and end; return whether they count from 1970."""
         absolute = False
-        earlier: pl.Series | None = None
         hint = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
+        times: dict[str, Times] = {}
         for meaning in ("submit", "start", "end"):
             texts = self._texts(meaning)
             if texts.null_count() == len(texts):
                 self._add(meaning, [None] * len(texts), pl.Float64())
                 continue
-            location = f"{self._table.path}: column {quote_for_display(self._names[meaning])}"
-            unit = _unit(self._names[meaning], _SECONDS)
-            times = read_times(texts, zone, order, location, unit)
-            absolute |= times.absolute
-            seconds = times.seconds if earlier is None else times.not_before(earlier)
+            column = self._names[meaning]
+            location = f"{self._table.path}: column {quote_for_display(column)}"
+            zone_here = "UTC" if _UTC.intersection(_words(column)[-1:]) else zone
+            times[meaning] = read_times(texts, zone_here, order, location, _unit(column, _SECONDS))
+            absolute |= times[meaning].absolute
+        unit = _unit(self._names.get("duration", ""), _SECONDS)
+        span = each(self._texts("duration"), partial(seconds_of, unit=unit), pl.Float64())
+        for meaning, seconds in choose_readings(times, span, CLOCK_SKEW).items():
             self._add(meaning, seconds, pl.Float64())
+        for meaning in times:
             self._check(meaning, "is not a time", hint)
-            earlier = self._table.frame[f"_{meaning}"]
         self._deadlines(zone, order, absolute=absolute)
         return absolute
 

@@ -18,6 +18,7 @@ from shadowprice.traces.text import (
     MAX_FAULTS,
     OUT_OF_RANGE_DATE,
     CheckedTable,
+    invalid_rows,
     read_bytes,
     read_head,
     read_table,
@@ -140,7 +141,7 @@ def _read_log(path: Path, reading: ImportContext) -> Trace:
     if faults and not reading.skip_invalid:
         more = len(faults) - MAX_FAULTS
         rest = [Fault(str(path), f"and {more} more jobs are wrong")] if more > 0 else []
-        raise InputError([*faults[:MAX_FAULTS], *rest])
+        raise invalid_rows([*faults[:MAX_FAULTS], *rest])
     reading.tally.add("dropped", "entry that is not a job", len(faults))
     frame = pl.DataFrame(rows, infer_schema_length=None)
     if rows:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +13,11 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.traces.job_log import check_times
+from shadowprice.traces.job_log import CLOCK_SKEW, check_times
 from shadowprice.traces.log_values import (
     Tres,
     bytes_of,
+    choose_readings,
     each,
     is_nothing,
     memory_scope,
@@ -27,14 +29,20 @@ from shadowprice.traces.log_values import (
 )
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import CheckedTable, column_names, read_bytes, read_head, read_table
+from shadowprice.traces.text import (
+    CheckedTable,
+    column_names,
+    invalid_rows,
+    read_bytes,
+    read_head,
+    read_table,
+)
 
 _FIELDS: Final = (
     *(
         "Cluster",
         "JobID",
         "JobIDRaw",
-        "JobName",
         "User",
         "Account",
         "Group",
@@ -74,6 +82,7 @@ _DUMP: Final = (
         ),
         "components of a heterogeneous job (9000+0, 9000+1) are jobs of their own",
         "elements of an array are jobs; pending ones (9000_[2-5%2]) never started: left out",
+        "bars in a job's name belong to it if no other column explains them; --json has none",
         "GPUs are those allocated, or requested if none is known; types as in gres/gpu:a100=2",
         "the time limit is kept apart from the run time; TIMEOUT, OUT_OF_MEMORY and the like fail",
         "times are local to the cluster: add timezone=Europe/Berlin; --json has seconds since 1970",
@@ -142,10 +151,51 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
     kinds = {name: pl.String() for name in header if name in _FIELDS}
     optional = [name for name in _FIELDS if name not in kinds]
     columns = {**kinds, **dict.fromkeys(optional, pl.String())}
-    table = read_table(path, columns, reading, separator="|", optional=optional, quoted=False)
+    table = read_table(
+        path,
+        columns,
+        reading,
+        separator="|",
+        optional=optional,
+        quoted=False,
+        rejoin=partial(_rejoin, header),
+        surplus_hint="use sacct --json if a name or comment contains a bar",
+    )
     present = [pl.when(~is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS]
     table.frame = table.frame.select("line", *present)
     return table
+
+
+_PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
+    "JobID": re.compile(r"\d+(?:[_+.]\S*)?"),
+    "State": re.compile(r"[A-Z_]+(?: by \S+)?\+?"),
+    **dict.fromkeys(
+        ("Submit", "Eligible", "Start", "End"),
+        re.compile(r"(?i)\d[\dT: +Z.-]*|unknown|none|n/a|"),
+    ),
+}
+
+
+def _rejoin(header: Sequence[str], fields: Sequence[str]) -> list[str] | None:
+    """Return the fields of a row with bars in its text, such as a job's name.
+
+    sacct writes them as they are. A column that isn't read absorbs the surplus, if the columns that
+    are read have the same, plausible values whichever column that is; otherwise return None.
+    """
+    surplus = len(fields) - len(header)
+    readings: dict[tuple[str, ...], list[str]] = {}
+    for index, name in enumerate(header):
+        if name in _FIELDS:
+            continue
+        joined = "|".join(fields[index : index + surplus + 1])
+        row = [*fields[:index], joined, *fields[index + surplus + 1 :]]
+        by_name = dict(zip(header, row, strict=True))
+        if all(
+            pattern.fullmatch(by_name.get(name, "").strip()) or name not in by_name
+            for name, pattern in _PLAUSIBLE.items()
+        ):
+            readings[tuple(by_name[name] for name in header if name in _FIELDS)] = row
+    return next(iter(readings.values())) if len(readings) == 1 else None
 
 
 def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
@@ -167,7 +217,7 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
             faults.append(Fault(location, f"is not a job of sacct --json ({error})"))
             rows.append(dict.fromkeys(_FIELDS))
     if faults and not reading.skip_invalid:
-        raise InputError(faults[:20])
+        raise invalid_rows(faults[:20])
     frame = pl.DataFrame(rows, schema=dict.fromkeys(_FIELDS, pl.String())).with_row_index(
         "line", offset=1
     )
@@ -251,17 +301,24 @@ def _elements(name: str) -> int:
 
 def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
     """Add ``_submit``, ``_start``, ``_end``, ``_duration`` and ``_time_limit`` in seconds."""
-    earlier: pl.Series | None = None
     hint = "sacct writes 2024-03-05T06:07:08"
-    for name in ("Submit", "Eligible", "Start", "End"):
-        times = read_times(table.frame[name], zone, "", f"{table.path}: column {name}")
-        seconds = times.seconds if earlier is None else times.not_before(earlier)
+    names = ("Submit", "Eligible", "Start", "End")
+    times = {
+        name.lower(): read_times(table.frame[name], zone, "", f"{table.path}: column {name}")
+        for name in names
+    }
+    spans = [
+        each(table.frame[name], seconds_of, pl.Float64()).alias(name)
+        for name in ("ElapsedRaw", "Elapsed")
+    ]
+    elapsed = pl.DataFrame(spans).select(pl.coalesce(pl.all())).to_series()
+    chosen = choose_readings(times, elapsed, CLOCK_SKEW)
+    for name in names:
+        table.frame = table.frame.with_columns(chosen[name.lower()].alias(f"_{name.lower()}"))
+    for name in names:
         # An end of 0 or Unknown is that of a job that runs.
-        column = pl.Series(f"_{name.lower()}", seconds)
-        table.frame = table.frame.with_columns(column)
-        read = pl.col(column.name)
-        table.check(read.is_not_null() | pl.col(name).is_null(), name, "is not a time", hint)
-        earlier = table.frame.select(pl.coalesce(column.name, "_submit")).to_series()
+        read = pl.col(f"_{name.lower()}").is_not_null() | pl.col(name).is_null()
+        table.check(read, name, "is not a time", hint)
     unreadable = [text for text in set(table.frame["Elapsed"]) if text and not _is_span(text)]
     readable = pl.col("Elapsed").is_null() | ~pl.col("Elapsed").is_in(unreadable)
     table.check(readable, "Elapsed", "is not a duration", "sacct writes 1-02:03:04")
