@@ -248,16 +248,24 @@ async def read_json_body(
     return parse_json(b"".join(parts), strict=strict)
 
 
+_SEPARATORS: Final = (b",", b"[", b"{")
+"""Before each value but the first is one of these. Those within texts count too: counting is fast,
+and parsing millions of values takes seconds and gigabytes."""
+
+
 def parse_json(text: bytes, *, strict: bool = True) -> Any:
-    """Parse JSON whose keys are unique, numbers finite and nesting bounded.
+    """Parse JSON whose keys are unique, numbers finite, and size and nesting bounded.
 
     Unless ``strict``, only the syntax is checked, and the caller must check each part.
 
     Raises
     ------
     ProblemError
-        If it is malformed; with the location.
+        If it has too many values, or is malformed; with the location.
     """
+    if sum(map(text.count, _SEPARATORS)) > bounds.BODY_VALUES.most:
+        hint = f"send at most {bounds.BODY_VALUES.most:,}"
+        raise ProblemError("too-large", f"the body has too many values; {hint}")
     try:
         value = json.loads(text, object_pairs_hook=_unique if strict else None)
     except json.JSONDecodeError as error:
