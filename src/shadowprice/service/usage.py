@@ -16,6 +16,10 @@ from shadowprice.service.settings import MAX_BODY_BYTES
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
 
+MIN_BODY_BYTES: Final = 64 << 10
+"""Bytes that each body counts at least, so that a tenant's slow requests don't take all
+connections."""
+
 RETRY_AFTER: Final = {"Retry-After": "10"}
 
 
@@ -123,21 +127,28 @@ class Usage:
 
     @contextmanager
     def receive(self, tenant: str) -> Iterator[BodyMeter]:
-        """Count the body of a tenant's request during a block."""
+        """Count the body of a tenant's request during a block.
+
+        Raises
+        ------
+        ProblemError
+            If the bodies of the tenant's present requests exceed `MAX_BODIES`.
+        """
         meter = BodyMeter(self._bodies, tenant)
         try:
+            meter.add(0)
             yield meter
         finally:
             meter.end()
 
 
 class BodyMeter:
-    """Counts the bytes of one request's body."""
+    """Counts the bytes of one request's body, at least `MIN_BODY_BYTES`."""
 
     def __init__(self, bodies: Counter[str], tenant: str) -> None:
         self._bodies = bodies
         self._tenant = tenant
-        self._size = 0
+        self._size = self._received = 0
 
     def add(self, size: int) -> None:
         """Count bytes.
@@ -147,13 +158,14 @@ class BodyMeter:
         ProblemError
             If the bodies of the tenant's present requests exceed `MAX_BODIES`.
         """
-        if self._bodies[self._tenant] + size > MAX_BODIES:
+        added = max(MIN_BODY_BYTES, self._received + size) - self._size
+        if self._bodies[self._tenant] + added > MAX_BODIES:
             raise _exceeded(
                 f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
                 "send fewer large requests at once",
             )
-        self._bodies[self._tenant] += size
-        self._size += size
+        self._bodies[self._tenant] += added
+        self._received, self._size = self._received + size, self._size + added
 
     def end(self) -> None:
         """Release the bytes."""

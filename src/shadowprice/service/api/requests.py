@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,6 +18,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import TypeAdapter
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from shadowprice.core import bounds
@@ -213,6 +216,42 @@ def _path(place: str) -> str:
     return place.replace("body: ", "body.", 1)
 
 
+BODY_IDLE_SECONDS: Final = 60.0
+"""Longest pause within a body of JSON."""
+
+BODY_SECONDS: Final = 600.0
+"""Longest duration of a body of JSON."""
+
+
+async def read_chunk(
+    stream: AsyncIterator[bytes], idle_seconds: float, deadline: float
+) -> bytes | None:
+    """Return the next piece of a body; None after the last one.
+
+    ``deadline`` is a time of the monotonic clock.
+
+    Raises
+    ------
+    ProblemError
+        If it doesn't come in time, or the client disconnects.
+    """
+    remaining = deadline - time.monotonic()
+    try:
+        async with asyncio.timeout(min(idle_seconds, remaining)):
+            return await anext(stream, None)
+    except TimeoutError:
+        if remaining < idle_seconds:
+            raise _malformed_body("it took too long") from None
+        raise _malformed_body(f"no data came for {idle_seconds:g} s") from None
+    except ClientDisconnect:
+        raise _malformed_body("the client disconnected") from None
+
+
+def _malformed_body(detail: str) -> ProblemError:
+    fault = Fault("body", detail)
+    return ProblemError("malformed", str(fault), faults=[fault])
+
+
 async def read_json_body(
     request: Request,
     limit: int = MAX_BODY_BYTES,
@@ -225,8 +264,8 @@ async def read_json_body(
     Raises
     ------
     ProblemError
-        If the body exceeds the limit in bytes, is not JSON, or has another media type, or if the
-        meter's limit is exceeded.
+        If the body exceeds the limit in bytes, is not JSON, has another media type or doesn't
+        come in time, or if the meter's limit is exceeded.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
@@ -238,7 +277,9 @@ async def read_json_body(
     if not declared.isdigit() or int(declared) > limit:
         raise too_large
     parts, size = [], 0
-    async for part in request.stream():
+    stream = aiter(request.stream())
+    deadline = time.monotonic() + BODY_SECONDS
+    while (part := await read_chunk(stream, BODY_IDLE_SECONDS, deadline)) is not None:
         size += len(part)
         if size > limit:
             raise too_large
