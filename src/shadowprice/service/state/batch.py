@@ -150,7 +150,7 @@ class Batch(Transaction):
         if truth.values is None:
             return tuple(jobs)
         with _blamed("comparing values"):
-            return truth.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, truth.coming)
+            return truth.values.weigh(jobs, truth.open_values, engine.cluster, truth.coming)
 
     def begin_policy_anew(self) -> None:
         """Resync the policy with the engine's state.

@@ -20,7 +20,7 @@ from sqlalchemy import delete, func, select
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import Resize, Start
-from shadowprice.core.relative_values import RelativeValues
+from shadowprice.core.relative_values import RelativeValues, follow_open_jobs
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
@@ -143,6 +143,8 @@ class DurableEngine:
         self.values: RelativeValues | None = None
         if self._relative_values:
             self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))
+            state = self.engine.state
+            self.open_values = follow_open_jobs(state.open_jobs, state.watch_jobs())
         self._snapshot_sequence: int = recovered.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced
