@@ -15,6 +15,7 @@ EXAMPLE ?= live
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 TRAIN ?= train or ray
+KUBERNETES ?= kubernetes
 PROPERTIES ?= $$(grep -rl support.examples tests --include 'test_*.py')
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
@@ -72,10 +73,10 @@ about.families := training of the six model families of the papers' testbed (hal
 needs.families := $(TRAIN_STAMP)
 run.families = OMP_NUM_THREADS=1 SHADOWPRICE_TEST_FAMILIES=runs/families.json $(PYTEST) $(VERBOSE) --durations=6 tests/train/servers/test_families.py
 
-# Two clusters at once: the tests mostly wait for kubelets, which act once a minute.
-about.kubernetes := tests on a real Kubernetes on this machine (after make testbed; root)
+# Two clusters at once: the tests half the time wait for kubelets, which act once a minute.
+about.kubernetes := tests on a real Kubernetes on this machine (after make testbed; root; KUBERNETES: which)
 needs.kubernetes := $(KUBERNETES_STAMP)
-run.kubernetes = { $(BIN)/python -m tools.testbed.build --check || true; } && $(PYTEST) -n 2 --dist worksteal $(VERBOSE) --durations=15 -m kubernetes
+run.kubernetes = { $(BIN)/python -m tools.testbed.build --check || true; } && $(PYTEST) -n 2 --dist worksteal $(VERBOSE) --durations=15 -m 'kubernetes and ($(KUBERNETES))'
 
 about.image := the service's image, built and run by its chart on a real Kubernetes (after make testbed; root on Debian 12)
 needs.image := $(KUBERNETES_STAMP)

@@ -29,8 +29,12 @@ from tests.train.forking import CONTEXT
 from tests.train.servers import generations
 
 from shadowprice.training import servers
-from shadowprice.training.servers.messages import Kind, Message
-from shadowprice.training.servers.pairs import offer, pair, take_offer
+from shadowprice.training.servers.messages import Message, MessageKind
+from shadowprice.training.servers.pairs import (
+    accept_shared_memory,
+    connect_pair,
+    offer_shared_memory,
+)
 
 SIZES = (1, 16, 48)
 """Megabytes of a gradient."""
@@ -43,12 +47,12 @@ EPOCHS, MINIBATCH, CHUNK, HELD = 8, 32, 100, 397
 def serve(port: int, size: int) -> None:
     """Take gradients and give parameters, as a server does."""
     store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
-    link = pair(store, "link", 1, timedelta(seconds=120))
-    offer(link, size if size > 0 else 0)
+    link = connect_pair(store, "link", 1, timedelta(seconds=120))
+    offer_shared_memory(link, size if size > 0 else 0)
     values = torch.ones(abs(size) // 4)
     while True:
         link.receive()
-        link.send(Message(Kind.VALUES, payload=values if link.copies else values.clone()))
+        link.send(Message(MessageKind.VALUES, payload=values if link.copies else values.clone()))
 
 
 def cpu_of(process: int) -> float:
@@ -68,8 +72,8 @@ def exchanges(megabytes: int, *, memory: bool) -> tuple[list[float], float]:
     arguments = (store.port, gradient.nbytes if memory else -gradient.nbytes)
     process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
     process.start()
-    link = pair(store, "link", 0, timedelta(seconds=120))
-    assert take_offer(link) is memory
+    link = connect_pair(store, "link", 0, timedelta(seconds=120))
+    assert accept_shared_memory(link) is memory
     values = torch.empty_like(gradient)
     found = []
     assert process.pid is not None
@@ -77,7 +81,7 @@ def exchanges(megabytes: int, *, memory: bool) -> tuple[list[float], float]:
     taken = -math.fsum(cpu_of(one) for one in both)
     for _ in range(REPEATS):
         began = time.perf_counter()
-        link.send(Message(Kind.PUSH, payload=gradient))
+        link.send(Message(MessageKind.PUSH, payload=gradient))
         link.receive(values)
         found.append(time.perf_counter() - began)
     taken += math.fsum(cpu_of(one) for one in both)

@@ -128,15 +128,16 @@ async def _pods_of(executor: Executor, job: str) -> list[str]:
     """Return what a cluster says of a job's pods, where it runs as some: why they wait, say."""
     if not isinstance(executor, KubernetesExecutor):
         return []
-    views = [one for one in executor.pods.items.values() if one.job == key_digest(job)]
-    found = await executor.connection.get("/api/v1/events")
+    cluster, key = executor.session.cluster, key_digest(job)
+    views = [one for one in cluster.pods.items.values() if one.job == key]
+    found = await executor.session.connection.get("/api/v1/events")
     named = {one.name for one in views}
     events = [
         f"{one['involvedObject']['name']} {one.get('lastTimestamp')}: {one.get('message')}"
         for one in found.get("items") or ()
         if one["involvedObject"]["name"] in named
     ]
-    return [*map(str, views), *map(str, executor.cluster.nodes.items.values()), *events]
+    return [*map(str, views), *map(str, cluster.nodes.items.values()), *events]
 
 
 class Told:
@@ -397,7 +398,7 @@ class RayHarness(LocalHarness):
         executor = await super().open()
         assert isinstance(executor, RayExecutor)
         until = time.monotonic() + PATIENCE
-        while missing := {server.name for server in SERVERS} - executor.nodes.keys():
+        while missing := {server.name for server in SERVERS} - executor.session.nodes.keys():
             assert time.monotonic() < until, f"{missing} never joined"
             await asyncio.sleep(0.1)
         return executor
@@ -515,7 +516,8 @@ class KubernetesHarness(LocalHarness):
         executor = await super().open()
         assert isinstance(executor, KubernetesExecutor)
         until = time.monotonic() + PATIENCE
-        while missing := {server.name for server in SERVERS} - executor.cluster.servers.keys():
+        cluster = executor.session.cluster
+        while missing := {server.name for server in SERVERS} - cluster.servers.keys():
             assert time.monotonic() < until, f"{missing} never joined"
             await asyncio.sleep(0.1)
         return executor

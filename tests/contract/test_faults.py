@@ -19,7 +19,7 @@ from shadowprice.executors.contract import (
     StartRefused,
 )
 from shadowprice.executors.generations.generation import start_time
-from shadowprice.executors.generations.verdict import ALL_WORKERS_SUCCEEDED
+from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
 from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 

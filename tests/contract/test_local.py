@@ -28,9 +28,9 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.generation import GenerationDirectory, boot_id
 from shadowprice.executors.generations.store import GenerationStore
+from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.settings import read_settings
 from shadowprice.executors.registry import create_executor
@@ -209,7 +209,7 @@ def test_who_was_killed_before_it_was_looked_at_was_killed(tmp_path: Path) -> No
     for name, other in (("killed", {}), ("restarted", {"boot": "another"})):
         state = {"phase": "running", "boot": boot_id(), "supervisor": 1, "began": 1, **other}
         generation = GenerationDirectory.create(tmp_path / name, {}, state)
-        executor._care(TrackedGeneration("job", 1, generation))
+        executor._check_supervisor(TrackedGeneration("job", 1, generation))
         assert name in generation.state()["reason"]
 
 
@@ -363,7 +363,7 @@ def test_a_look_that_nobody_waits_for_loses_no_report(
 ) -> None:
     monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # nobody else looks at files
     slow = threading.Event()
-    look = TrackedGeneration.new_progress
+    look = TrackedGeneration.poll_progress
 
     def slowly(self: TrackedGeneration) -> Progressed | None:
         found = look(self)
@@ -390,7 +390,7 @@ time.sleep(600)"""
         await told.one(Started, "job")
         (tmp_path / "go").touch()
         await ready(executor, "job", word="told")
-        monkeypatch.setattr(TrackedGeneration, "new_progress", slowly)
+        monkeypatch.setattr(TrackedGeneration, "poll_progress", slowly)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await executor.progress()

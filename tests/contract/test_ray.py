@@ -20,7 +20,7 @@ from shadowprice.executors.contract import (
     Started,
 )
 from shadowprice.executors.generations.store import GenerationStore
-from shadowprice.executors.ray.driving import RayGenerationController
+from shadowprice.executors.ray.controller import RayGenerationController
 from shadowprice.executors.ray.executor import PROGRESS_FETCH_TIMEOUT_SECONDS, RayExecutor
 from shadowprice.service.driver import PROGRESS_POLL_TIMEOUT_SECONDS
 from tests.contract.harness import (
@@ -156,9 +156,9 @@ def test_a_stuck_connection_holds_no_slot(
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         ray = await _begun(executor, told, "job")
-        assert ray.link is not None
-        assert ray.link._process is not None
-        bridge = ray.link._process.pid
+        assert ray.session.link is not None
+        assert ray.session.link._process is not None
+        bridge = ray.session.link._process.pid
         os.kill(bridge, signal.SIGSTOP)
         try:
             with pytest.raises(TimeoutError):

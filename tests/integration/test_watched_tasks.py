@@ -84,7 +84,7 @@ FAULTS: dict[str, tuple[Patch, str, str]] = {
     "watch": (_watching, "following the executor's reports", "watch"),
     "reports": (_method(ExecutionController, "take_in"), "taking reports in", "runner"),
     "orders": (_method(ExecutionController, "order"), "giving orders", "runner"),
-    "patrol": (_method(LocalExecutor, "_care"), "looking at what runs", "resync"),
+    "patrol": (_method(LocalExecutor, "_check_supervisor"), "looking at what runs", "resync"),
     "events": (_encoding, "delivering events", "events"),
 }
 
@@ -209,7 +209,7 @@ def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type
 ) -> None:
     fault = Switch()
-    _before(monkeypatch, fault, owner, "_silence" if owner is LocalExecutor else "close")
+    _before(monkeypatch, fault, owner, "_close_bell" if owner is LocalExecutor else "close")
     executor = executor_in(tmp_path, [])
     ended: list[Service] = []
 
@@ -235,7 +235,7 @@ def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
 def test_one_generation_that_cannot_be_looked_at_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    care = LocalExecutor._care
+    care = LocalExecutor._check_supervisor
     looked: list[str] = []
 
     def failing(self: LocalExecutor, entry: Any) -> None:
@@ -244,7 +244,7 @@ def test_one_generation_that_cannot_be_looked_at_hides_no_other(
         looked.append(entry.job)
         care(self, entry)
 
-    monkeypatch.setattr(LocalExecutor, "_care", failing)
+    monkeypatch.setattr(LocalExecutor, "_check_supervisor", failing)
     executor = executor_in(tmp_path, [])
     with run_service(tmp_path, cluster=CLUSTER, executor=executor) as live:
         run = {"command": ["sleep", "600"], "grace": "1s"}

@@ -24,7 +24,10 @@ from shadowprice.executors.contract import (
     Started,
 )
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-from shadowprice.executors.kubernetes.following import MIN_FETCH_INTERVAL_SECONDS, SELDOM
+from shadowprice.executors.kubernetes.pod_logs import (
+    MAX_FETCH_BACKOFF_SECONDS,
+    MIN_FETCH_INTERVAL_SECONDS,
+)
 from shadowprice.kubernetes.informer import WATCH_TIMEOUT_SECONDS
 from shadowprice.kubernetes.lease import INITIAL_POLL_SECONDS, RENEW_INTERVAL_SECONDS
 from shadowprice.kubernetes.pausing import Backoff
@@ -147,7 +150,7 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
         )
     assert len(counted) == len(jobs)
     # One look before the order to end, one after the end, and what grows between.
-    bound = 2 + Backoff.max_attempts(MIN_FETCH_INTERVAL_SECONDS, SELDOM, spent)
+    bound = 2 + Backoff.max_attempts(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS, spent)
     assert max(counted.values()) <= bound, (counted, spent)
     assert (
         bound < spent / MIN_FETCH_INTERVAL_SECONDS / 3
@@ -245,6 +248,7 @@ def test_an_event_is_written_for_every_line_that_people_are_told_and_no_other(
     assert events() == len(lines) + 1  # what is over is told once, however it goes then
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
 def test_what_replicas_ask_for_by_themselves_is_leases_and_watches(
     control_plane: Testbed, tmp_path: Path

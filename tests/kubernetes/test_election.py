@@ -141,6 +141,7 @@ def lease(user: User) -> dict[str, Any]:
     return dict(json.loads(text)["spec"])
 
 
+@pytest.mark.extended
 def test_a_frozen_leader_is_replaced_and_writes_nothing_any_more(
     user: User, tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_any_more(
         user.gone("gone")
 
 
+@pytest.mark.extended
 def test_clocks_that_are_minutes_apart_change_neither_who_leads_nor_what_is_kept(
     user: User, tmp_path: Path
 ) -> None:

@@ -107,8 +107,8 @@ class Killed:
         self._left = count
         self._after = after
         self.dead = False
-        self._request = executor.connection.request
-        executor.connection.request = self.request  # type: ignore[method-assign]
+        self._request = executor.session.connection.request
+        executor.session.connection.request = self.request  # type: ignore[method-assign]
 
     async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         if "/leases" in path:  # it would have to run out
@@ -201,7 +201,10 @@ written on and taken away."""
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("first", [1, 12, 23])
+@pytest.mark.parametrize(
+    "first",
+    [1, *(pytest.param(first, marks=pytest.mark.extended) for first in (12, 23))],
+)
 def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
     testbed: Testbed, tmp_path: Path, first: int, *, after: bool
 ) -> None:
@@ -393,14 +396,14 @@ def test_a_pod_that_is_asked_for_late_never_runs_and_is_removed(
     async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
         assert isinstance(executor, KubernetesExecutor)
         asked: list[dict[str, Any]] = []
-        post = executor.connection.post
+        post = executor.session.connection.post
 
         async def noted(path: str, body: Any, **query: object) -> dict[str, Any]:
             if path.endswith("/pods"):
                 asked.append(json.loads(json.dumps(body)))
             return await post(path, body, **query)
 
-        executor.connection.post = noted  # type: ignore[method-assign]
+        executor.session.connection.post = noted  # type: ignore[method-assign]
         await executor.start(spec("job", 1, f"echo x >> {ran}"))
         await told.one(Ended, "job")
         (body,) = asked

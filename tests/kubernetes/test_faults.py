@@ -26,7 +26,7 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from shadowprice.executors.kubernetes.executor import PATROL
+from shadowprice.executors.kubernetes.executor import RESYNC_SECONDS
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
 from shadowprice.kubernetes.connection import ApiClient
 from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
@@ -114,7 +114,7 @@ def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
         try:
             node = own.bed.nodes["two"]
             await _until(lambda: not node.is_ready())
-            await asyncio.sleep(3 * PATROL)
+            await asyncio.sleep(3 * RESYNC_SECONDS)
             (tmp_path / "go").touch()
         finally:
             await asyncio.to_thread(own.bed.join, "two")

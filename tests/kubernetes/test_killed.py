@@ -66,6 +66,7 @@ class Killable:
             self.process.stdout.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(GROUPS))
 def test_a_service_killed_before_any_step_of_a_change_loses_and_doubles_nothing(
     testbed: Testbed, tmp_path: Path, name: str

@@ -32,6 +32,7 @@ def user(testbed: Testbed) -> User:
     return accounts(testbed)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(GROUPS))
 @pytest.mark.parametrize("turns", TURNS)
 def test_another_replica_goes_on_whatever_step_of_a_change_its_leader_was_at(

@@ -17,6 +17,7 @@ from shadowprice.experiments.testbed import measure
 from shadowprice.policies.choice import PolicyChoice
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(1800)
 def test_pods_train_on_nine_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")

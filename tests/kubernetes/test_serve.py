@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import yaml
 from tools.testbed import Testbed
 from tools.testbed.audit import Audit
@@ -135,6 +136,7 @@ AWAY = 180.0
 """Seconds that the API server is away; twelve times what a lease lasts."""
 
 
+@pytest.mark.extended
 def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
     testbed: Testbed, tmp_path: Path
 ) -> None:
@@ -194,6 +196,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
     assert Audit.read(testbed.audit).of_service("shadowprice").faults() == []
 
 
+@pytest.mark.extended
 def test_nodes_that_close_open_go_and_come_are_servers_that_do(
     testbed: Testbed, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_pod_runs_where_it_is_told_and_its_end_and_log_are_seen(space: Space) 
     assert space.logs("a") == "hello\na\n"
 
 
+@pytest.mark.extended
 def test_the_logs_of_a_pod_outlive_what_other_nodes_remove(testbed: Testbed, space: Space) -> None:
     """A kubelet removes once a minute what belongs to no pod that it knows."""
     for name in ("one", "two"):

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice.training.generation import nccl_here
-from shadowprice.training.servers.wires import WIRES, Wire
+from shadowprice.training.servers.wires import TRANSPORTS, TensorTransport
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
@@ -49,12 +49,12 @@ class Connecting:
         self._group.abort()
 
 
-def wired(store: Any, rank: int) -> Wire:
+def wired(store: Any, rank: int) -> TensorTransport:
     """Return a wire of gloo: all of one but the GPU."""
-    return Wire(Connecting(store, rank), rank, torch.device("cpu"))
+    return TensorTransport(Connecting(store, rank), rank, torch.device("cpu"))
 
 
-WIRES["wired"] = wired
+TRANSPORTS["wired"] = wired
 
 
 def share_gpus(rank: int) -> None:

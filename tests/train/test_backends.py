@@ -137,7 +137,7 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
             made.append(given[1:3])
 
     made: list[Any] = []
-    for name in wires._UNWATCHED:
+    for name in wires._NCCL_ENVIRONMENT:
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
     with_gpus(monkeypatch)
@@ -145,8 +145,8 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("beside", device))
     wire = wires.create_nccl_transport(dist.HashStore(), 1)
     assert made == [(1, 2)]  # a group of two, of which this is the second
-    assert wire.device == wires.device_of("nccl") == torch.device("cuda", 0)
-    assert wires.device_of("gloo") == torch.device("cpu")
+    assert wire.device == wires.transport_device("nccl") == torch.device("cuda", 0)
+    assert wires.transport_device("gloo") == torch.device("cpu")
     # A worker's death ends no server: torch's own thread would.
     assert os.environ["TORCH_NCCL_BLOCKING_WAIT"] == "1"
 
@@ -159,6 +159,6 @@ def test_nccl_without_a_gpu_is_refused_before_anybody_is_waited_for(
     with pytest.raises(TrainingError, match=says):
         generation.join_group(told, backend="nccl")
     with pytest.raises(TrainingError, match=says):
-        wires.device_of("nccl")
+        wires.transport_device("nccl")
     with pytest.raises(TrainingError, match=says):
-        pairs.pair(dist.HashStore(), "0-0", 1, timedelta(seconds=5), "nccl")
+        pairs.connect_pair(dist.HashStore(), "0-0", 1, timedelta(seconds=5), "nccl")

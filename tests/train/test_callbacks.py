@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from shadowprice.training import TrainingError
 from shadowprice.training.callbacks import seals
-from shadowprice.training.callbacks.following import divided
+from shadowprice.training.callbacks.following import split_batch
 from shadowprice.training.generation import nccl_here
 from tests.train.forking import preload
 from tests.train.generations import Job
@@ -32,12 +32,12 @@ def test_a_sealed_checkpoint_is_whole_until_a_byte_of_it_changes(tmp_path: Path)
         (folder / "parts" / "b").write_bytes(b"b")
         seals.seal(folder)
     (tmp_path / "checkpoint-11").mkdir()  # cut off while it was written
-    assert seals.newest(tmp_path, "checkpoint-") == (10, tmp_path / "checkpoint-10")
+    assert seals.latest_complete(tmp_path, "checkpoint-") == (10, tmp_path / "checkpoint-10")
     (tmp_path / "checkpoint-10" / "parts" / "b").write_bytes(b"c")
-    assert seals.newest(tmp_path, "checkpoint-") == (2, tmp_path / "checkpoint-2")
+    assert seals.latest_complete(tmp_path, "checkpoint-") == (2, tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "more").touch()
-    assert seals.newest(tmp_path, "checkpoint-") is None
-    assert seals.newest(tmp_path / "nowhere", "checkpoint-") is None
+    assert seals.latest_complete(tmp_path, "checkpoint-") is None
+    assert seals.latest_complete(tmp_path / "nowhere", "checkpoint-") is None
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_a_sealed_checkpoint_is_whole_until_a_byte_of_it_changes(tmp_path: Path)
 def test_workers_share_a_minibatch(
     batch: int, largest: int, workers: int, expected: tuple[int, int]
 ) -> None:
-    assert divided(batch, largest, workers) == expected
+    assert split_batch(batch, largest, workers) == expected
 
 
 def test_a_minibatch_that_cannot_be_shared_is_refused() -> None:
     with pytest.raises(TrainingError, match="3 workers cannot share a mini-batch of 64 evenly"):
-        divided(64, 16, 3)
+        split_batch(64, 16, 3)
     with pytest.raises(TrainingError, match="batch is 0"):
-        divided(0, 16, 3)
+        split_batch(0, 16, 3)
 
 
 def at(job: Job) -> int:
@@ -89,7 +89,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
                 moved.until(lambda goal=goal: at(moved) >= goal)  # type: ignore[misc]
                 generation.signal(signal.SIGTERM)
             assert generation.ended() == [143] * workers, generation.logs()
-            newest = seals.newest(moved.checkpoints, before, after)
+            newest = seals.latest_complete(moved.checkpoints, before, after)
             assert newest is not None
             done = newest[0]
             assert done == (goal if library == "lightning" else at(moved))

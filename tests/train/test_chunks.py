@@ -20,7 +20,7 @@ pytest.importorskip("fsspec")
 
 from shadowprice.training import TrainingError
 from shadowprice.training.servers import chunks
-from shadowprice.training.servers.fetching import Fetcher
+from shadowprice.training.servers.fetching import ChunkPrefetcher
 from tests.train.storages import ObjectStore, store
 
 __all__ = ["store"]
@@ -237,7 +237,7 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
         begun.set()
         return {"x": np.array([number])}
 
-    fetcher = Fetcher(fetch, keep=2)
+    fetcher = ChunkPrefetcher(fetch, keep=2)
     fetcher.want(5)
     assert begun.wait(10)
     concurrent.futures.wait([fetcher._futures[5]], timeout=10)
@@ -260,7 +260,7 @@ def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
             raise faults.pop()
         return {"x": np.array([number])}
 
-    fetcher = Fetcher(fetch)
+    fetcher = ChunkPrefetcher(fetch)
     fetcher.prefetch_if_room(1)
     concurrent.futures.wait([fetcher._futures[1]], timeout=10)
     assert fetcher.take(1)["x"] == 1
@@ -273,7 +273,7 @@ def test_who_keeps_one_chunk_fetches_each_once() -> None:
         asked.append(number)
         return {}
 
-    fetcher = Fetcher(fetch, keep=1)
+    fetcher = ChunkPrefetcher(fetch, keep=1)
     for number in range(3):
         fetcher.want(number)
         fetcher.prefetch_if_room(number + 1)
@@ -291,7 +291,7 @@ def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
             raise faults.pop()
         return {"x": np.array([number])}
 
-    fetcher = Fetcher(fetch)
+    fetcher = ChunkPrefetcher(fetch)
     threading.Timer(0.05, go.set).start()
     with pytest.raises(OSError, match="away"):
         fetcher.take(1)
@@ -307,5 +307,5 @@ def test_who_is_told_to_stop_does_not_wait_for_a_storage_that_stands_still() -> 
         return {}
 
     with pytest.raises(SystemExit, match="143"):
-        Fetcher(fetch).take(1, stop=[1])
+        ChunkPrefetcher(fetch).take(1, stop=[1])
     go.set()

@@ -60,7 +60,7 @@ def test_what_is_no_count_is_not_reported_and_said_once(
     inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
-    monkeypatch.setattr(jobs, "_said", [])
+    monkeypatch.setattr(jobs, "_messages", [])
     for count in (float("nan"), -1, float("inf"), 1e13, float("nan")):
         assert not jobs.report(count, loss=0.5)
     assert list(inside.iterdir()) == []
@@ -123,7 +123,7 @@ def test_an_invalid_metric_costs_no_report(
     inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
-    monkeypatch.setattr(jobs, "_said", [])
+    monkeypatch.setattr(jobs, "_messages", [])
     invalid: dict[str, Any] = {"a": None, "b": "high", "c": [1, 2], "d": 10**400, "e": object()}
     nonfinite = {"f": float("nan"), "g": float("inf")}
     assert jobs.report(12, loss=0.5, **invalid, **nonfinite)
@@ -322,5 +322,6 @@ def test_importing_it_costs_a_job_nothing() -> None:
         "shadowprice",
         "shadowprice.jobs",
         "shadowprice.jobs.changes",
+        "shadowprice.jobs.files",
     }
     assert not loaded & {"numpy", "pydantic", "numba", "asyncio", "urllib.request", "statistics"}

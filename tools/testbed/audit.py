@@ -260,7 +260,8 @@ class Audit:
             Jobs' keys and generations whose pods may still be there.
         """
         return [
-            f"{pod} of generation {pod.generation} is left"
+            f"{pod} of generation {pod.generation} is left; deletion was requested by:"
+            f" {', '.join(pod.told) or 'none'}"
             for pod in self.of_jobs()
             if pod.removed == _NEVER and (pod.job, pod.generation) not in expected
         ]

@@ -54,12 +54,7 @@ class _Failure:
 class BackgroundTasks:
     """The background tasks of one component.
 
-    Parameters
-    ----------
-    log : Logger
-        Logger for failures.
-    failed : callable
-        Receives the kind of every failed task, in one word, for metrics.
+    ``failed`` receives the kind of every failed task, in one word, for metrics.
     """
 
     def __init__(self, log: logging.Logger, failed: Callable[[str], None] = ignore_failure) -> None:
@@ -80,16 +75,10 @@ class BackgroundTasks:
     ) -> asyncio.Task[None]:
         """Start a task that runs once; if it fails, that stays a health error.
 
-        Parameters
-        ----------
-        what : str
-            The task's kind, in one word.
-        said : str
-            Description for people: ``marking the pod``.
-        vital : bool
-            Whether a failure is a health error. Otherwise it is only logged and counted.
+        ``what`` is the task's kind, in one word, and ``said`` its description for people: ``marking
+        the pod``. If ``vital`` is false, a failure is only logged and counted.
         """
-        task = self._begin(self._guarded(what, work, said, vital=vital))
+        task = self._start(self._run_guarded(what, work, said, vital=vital))
         # A task that is cancelled before its first step never awaits the work.
         task.add_done_callback(lambda _: work.close())
         return task
@@ -102,9 +91,9 @@ class BackgroundTasks:
         pause: float = 0.0,
     ) -> asyncio.Task[None]:
         """Start a task that repeats a step; see `repeat`."""
-        return self._begin(self.repeat(what, step, said, pause))
+        return self._start(self.repeat(what, step, said, pause))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -121,20 +110,14 @@ class BackgroundTasks:
     ) -> None:
         """Repeat a step until it returns True; a failed step is retried.
 
-        Parameters
-        ----------
-        what, said
-            See `spawn`.
-        step : callable
-            Runs one step; returns True after the last.
-        pause : float
-            Seconds before every step; at least `RETRY_SECONDS` after a failure.
+        ``what`` and ``said`` are as in `spawn`. ``pause`` is in seconds, before every step; after a
+        failure it is at least `RETRY_SECONDS`.
         """
         wait = pause
         try:
             while True:
                 await asyncio.sleep(wait)
-                over = await self._tried(what, step, said)
+                over = await self.attempt(what, step, said)
                 if over:
                     return
                 wait = pause if over is not None else max(pause, RETRY_SECONDS)
@@ -143,18 +126,15 @@ class BackgroundTasks:
 
     async def attempt(
         self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
-    ) -> None:
-        """Run a step once, and record a failure. A later success clears it."""
-        await self._tried(what, step, said)
-
-    async def _tried(
-        self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
     ) -> bool | None:
-        """Run a step; return whether it was the last, or None if it failed."""
+        """Run a step once; return whether it was the last, or None if it failed.
+
+        A failure is recorded until a later success.
+        """
         lasting = None
         if said in self._failures:
             lasting = asyncio.get_running_loop().call_later(
-                RECOVERED_AFTER_SECONDS, self._well, said
+                RECOVERED_AFTER_SECONDS, self._on_success, said
             )
         try:
             over = bool(await step())
@@ -162,30 +142,31 @@ class BackgroundTasks:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._note(what, error, f"{said} failed", said)  # only the awaited task was cancelled
+            # Only the task that the step awaited was cancelled, not this one.
+            self._record_failure(what, error, f"{said} failed", said)
         except Exception as error:
-            self._note(what, error, f"{said} failed", said)
+            self._record_failure(what, error, f"{said} failed", said)
         else:
-            self._well(said)
+            self._on_success(said)
             return over
         finally:
             if lasting is not None:
                 lasting.cancel()
         return None
 
-    async def _guarded(
+    async def _run_guarded(
         self, what: str, work: Coroutine[Any, Any, None], said: str, *, vital: bool
     ) -> None:
         try:
             await work
         except Exception as error:
-            self._note(what, error, f"{said} ended", said, vital=vital)
+            self._record_failure(what, error, f"{said} ended", said, vital=vital)
         else:
-            self._well(said)
+            self._on_success(said)
 
     # ------------------------------------------------------------------ what failed
 
-    def _note(
+    def _record_failure(
         self, what: str, error: BaseException, how: str, said: str, *, vital: bool = True
     ) -> None:
         message = escape_controls(f"{type(error).__name__}: {error}")[:MAX_ERROR_CHARS]
@@ -201,7 +182,7 @@ class BackgroundTasks:
         except Exception:  # a failing counter must not end the task
             self._log.exception("failed to count an error")
 
-    def _well(self, said: str) -> None:
+    def _on_success(self, said: str) -> None:
         if self._failures.pop(said, None) is not None:
             self._log.warning("%s goes on", said)
 
@@ -219,10 +200,7 @@ class BackgroundTasks:
 async def run_all(*steps: Callable[[], Awaitable[None] | None]) -> None:
     """Run every step of a shutdown in order, even if one raises.
 
-    Raises
-    ------
-    Exception
-        The exception of a step, or an `ExceptionGroup` of several, after all steps ran.
+    Raises the exception of a step, or an `ExceptionGroup` of several, after all steps ran.
     """
     errors: list[Exception] = []
     for step in steps:

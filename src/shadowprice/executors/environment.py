@@ -16,21 +16,11 @@ from shadowprice.executors.contract import GenerationSpec
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of a generation.
+    """One process of a generation."""
 
-    Parameters
-    ----------
-    role : str
-        ``worker`` or ``ps``.
-    rank : int
-        Rank among the processes of its role.
-    world_rank : int
-        Rank among all processes, workers first.
-    """
-
-    role: str
-    rank: int
-    world_rank: int
+    role: str  # `worker` or `ps`
+    rank: int  # among the processes of its role
+    world_rank: int  # among all processes, workers first
     server: str
 
     @property
@@ -60,14 +50,9 @@ def environment_of(
 ) -> dict[str, str]:
     """Return the environment variables that the contract guarantees to a process.
 
-    Parameters
-    ----------
-    master_address, master_port
-        Rendezvous endpoint: an address of worker 0's server that all processes reach.
-    checkpoint_dir : str
-        Absolute path for checkpoints, equal in every generation.
-    devices : sequence of str, optional
-        GPUs allocated to the process; if None, ``CUDA_VISIBLE_DEVICES`` isn't set.
+    The master address and port are the rendezvous endpoint on worker 0's server. All generations of
+    a job have the same ``checkpoint_dir``. If ``devices`` (GPUs of the process) is None,
+    ``CUDA_VISIBLE_DEVICES`` isn't set.
     """
     world = spec.workers + spec.parameter_servers
     values: dict[str, object] = {

@@ -24,39 +24,24 @@ from shadowprice.executors.contract import Progressed
 
 _FIELDS = ("generation", "minibatches", "metrics", "checkpoints")
 _MICRO = 1_000_000
-_SHOWN = 50
-_MOST_TOLD = 500
+_MAX_FAULTS = 50
+_MAX_ERROR_CHARS = 500
 
 
 def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[Fault, ...]]:
-    """Parse a progress report.
+    """Parse a progress report that arrived at ``at``, from its decoded JSON.
 
-    An invalid metric or other optional part is left out, so that it costs no progress.
-
-    Parameters
-    ----------
-    body : object
-        The decoded JSON.
-    at : float
-        Time of arrival, seconds since 1970.
-
-    Returns
-    -------
-    (Progressed, tuple of Fault)
-        The report, and the problems of the parts that were left out.
-
-    Raises
-    ------
-    InputError
-        If the generation or the mini-batches are invalid, with a diagnostic for every problem.
+    An invalid metric or other optional part is left out, so that it costs no progress. Returns the
+    report, and the problems of the parts that were left out. Raises InputError if the generation or
+    the mini-batches are invalid, with a diagnostic for every problem.
     """
     if not isinstance(body, Mapping):
         raise InputError(
             Fault("progress", "it is not a JSON object", 'write {"minibatches": 1250}')
         )
     omitted = [
-        Fault(f"progress.{quote_for_display(name)}", "unknown field", _nearest(name))
-        for name in islice(body, _SHOWN)
+        Fault(f"progress.{quote_for_display(name)}", "unknown field", _field_hint(name))
+        for name in islice(body, _MAX_FAULTS)
         if name not in _FIELDS
     ]
     faults: list[Fault] = []
@@ -76,11 +61,11 @@ def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[
         omitted.append(Fault("progress.checkpoints", "expected true or false", checkpoints_hint))
         checkpoints = False
     if faults:
-        raise InputError([*omitted, *faults][:_SHOWN])
+        raise InputError([*omitted, *faults][:_MAX_FAULTS])
     assert isinstance(generation, int)
     assert done is not None
     report = Progressed(job, generation, round(done * _MICRO), metrics, at, checkpoints)
-    return report, tuple(omitted[:_SHOWN])
+    return report, tuple(omitted[:_MAX_FAULTS])
 
 
 def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
@@ -110,7 +95,7 @@ def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
 
 def format_report_error(why: str) -> str:
     """Return a malformed report's error for the job history: on one line, of bounded length."""
-    return escape_controls(why)[:_MOST_TOLD]
+    return escape_controls(why)[:_MAX_ERROR_CHARS]
 
 
 def _number(value: object) -> float | None:
@@ -123,6 +108,6 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _nearest(name: object) -> str:
+def _field_hint(name: object) -> str:
     likely = closest_match(name, _FIELDS) if isinstance(name, str) else None
     return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(_FIELDS)}"

@@ -77,13 +77,9 @@ EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {
 def create_executor(name: str, options: ExecutorOptions) -> Executor:
     """Create an executor by its name or by ``./file.py:NAME``, without opening it.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown, the file or entry point can't be loaded, or an address is given
-        to an executor that takes none.
-    MissingExecutorError
-        If a package that it requires isn't installed.
+    Raises InputError if the name is unknown, the file or entry point can't be loaded, or an address
+    is given to an executor that takes none; `MissingExecutorError` if a package that it requires
+    isn't installed.
     """
     if is_file_reference(name):
         return _created(FileExtension.read(name, "--executor"), options)
@@ -97,7 +93,8 @@ def create_executor(name: str, options: ExecutorOptions) -> Executor:
         hint = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"
         raise InputError(Fault("--executor", f"unknown executor {quote_for_display(name)}", hint))
     if options.address and not entry.addressed:
-        hint = f"leave it out, or choose --executor {_addressed()}"
+        addressed = " or ".join(other.name for other in EXECUTORS.values() if other.addressed)
+        hint = f"leave it out, or choose --executor {addressed}"
         raise InputError(Fault("--address", f"the executor {name} runs jobs here", hint))
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
         raise MissingExecutorError(entry.needs, entry.extra, f"the executor {name}")
@@ -127,7 +124,3 @@ def _created(extension: Extension, options: ExecutorOptions) -> Executor:
 
 
 _METHODS: Final = tuple(name for name in vars(Executor) if not name.startswith("_"))
-
-
-def _addressed() -> str:
-    return " or ".join(name for name, entry in EXECUTORS.items() if entry.addressed)

@@ -31,8 +31,8 @@ DOWNTIME_METRIC: Final = "change_away"
 _RUN: Final = "from shadowprice.cli.main import run; run()"
 _SUBMITTING: Final = 2.0
 """Seconds that the submission of jobs with the same submission time may take."""
-_LEAVING: Final = 45.0
-"""Timeout for the end of cancelled jobs, in seconds."""
+_CANCELLATION_TIMEOUT_SECONDS: Final = 120.0
+"""Includes the end of a start that was on its way, such as pods that have no image yet."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,13 @@ class LiveJobResult:
     """Seconds of each change of its placement that it measured."""
     restart: float | None = None
     """Restart cost that the service has learnt, in seconds; None if it is still the stated one."""
+
+    @property
+    def late(self) -> str:
+        """The causes of a broken first promise, with the seconds of each; empty if it was kept."""
+        broken = self.record.get("broken_promise")
+        causes = () if broken is None else broken["causes"]
+        return "; ".join(f"{cause['cause']} {cause['seconds']:.1f} s" for cause in causes)
 
     def start(self, speeds: Mapping[int, float]) -> float | None:
         """Return the seconds of the job's first start, None if it made no progress.
@@ -174,18 +181,19 @@ def _cancelled(api: _Api) -> None:
     ]
     for name in waiting:
         api.ask("DELETE", f"/v1/jobs/{name}")
-    deadline = time.monotonic() + _LEAVING
-    while waiting and time.monotonic() < deadline:
-        time.sleep(1.0)  # jobs have to end before the service stops
-        waiting = [name for name in waiting if _runs(api, name)]
+    deadline = time.monotonic() + _CANCELLATION_TIMEOUT_SECONDS
+    while waiting:
+        time.sleep(1.0)  # a stopped service ends no jobs, and leaves their pods behind
+        waiting = [name for name in waiting if _has_open_generation(api, name)]
+        if waiting and time.monotonic() > deadline:
+            print(f"cancelled jobs still run: {', '.join(waiting)}", file=sys.stderr)
+            return
 
 
-def _runs(api: _Api, name: str) -> bool:
+def _has_open_generation(api: _Api, name: str) -> bool:
+    # Also one that was ordered and hasn't started: some of its processes may exist.
     generations = api.ask("GET", f"/v1/jobs/{name}/generations")["generations"]
-    return any(
-        generation["started"] is not None and generation["ended"] is None
-        for generation in generations
-    )
+    return any(generation["ended"] is None for generation in generations)
 
 
 def run_live(

@@ -50,19 +50,26 @@ All requests of a slot at once would block the API server for seconds, and delay
 leases. With this limit, an idle server still answers hundreds of requests per second.
 """
 
-_PATCHES: Final = {
+_PATCH_TYPES: Final = {
     "json": "application/json-patch+json",
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
 _CONNECTIONS: Final = 1000
-_WRONG: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError)
+_CONFIG_ERRORS: Final = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    yaml.YAMLError,
+)
 """Exceptions besides the library's own that an invalid kubeconfig causes."""
-_MOST_LINE: Final = 8 << 20
+_MAX_LINE_BYTES: Final = 8 << 20
 """Maximum bytes of a line; no object is that large."""
 
-_MOST_SHOWN: Final = 500
+_MAX_MESSAGE_CHARS: Final = 500
 
 
 class MissingLibraryError(MissingExtraError):
@@ -74,16 +81,10 @@ class MissingLibraryError(MissingExtraError):
 class ApiClient:
     """A connection to one API server, as one user; created by `open`.
 
-    Attributes
-    ----------
-    namespace : str
-        Namespace of the context or the service account; ``default`` if there is none.
-    requests : int
-        Number of requests sent, including retries.
-    may_write : callable
-        Whether requests that change objects may be sent; urgent ones always may. It is called
-        right before each request, so that a suspended process which lost its lease writes
-        nothing.
+    ``may_write`` says whether requests that change objects may be sent; urgent ones always may. It
+    is called right before each request, so that a suspended process which lost its lease writes
+    nothing. ``namespace`` is that of the context or the service account, by default ``default``.
+    ``requests`` counts the requests sent, including retries.
     """
 
     def __init__(self, client: Any, namespace: str) -> None:
@@ -91,30 +92,20 @@ class ApiClient:
         self.namespace = namespace
         self.requests = 0
         self.may_write: Callable[[], bool] = lambda: True
-        self._dated: tuple[str, float] = ("", 0.0)
-        self._room = asyncio.Semaphore(MAX_INFLIGHT_REQUESTS)
+        self._last_date: tuple[str, float] = ("", 0.0)
+        self._slots = asyncio.Semaphore(MAX_INFLIGHT_REQUESTS)
 
     @classmethod
     async def open(cls, address: str = "", context: str = "") -> ApiClient:
         """Read the server's address and credentials, without sending a request.
 
-        Parameters
-        ----------
-        address : str
-            Path of a kubeconfig, or ``in-cluster``. If empty: in-cluster in a pod with a
-            service account, else ``$KUBECONFIG`` or ``~/.kube/config``.
-        context : str
-            A context of the kubeconfig; empty for the current one.
-
-        Raises
-        ------
-        ConfigError
-            If the file is missing or invalid.
-        MissingLibraryError
-            If the client library isn't installed.
+        ``address`` is the path of a kubeconfig, or ``in-cluster``. If empty: in-cluster in a pod
+        with a service account, else ``$KUBECONFIG`` or ``~/.kube/config``. ``context`` is one of
+        the kubeconfig; empty for the current one. Raises `ConfigError` if the file is missing or
+        invalid, and `MissingLibraryError` if the client library isn't installed.
         """
         try:  # this import takes seconds
-            client, config = await asyncio.to_thread(_library)
+            client, config = await asyncio.to_thread(_import_library)
         except ModuleNotFoundError as error:
             purpose = "speaking to Kubernetes"
             raise MissingLibraryError("kubernetes_asyncio", "kubernetes", purpose) from error
@@ -130,8 +121,10 @@ class ApiClient:
             else:
                 namespace = await _kubeconfig(config, configuration, address, context)
             return cls(client.ApiClient(configuration), namespace or "default")
-        except (config.ConfigException, *_WRONG) as error:
-            text = " ".join((getattr(error, "strerror", None) or str(error)).split())[:_MOST_SHOWN]
+        except (config.ConfigException, *_CONFIG_ERRORS) as error:
+            text = " ".join((getattr(error, "strerror", None) or str(error)).split())[
+                :_MAX_MESSAGE_CHARS
+            ]
             location = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
             hint = "write the path of a kubeconfig, or in-cluster"
             path = escape_controls(location[: int(bounds.PATH.most)])  # in full, to be corrected
@@ -148,7 +141,7 @@ class ApiClient:
 
         The server sends whole seconds, so the result may lag by one.
         """
-        date, received = self._dated
+        date, received = self._last_date
         try:
             server_time = parsedate_to_datetime(date).timestamp()
         except (ValueError, OverflowError):
@@ -167,12 +160,7 @@ class ApiClient:
     async def get(self, path: str, **query: object) -> dict[str, Any]:
         """Return an object or a list.
 
-        Raises
-        ------
-        ApiError
-            If the server refuses.
-        ApiUnreachableError
-            If the server doesn't answer.
+        Raises `ApiError` if the server refuses, and `ApiUnreachableError` if it doesn't answer.
         """
         return await self.request("GET", path, query=query)
 
@@ -186,7 +174,7 @@ class ApiClient:
 
     async def patch(self, path: str, body: Any, kind: str = "merge", **query: object) -> Any:
         """Change an object; ``kind`` is json, merge, strategic or apply. See `get`."""
-        return await self.request("PATCH", path, query=query, body=body, content=_PATCHES[kind])
+        return await self.request("PATCH", path, query=query, body=body, content=_PATCH_TYPES[kind])
 
     async def delete(
         self, path: str, body: Mapping[str, Any] | None = None, **query: object
@@ -206,18 +194,11 @@ class ApiClient:
     ) -> dict[str, Any]:
         """Send a request, with retries if it is throttled (429).
 
-        At most `MAX_INFLIGHT_REQUESTS` are sent concurrently; ``urgent`` ones don't count.
-
-        Raises
-        ------
-        ApiError
-            If the server refuses, or throttles it for more than `RETRY_TIMEOUT_SECONDS` seconds.
-        LeadershipLostError
-            If the connection must not write now.
-        ApiUnreachableError
-            If the server doesn't answer.
+        At most `MAX_INFLIGHT_REQUESTS` are sent concurrently; ``urgent`` ones don't count. Raises
+        as `get` does, also if it is throttled for more than `RETRY_TIMEOUT_SECONDS` seconds, and
+        `LeadershipLostError` if the connection must not write now.
         """
-        text = await self._sent(method, path, query or {}, body, content, urgent=urgent)
+        text = await self._send(method, path, query or {}, body, content, urgent=urgent)
         try:
             document: dict[str, Any] = json.loads(text)
         except ValueError as error:
@@ -226,9 +207,9 @@ class ApiClient:
 
     async def text(self, path: str, **query: object) -> bytes:
         """Return a response that isn't JSON, such as a log. See `get`."""
-        return await self._sent("GET", path, query, None, "application/json")
+        return await self._send("GET", path, query, None, "application/json")
 
-    async def _sent(
+    async def _send(
         self,
         method: str,
         path: str,
@@ -243,12 +224,12 @@ class ApiClient:
         while True:
             try:
                 async with (
-                    nullcontext() if urgent else self._room,
+                    nullcontext() if urgent else self._slots,
                     asyncio.timeout(REQUEST_TIMEOUT_SECONDS),
                 ):
                     if not (method == "GET" or urgent or self.may_write()):
                         raise LeadershipLostError
-                    response = await self._begun(method, path, query, body, content)
+                    response = await self._start_request(method, path, query, body, content)
                     try:
                         text: bytes = await response.read()
                     finally:
@@ -258,13 +239,13 @@ class ApiClient:
                     f"{self.host} did not answer in {REQUEST_TIMEOUT_SECONDS:g} s"
                 ) from error
             except (OSError, ValueError, _client_error()) as error:
-                raise ApiUnreachableError(f"{self.host}: {_said(error)}") from error
-            self._dated = (response.headers.get("Date", ""), time.monotonic())
+                raise ApiUnreachableError(f"{self.host}: {_message_of(error)}") from error
+            self._last_date = (response.headers.get("Date", ""), time.monotonic())
             if response.status < 400:
                 return text
-            pause = max(pauses.failed(), _pause(response.headers.get("Retry-After")))
+            pause = max(pauses.failed(), _retry_delay(response.headers.get("Retry-After")))
             if response.status != 429 or time.monotonic() + pause > until:
-                raise _refusal(response.status, text)
+                raise _error_from_response(response.status, text)
             await asyncio.sleep(pause)
 
     async def lines(
@@ -272,21 +253,15 @@ class ApiClient:
     ) -> AsyncIterator[bytes]:
         """Yield the lines of a streamed response, with their line ends.
 
-        Parameters
-        ----------
-        silence : float
-            Timeout in seconds between pieces of data.
-        answer : float
-            Timeout in seconds of the response's start.
-        **query
-            As in `get`.
+        ``silence`` is the timeout in seconds between pieces of data, ``answer`` that of the
+        response's start.
         """
         try:
             async with asyncio.timeout(answer):
-                response = await self._begun("GET", path, query, None, "application/json")
+                response = await self._start_request("GET", path, query, None, "application/json")
             try:
                 if response.status >= 400:
-                    raise _refusal(response.status, await response.read())
+                    raise _error_from_response(response.status, await response.read())
                 rest = b""
                 while True:
                     async with asyncio.timeout(silence):
@@ -294,20 +269,20 @@ class ApiClient:
                     if not piece:
                         break
                     *whole, rest = (rest + piece).split(b"\n")
-                    if len(rest) > _MOST_LINE:
+                    if len(rest) > _MAX_LINE_BYTES:
                         raise ApiUnreachableError(f"{self.host} sends a line without an end")
                     for line in whole:
                         yield line + b"\n"
                 if rest:
                     yield rest
             finally:
-                _cut(response)
+                _abort(response)
         except TimeoutError as error:
             raise ApiUnreachableError(f"{self.host} fell silent") from error
         except (OSError, ValueError, _client_error()) as error:
-            raise ApiUnreachableError(f"{self.host}: {_said(error)}") from error
+            raise ApiUnreachableError(f"{self.host}: {_message_of(error)}") from error
 
-    async def _begun(
+    async def _start_request(
         self, method: str, path: str, query: Mapping[str, object], body: Any, content: str
     ) -> Any:
         headers = {"Accept": "application/json, */*", "Content-Type": content}
@@ -317,14 +292,14 @@ class ApiClient:
         return await self._client.rest_client.request(
             method,
             self.host + path,
-            query_params={name: _written(value) for name, value in query.items()},
+            query_params={name: _query_value(value) for name, value in query.items()},
             headers=headers,
             body=body,
             _preload_content=False,
         )
 
 
-def _library() -> tuple[Any, Any]:
+def _import_library() -> tuple[Any, Any]:
     from kubernetes_asyncio import client, config  # noqa: PLC0415  # large and optional
 
     return client, config
@@ -349,7 +324,7 @@ async def _kubeconfig(config: Any, configuration: Any, address: str, context: st
     return str(entry["namespace"]) if "namespace" in entry else ""
 
 
-def _cut(answer: Any) -> None:
+def _abort(answer: Any) -> None:
     """Abort a response.
 
     A connection that is only closed waits half a minute for the server's close, and would outlive
@@ -362,24 +337,24 @@ def _cut(answer: Any) -> None:
         transport.abort()
 
 
-def _written(value: object) -> str:
+def _query_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _said(error: BaseException) -> str:
-    return (str(error) or type(error).__name__)[:_MOST_SHOWN]
+def _message_of(error: BaseException) -> str:
+    return (str(error) or type(error).__name__)[:_MAX_MESSAGE_CHARS]
 
 
-def _pause(retry_after: str | None) -> float:
+def _retry_delay(retry_after: str | None) -> float:
     """Return the seconds to wait according to ``Retry-After``, by default 1, with jitter."""
     seconds = float(retry_after) if retry_after is not None and retry_after.isdecimal() else 1.0
     return min(max(seconds, 0.1), RETRY_TIMEOUT_SECONDS) * random.uniform(1.0, 1.2)
 
 
-def _refusal(status: int, text: bytes) -> ApiError:
+def _error_from_response(status: int, text: bytes) -> ApiError:
     try:
         document = json.loads(text)
         reason, message = str(document.get("reason", "")), str(document.get("message", ""))
     except (ValueError, AttributeError):
-        reason, message = "", text[:_MOST_SHOWN].decode("utf-8", "replace").strip()
-    return ApiError(status, reason, message[:_MOST_SHOWN])
+        reason, message = "", text[:_MAX_MESSAGE_CHARS].decode("utf-8", "replace").strip()
+    return ApiError(status, reason, message[:_MAX_MESSAGE_CHARS])

@@ -38,27 +38,13 @@ MIN_HEALTHY_WATCH_SECONDS: Final = 1.0
 
 
 class Informer(Generic[CachedT]):
-    """Caches a reduced form of all objects of one kind.
+    """Caches a reduced form of all objects of one kind, by ``NAMESPACE/NAME`` or ``NAME``.
 
-    Parameters
-    ----------
-    path : str
-        API path of the list: ``/api/v1/pods``, ``/api/v1/namespaces/NAME/pods``.
-    reduce : callable
-        Returns the cached form of an object, None to omit it.
-    changed : callable, optional
-        Receives every change: key, old and new form; None if the object is absent.
-    query : mapping, optional
-        More parameters of the list: ``labelSelector``, ``fieldSelector``.
-
-    Attributes
-    ----------
-    items : dict
-        Cached forms by ``NAMESPACE/NAME``, or ``NAME`` for kinds without namespaces.
-    healthy : bool
-        Whether the last request succeeded.
-    lists, watches : int
-        Number of requests of each kind.
+    ``path`` is the API path of the list: ``/api/v1/pods``, ``/api/v1/namespaces/NAME/pods``.
+    ``reduce`` returns the cached form of an object, None to omit it. ``changed`` receives every
+    change: key, old and new form; None if the object is absent. ``query`` has more parameters of
+    the list: ``labelSelector``, ``fieldSelector``. ``healthy`` says whether the last request
+    succeeded; ``lists`` and ``watches`` count requests.
     """
 
     def __init__(
@@ -81,13 +67,7 @@ class Informer(Generic[CachedT]):
         self.lists = self.watches = 0
 
     async def start(self) -> None:
-        """List all objects, then watch them until `close`.
-
-        Raises
-        ------
-        ApiError
-            If the first list fails.
-        """
+        """List all objects, then watch them until `close`; raise `ApiError` if the list fails."""
         await self._list()
         self._task = asyncio.create_task(self._follow())
 
@@ -118,11 +98,11 @@ class Informer(Generic[CachedT]):
         self._version = page_meta["resourceVersion"]
         self.healthy = True
         for key in self.items.keys() - items.keys():
-            self._take(key, None)
+            self._store(key, None)
         for key, kept in items.items():
-            self._take(key, kept)
+            self._store(key, kept)
 
-    def _take(self, key: str, kept: CachedT | None) -> None:
+    def _store(self, key: str, kept: CachedT | None) -> None:
         old = self.items.get(key)
         if kept is None:
             self.items.pop(key, None)
@@ -179,13 +159,13 @@ class Informer(Generic[CachedT]):
                 raise ApiError(status, str(item.get("reason", "")), str(item.get("message", "")))
             self.healthy = True
             if kind in {"ADDED", "MODIFIED"}:
-                self._take(key_of(item), self._reduce(item))
+                self._store(key_of(item), self._reduce(item))
             elif kind == "DELETED":
                 # The final state is a change of its own, such as the exit of its containers.
                 last = self._reduce(item)
                 if last is not None and self.items.get(key_of(item)) != last:
-                    self._take(key_of(item), last)
-                self._take(key_of(item), None)
+                    self._store(key_of(item), last)
+                self._store(key_of(item), None)
             self._version = item["metadata"]["resourceVersion"]
         self.healthy = True
 

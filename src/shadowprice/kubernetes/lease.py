@@ -42,19 +42,9 @@ MAX_POLL_SECONDS: Final = 2.0
 class Lease:
     """A lease that one process holds at a time.
 
-    Parameters
-    ----------
-    namespace, name : str
-        The Lease object.
-    identity : str
-        Unique identifier of this process.
-
-    Attributes
-    ----------
-    lost : asyncio.Event
-        Set if the lease wasn't renewed in time, or another process acquired it.
-    epoch : int
-        Fencing token, higher than that of any earlier holder; 0 before the lease is held.
+    ``identity`` is a unique identifier of this process. ``lost`` is set if the lease wasn't renewed
+    in time, or another process acquired it. ``epoch`` is a fencing token, higher than that of any
+    earlier holder; 0 before the lease is held.
     """
 
     def __init__(self, connection: ApiClient, namespace: str, name: str, identity: str) -> None:
@@ -80,20 +70,9 @@ class Lease:
     ) -> bool:
         """Acquire the lease; return False if another process holds it.
 
-        It returns as soon as the other holder renews, or after ``patience`` seconds.
-
-        Parameters
-        ----------
-        patience : float
-            Timeout in seconds.
-        over : callable
-            Returns whether a holder, by its identity, is known to be inactive; its lease is
-            acquired at once.
-
-        Raises
-        ------
-        ApiError
-            If the server refuses.
+        It returns as soon as the other holder renews, or after ``patience`` seconds. ``over``
+        returns whether a holder, by its identity, is known to be inactive; its lease is acquired at
+        once.
         """
         until = time.monotonic() + patience
         last_seen, since = "", _now()

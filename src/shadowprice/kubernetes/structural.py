@@ -1,9 +1,9 @@
 """From a model's JSON schema to a structural one, as custom resource definitions need it.
 
-A structural schema gives every value one type and refuses unions of them. What pydantic writes is
-turned into that: references are written out, null is left out (a key is absent instead), quantities
-become ``x-kubernetes-int-or-string``, and models distinguished by their ``kind`` become one object
-with the keys of all, and a rule (``oneOf``) for each kind.
+A structural schema gives every value one type and allows no unions of types. References are
+resolved, null is omitted (a key is absent instead), and quantities become
+``x-kubernetes-int-or-string``. Models distinguished by their ``kind`` become one object with the
+keys of all, and a rule (``oneOf``) for each kind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PASSED_THROUGH_KEYWORDS: Final = (
 
 
 class SchemaError(ShadowpriceError):
-    """A model says what no structural schema can; the model, or the translation, has to change."""
+    """A model can't be expressed as a structural schema; change the model or the conversion."""
 
     code = "schema"
 
@@ -43,23 +43,11 @@ def to_structural_schema(
     path: str = "",
     absent: Collection[str] = (),
 ) -> Document:
-    """Convert a model's JSON schema to a structural schema.
+    """Convert a JSON schema from ``model_json_schema`` to a structural schema.
 
-    Parameters
-    ----------
-    schema : mapping
-        Result of ``model_json_schema``.
-    descriptions : mapping of str to str
-        Descriptions of fields by dotted path from the model.
-    path : str
-        Path of the model itself.
-    absent : collection of str
-        Keys of the model to omit.
-
-    Raises
-    ------
-    SchemaError
-        If the schema has no structural form.
+    ``descriptions`` are of fields by dotted path from the model, and ``path`` is that of the model
+    itself. ``absent`` are keys of the model to omit. Raises `SchemaError` if the schema has no
+    structural form.
     """
     document = _Translation(schema.get("$defs", {}), descriptions).value(schema, path)
     for key in absent:
@@ -138,7 +126,7 @@ class _Translation:
         """Return a discriminated union of models as one object with a rule for each kind."""
         tag = schema["discriminator"]["propertyName"]
         kinds = {
-            kind: self._object_of(reference, path)
+            kind: self._bare(self._models[reference.rpartition("/")[2]], path)
             for kind, reference in schema["discriminator"]["mapping"].items()
         }
         properties: Document = {}
@@ -168,9 +156,6 @@ class _Translation:
             "properties": {tag: choice, **properties},
             "oneOf": rules,
         }
-
-    def _object_of(self, reference: str, path: str) -> Document:
-        return self._bare(self._models[reference.rpartition("/")[2]], path)
 
 
 def _union(choices: list[Mapping[str, Any]], path: str) -> Document:

@@ -45,13 +45,9 @@ class _Rule:
 class IgnoreRules:
     """The rules that hold in a directory: those of its own files, and of the directories above.
 
-    Parameters
-    ----------
-    prefix : str
-        Path of the top below its git repository; empty if the top is the repository, or in none.
-    levels : tuple
-        Directory below the repository (empty for the repository itself) and its rules, from the
-        repository downwards.
+    ``prefix`` is the path of the top below its git repository; empty if the top is the repository,
+    or in none. ``levels`` are directories below the repository (empty for the repository itself)
+    with their rules, from the repository downwards.
     """
 
     def __init__(
@@ -66,11 +62,6 @@ class IgnoreRules:
 
         They are those of ``.git/info/exclude`` and of the directories from the repository down to
         the top, without the top's own. ``top`` is absolute, without symbolic links.
-
-        Raises
-        ------
-        OSError
-            If a file with rules can't be read.
         """
         for repository in (top, *top.parents):
             if os.path.lexists(repository / ".git"):
@@ -84,13 +75,7 @@ class IgnoreRules:
         return rules
 
     def within(self, folder: Path, relative: str) -> IgnoreRules:
-        """Return the rules in a directory, whose path below the top is ``relative``.
-
-        Raises
-        ------
-        OSError
-            If a file with rules can't be read.
-        """
+        """Return the rules in a directory, whose path below the top is ``relative``."""
         return self._with_files_of(folder, [part for part in (self._prefix, relative) if part])
 
     def _with_files_of(self, folder: Path, parts: Sequence[str]) -> IgnoreRules:

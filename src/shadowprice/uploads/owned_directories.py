@@ -18,13 +18,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def open_directory(path: Path) -> Iterator[int]:
-    """Open a directory.
-
-    Raises
-    ------
-    OSError
-        If it isn't there, is a link, or can't be opened.
-    """
+    """Open a directory that isn't a link."""
     descriptor = os.open(path, _FLAGS)
     try:
         yield descriptor
@@ -34,12 +28,9 @@ def open_directory(path: Path) -> Iterator[int]:
 
 @contextmanager
 def open_below(root: int, path: str) -> Iterator[int]:
-    """Open a directory below another one; ``path`` is relative, and empty for ``root`` itself.
+    """Open a directory below another one, unless it lies behind a link.
 
-    Raises
-    ------
-    OSError
-        If it isn't there, lies behind a link, or can't be opened.
+    ``path`` is relative, and empty for ``root`` itself.
     """
     descriptor = os.dup(root)
     try:
@@ -53,13 +44,7 @@ def open_below(root: int, path: str) -> Iterator[int]:
 
 
 def add_missing(source: Path, target: Path) -> None:
-    """Move entries of a directory into another one that lacks them; entries of both stay.
-
-    Raises
-    ------
-    OSError
-        If one can't be moved.
-    """
+    """Move entries of a directory into another one that lacks them; entries of both stay."""
     with open_directory(source) as source_root, open_directory(target) as target_root:
         remaining = [""]
         while remaining:

@@ -42,33 +42,18 @@ class SelectedFile:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Files of a directory that an upload contains.
-
-    Parameters
-    ----------
-    root : Path
-        The directory.
-    files : sequence of SelectedFile
-        Entries in the order of the archive.
-    left_out : sequence of str
-        Paths, with the reason, of links that lead outside and of special files.
-    size : int
-        Bytes of the archive.
-    """
+    """Files of a directory that an upload contains, in the order of the archive."""
 
     root: Path
     files: Sequence[SelectedFile]
-    left_out: Sequence[str]
-    size: int
+    left_out: Sequence[str]  # links that lead outside and special files: path and reason
+    size: int  # bytes of the archive
 
 
 def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) -> Selection:
-    """Return what is sent of a directory; read no file but those with rules.
+    """Select the files of a directory to send; read no file but those with rules.
 
-    Raises
-    ------
-    InputError
-        If the archive would exceed a limit, or a part of the directory can't be read.
+    Raises InputError if the archive would exceed a limit, or a part of the directory can't be read.
     """
     files: list[SelectedFile] = []
     left_out: list[str] = []
@@ -151,13 +136,7 @@ class Archive:
 
 @contextmanager
 def packed(selection: Selection) -> Iterator[Archive]:
-    """Yield the archive of a selection, in a temporary file.
-
-    Raises
-    ------
-    InputError
-        If a file has changed since it was selected, or can't be read.
-    """
+    """Yield the archive of a selection, in a temporary file; see `pack`."""
     with tempfile.TemporaryFile(prefix="shadowprice-") as file:
         digest = pack(selection, file)
         yield Archive(file, digest, file.tell())
@@ -166,10 +145,7 @@ def packed(selection: Selection) -> Iterator[Archive]:
 def pack(selection: Selection, stream: BinaryIO) -> str:
     """Write the archive of a selection; return its digest in hexadecimal.
 
-    Raises
-    ------
-    InputError
-        If a file has changed since it was selected, or can't be read.
+    Raises InputError if a file has changed since it was selected, or can't be read.
     """
     digest = hashlib.sha256()
 
@@ -190,13 +166,7 @@ def pack(selection: Selection, stream: BinaryIO) -> str:
 
 
 def _read(top: Path, item: SelectedFile) -> Iterator[bytes]:
-    """Yield the content of a file.
-
-    Raises
-    ------
-    InputError
-        If it isn't the file that was selected, or changes meanwhile.
-    """
+    """Yield the content of a file; raise InputError if it changed since it was selected."""
     entry = item.entry
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     changed = Fault(

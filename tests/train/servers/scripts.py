@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from shadowprice.training.servers import chunks
-from shadowprice.training.servers.messages import Kind, Link, Message
-from shadowprice.training.servers.pairs import pair, take_offer
+from shadowprice.training.servers.messages import Link, Message, MessageKind
+from shadowprice.training.servers.pairs import accept_shared_memory, connect_pair
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run
-from shadowprice.training.servers.server import Server
+from shadowprice.training.servers.server import ParameterServer
 from tests.train.backends import share_gpus
 from tests.train.storages import by_arrow
 
@@ -151,13 +151,13 @@ def count_lingering(**given: Any) -> None:
     that no thread is left.
     """
     returned = threading.Event()
-    follow = Server.follow
+    follow = ParameterServer.follow
 
-    def late(self: Server, link: Link) -> None:
+    def late(self: ParameterServer, link: Link) -> None:
         follow(self, link)
         returned.wait(1.0)
 
-    Server.follow = late  # type: ignore[method-assign]
+    ParameterServer.follow = late  # type: ignore[method-assign]
     count(**given)
     left = threading.enumerate()
     returned.set()
@@ -186,14 +186,14 @@ def peer(port: int, backend: str) -> None:
     """Answer what comes over a link with the same, until it is killed."""
     share_gpus(0)
     store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
-    link = pair(store, "link", 0, timedelta(seconds=60), backend)
-    take_offer(link)
+    link = connect_pair(store, "link", 0, timedelta(seconds=60), backend)
+    accept_shared_memory(link)
     while True:
         message = link.receive()
         if message.numbers == (SAY_ONLY,):
             wire: Any = link._wire
             wire._group, moved = Silent(), wire._group
-            link.send(Message(Kind.PUSH, payload=torch.zeros(1 << 20, device=link.device)))
+            link.send(Message(MessageKind.PUSH, payload=torch.zeros(1 << 20, device=link.device)))
             wire._group = moved
             continue
         if message.payload is not None:

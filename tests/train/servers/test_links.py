@@ -17,9 +17,15 @@ import torch
 
 from shadowprice.training import TrainingError
 from shadowprice.training.servers import wires
-from shadowprice.training.servers.measuring import Traffic
-from shadowprice.training.servers.messages import GoneError, Kind, Message
-from shadowprice.training.servers.pairs import Memory, PairLink, offer, pair, take_offer
+from shadowprice.training.servers.measuring import TrafficMeter
+from shadowprice.training.servers.messages import Message, MessageKind, PeerLostError
+from shadowprice.training.servers.pairs import (
+    PairLink,
+    SharedMemoryBuffer,
+    accept_shared_memory,
+    connect_pair,
+    offer_shared_memory,
+)
 from tests.train.backends import BACKENDS, ON_GPUS, share_gpus
 from tests.train.forking import CONTEXT
 from tests.train.servers import generations, scripts
@@ -41,9 +47,9 @@ def begun(store: tuple[Any, int], capacity: int, backend: str) -> tuple[PairLink
     given = (store[1], backend)
     process = CONTEXT.Process(target=scripts.peer, args=given, daemon=True)
     process.start()
-    link = pair(store[0], "link", 1, timedelta(seconds=120), backend)
-    assert offer(link, capacity) is (bool(capacity) and backend == "gloo")
-    link.traffic = Traffic()
+    link = connect_pair(store[0], "link", 1, timedelta(seconds=120), backend)
+    assert offer_shared_memory(link, capacity) is (bool(capacity) and backend == "gloo")
+    link.traffic = TrafficMeter()
     return link, process
 
 
@@ -67,7 +73,7 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
     ]
     payloads = [None if one is None else one.to(link.device) for one in payloads]
     for number, payload in enumerate(payloads):
-        said = Message(Kind.PUSH, 2**50 + number, number, 7, (0.1, float(number)), payload)
+        said = Message(MessageKind.PUSH, 2**50 + number, number, 7, (0.1, float(number)), payload)
         link.send(said)
         into = torch.empty_like(payload) if payload is not None and number % 2 else None
         found = link.receive(into)
@@ -84,7 +90,7 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
     # It is killed while we wait: nothing but its end tells us.
     threading.Timer(0.3, process.kill).start()
     began = time.monotonic()
-    with pytest.raises(GoneError):
+    with pytest.raises(PeerLostError):
         link.receive()
     assert time.monotonic() - began < 30
     process.join(generations.PATIENCE)
@@ -99,11 +105,11 @@ def test_what_came_stays_until_the_next_of_its_kind(
     ends: dict[int, PairLink] = {}
 
     def meet(rank: int) -> None:
-        ends[rank] = pair(store[0].clone(), "both", rank, timedelta(seconds=60), backend)
+        ends[rank] = connect_pair(store[0].clone(), "both", rank, timedelta(seconds=60), backend)
         if rank:
-            offer(ends[rank], capacity)
+            offer_shared_memory(ends[rank], capacity)
         else:
-            take_offer(ends[rank])
+            accept_shared_memory(ends[rank])
 
     threads = [threading.Thread(target=meet, args=(rank,)) for rank in (0, 1)]
     for thread in threads:
@@ -121,8 +127,8 @@ def test_what_came_stays_until_the_next_of_its_kind(
         found[name] = [end.receive().payload for _ in range(2)]
 
     for one, other, name, kinds in (
-        (worker, server, "server", (Kind.PUSH, Kind.COMMIT)),
-        (server, worker, "worker", (Kind.VALUES, Kind.BUFFERS)),
+        (worker, server, "server", (MessageKind.PUSH, MessageKind.COMMIT)),
+        (server, worker, "worker", (MessageKind.VALUES, MessageKind.BUFFERS)),
     ):
         taking = threading.Thread(target=take, args=(other, name))
         taking.start()
@@ -140,30 +146,30 @@ def test_who_dies_while_a_tensor_is_under_way_is_noticed(
     store: tuple[Any, int], backend: str, dies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What NCCL was asked to move would wait for good: gloo says, or a limit, that it is lost."""
-    monkeypatch.setattr(wires, "_STALLED", 2.0)
+    monkeypatch.setattr(wires, "_TRANSFER_TIMEOUT_SECONDS", 2.0)
     link, process = begun(store, 0, backend)
     payload = torch.zeros(1 << 20, device=link.device)
     began = time.monotonic()
     if dies == "who receives":
         os.kill(process.pid, signal.SIGSTOP)  # it takes nothing, and dies before it could
         threading.Timer(0.5, process.kill).start()
-        with pytest.raises(GoneError):
-            link.send(Message(Kind.PUSH, payload=payload))
+        with pytest.raises(PeerLostError):
+            link.send(Message(MessageKind.PUSH, payload=payload))
     else:
         # It says that something is under way, and sends nothing.
-        link.send(Message(Kind.NEXT, numbers=(scripts.SAY_ONLY,)))
+        link.send(Message(MessageKind.NEXT, numbers=(scripts.SAY_ONLY,)))
         threading.Timer(0.5, process.kill).start()
-        with pytest.raises(GoneError):
+        with pytest.raises(PeerLostError):
             link.receive()
     assert time.monotonic() - began < 30
     process.join(generations.PATIENCE)
 
 
 def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:
-    made = Memory.make(5000)
+    made = SharedMemoryBuffer.make(5000)
     assert made is not None
     memory, told = made
-    other = Memory.open(told)
+    other = SharedMemoryBuffer.open(told)
     assert other is not None
     memory.outgoing[:3] = torch.tensor([1, 2, 3], dtype=torch.uint8)
     other.outgoing[:1] = torch.tensor([9], dtype=torch.uint8)
@@ -180,11 +186,11 @@ def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:
         "nonsense",
         "",
     ):
-        assert Memory.open(wrong) is None
+        assert SharedMemoryBuffer.open(wrong) is None
 
 
 def test_who_does_not_come_is_not_waited_for_forever(store: tuple[Any, int]) -> None:
-    with pytest.raises(GoneError, match="the other process did not come"):
-        pair(store[0], "nobody", 0, timedelta(seconds=1))
+    with pytest.raises(PeerLostError, match="the other process did not come"):
+        connect_pair(store[0], "nobody", 0, timedelta(seconds=1))
     with pytest.raises(TrainingError, match="backend 'pigeons' isn't available here"):
-        pair(store[0], "nobody", 0, timedelta(seconds=1), "pigeons")
+        connect_pair(store[0], "nobody", 0, timedelta(seconds=1), "pigeons")

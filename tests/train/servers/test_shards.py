@@ -14,7 +14,13 @@ import numpy as np
 import torch
 
 from shadowprice.training import TrainingError, checkpoints
-from shadowprice.training.servers.shard import Shard, gathered, layout_of, seeded, trained
+from shadowprice.training.servers.shard import (
+    Shard,
+    build_seeded_model,
+    merge_shards,
+    parameter_layout,
+    trainable_parameters,
+)
 from tests.train.servers import scripts
 
 pytestmark = pytest.mark.train
@@ -25,9 +31,9 @@ def test_divided_and_divided_anew_it_learns_as_one_optimiser_does(
     tmp_path: Path, adam: bool
 ) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path), adam=adam)
-    model = seeded(recipe)
-    layout = layout_of(model)
-    plain = recipe.optimizer(trained(model))
+    model = build_seeded_model(recipe)
+    layout = parameter_layout(model)
+    plain = recipe.optimizer(trainable_parameters(model))
     rate = plain.param_groups[0]["lr"]
     state = None
     step = 0
@@ -41,16 +47,16 @@ def test_divided_and_divided_anew_it_learns_as_one_optimiser_does(
                 # Two shares, to be added up.
                 shard.apply([slope[first:last] * 0.25, slope[first:last] * 0.75], step)
             begin = 0
-            for _, one in trained(model):
+            for _, one in trainable_parameters(model):
                 one.grad = slope[begin : begin + one.numel()].view(one.shape)
                 begin += one.numel()
             plain.param_groups[0]["lr"] = rate * recipe.schedule(step)
             plain.step()
             step += 1
-        wanted = torch.cat([one.detach().reshape(-1) for _, one in trained(model)])
+        wanted = torch.cat([one.detach().reshape(-1) for _, one in trainable_parameters(model)])
         found = torch.cat([shard.values for shard in shards])
         assert torch.allclose(found, wanted, rtol=1e-13, atol=1e-15)
-        state = {**gathered([shard.state() for shard in shards]), "buffers": shards[0].buffers}
+        state = {**merge_shards([shard.state() for shard in shards]), "buffers": shards[0].buffers}
 
 
 def test_parameters_are_grouped_by_name_though_a_server_has_none_of_a_group(
@@ -69,7 +75,7 @@ def test_parameters_are_grouped_by_name_though_a_server_has_none_of_a_group(
         for shard in shards:
             shard.apply([torch.zeros_like(shard.values)], 0)
         learnt.append(torch.cat([shard.values for shard in shards]))
-        state = gathered([shard.state() for shard in shards])
+        state = merge_shards([shard.state() for shard in shards])
         assert state["parameters"].keys() == state["optimizer"].keys()
     assert torch.equal(*learnt)
 
@@ -149,7 +155,7 @@ def test_a_recipe_may_be_told_with_numbers_of_numpy(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path))
     shard = Shard(recipe, 0, 1)
-    state = {**gathered([shard.state()]), "buffers": shard.buffers}
+    state = {**merge_shards([shard.state()]), "buffers": shard.buffers}
     del state["parameters"]["last.bias"]
     with pytest.raises(TrainingError, match=r"another model: its parameter last\.bias differs"):
         Shard(recipe, 1, 2, state)
@@ -160,4 +166,4 @@ def test_a_model_needs_parameters_of_one_type(model: object) -> None:
     if model == "mixed":
         model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).double())
     with pytest.raises(TrainingError, match=r"no parameter|one floating type"):
-        trained(model)
+        trainable_parameters(model)

@@ -27,7 +27,7 @@ from shadowprice.training.generation import own_device
 from shadowprice.training.servers import chunks
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run
-from shadowprice.training.servers.shard import seeded, trained
+from shadowprice.training.servers.shard import build_seeded_model, trainable_parameters
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.train.servers import scripts
 from tests.train.servers.threads import Threads
@@ -70,8 +70,8 @@ def minibatches_by_chunk(recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 def plain(recipe: Recipe, minibatches: Iterator[dict[str, Any]]) -> tuple[Any, list[float]]:
     """Train as a script does that knows nothing of servers."""
-    model = seeded(recipe).to(own_device())
-    optimizer = recipe.optimizer(trained(model))
+    model = build_seeded_model(recipe).to(own_device())
+    optimizer = recipe.optimizer(trainable_parameters(model))
     rate = optimizer.param_groups[0]["lr"]
     losses = []
     for number, batch in enumerate(minibatches):
@@ -81,7 +81,7 @@ def plain(recipe: Recipe, minibatches: Iterator[dict[str, Any]]) -> tuple[Any, l
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
-    return torch.cat([one.detach().reshape(-1) for _, one in trained(model)]), losses
+    return torch.cat([one.detach().reshape(-1) for _, one in trainable_parameters(model)]), losses
 
 
 def learnt(threads: Threads, worker: int = 0) -> Any:
@@ -94,7 +94,7 @@ def test_one_worker_and_one_server_are_a_plain_loop(tmp_path: Path) -> None:
     outcome = run(recipe, Settings(observe=lambda _, loss: losses.append(loss)))
     assert outcome is not None
     wanted, curve = plain(recipe, minibatches_by_chunk(recipe))
-    found = torch.cat([one.detach().reshape(-1) for _, one in trained(outcome.model)])
+    found = torch.cat([one.detach().reshape(-1) for _, one in trainable_parameters(outcome.model)])
     assert torch.allclose(found, wanted, rtol=1e-12)
     assert np.allclose(losses, curve, rtol=1e-12)
     assert outcome.minibatches == len(curve)
@@ -243,13 +243,13 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
         settings = Settings(staleness=staleness, save_every=1e6)
         threads = Threads(recipe, settings, 3, 1)
         leader = threads.leader
-        slow, compute = threads.workers[0], threads.workers[0]._computed
+        slow, compute = threads.workers[0], threads.workers[0]._compute_gradient
 
         def slowly(*given: Any) -> Any:
             time.sleep(0.08)  # so long that the others get far ahead on a busy machine, too
             return compute(*given)
 
-        slow._computed = slowly  # type: ignore[method-assign]
+        slow._compute_gradient = slowly  # type: ignore[method-assign]
         count = leader._apply_everywhere
         most = [0]
 
@@ -274,22 +274,22 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
 def test_a_silent_worker_loses_its_chunk_and_comes_back(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
     threads = Threads(recipe, Settings(patience=0.3), 2, 2)
-    slept, compute = [0.9], threads.workers[0]._computed
+    slept, compute = [0.9], threads.workers[0]._compute_gradient
 
     def asleep(*given: Any) -> Any:
         if slept:
             time.sleep(slept.pop())
         return compute(*given)
 
-    threads.workers[0]._computed = asleep  # type: ignore[method-assign]
+    threads.workers[0]._compute_gradient = asleep  # type: ignore[method-assign]
     # The other has a long last chunk, so that the sleeper wakes before the end.
-    other = threads.workers[1]._computed
+    other = threads.workers[1]._compute_gradient
 
     def steadily(*given: Any) -> Any:
         time.sleep(0.06)
         return other(*given)
 
-    threads.workers[1]._computed = steadily  # type: ignore[method-assign]
+    threads.workers[1]._compute_gradient = steadily  # type: ignore[method-assign]
     assert threads.run() == "done"
     assert threads.leader.version == sum(recipe.order().minibatches(recipe.minibatch))
 
@@ -371,7 +371,7 @@ def test_in_step_what_numpy_and_random_draw_does_not_depend_on_the_workers(tmp_p
             patch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"of-{workers}"))
             threads = Threads(replace(recipe, loss=noisy), settings, workers, 1)
             for worker in threads.workers:  # they share what numpy draws from: one at a time
-                worker._computed = partial(in_turn, worker._computed)  # type: ignore[method-assign]
+                worker._compute_gradient = partial(in_turn, worker._compute_gradient)  # type: ignore[method-assign]
             assert threads.run() == "done"
         curves.append(losses)
     assert np.allclose(curves[0], curves[1], rtol=1e-9)
@@ -421,13 +421,13 @@ def test_workers_all_slower_than_the_patience_get_to_the_end(
     settings = Settings(patience=0.1, synchronous=synchronous, parts=2)
     recipe, computed = slow(recipe, 0.5, 20)
     threads = Threads(recipe, settings, 2, 1)
-    late, compute = [1.0], threads.workers[1]._computed
+    late, compute = [1.0], threads.workers[1]._compute_gradient
 
     def lately(*given: Any) -> Any:
         time.sleep(late.pop() if late else 0.0)
         return compute(*given)
 
-    threads.workers[1]._computed = lately  # type: ignore[method-assign]
+    threads.workers[1]._compute_gradient = lately  # type: ignore[method-assign]
     assert threads.run() == "done"
     steps = recipe.steps(2).steps if synchronous else 6
     assert threads.leader.version == steps

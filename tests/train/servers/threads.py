@@ -8,9 +8,9 @@ from typing import Any
 
 from shadowprice.training import checkpoints
 from shadowprice.training.servers.leader import Leader
-from shadowprice.training.servers.messages import GoneError, LocalLink
+from shadowprice.training.servers.messages import LocalLink, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
-from shadowprice.training.servers.server import Server
+from shadowprice.training.servers.server import ParameterServer
 from shadowprice.training.servers.shard import Shard
 from shadowprice.training.servers.worker import Worker
 
@@ -42,11 +42,11 @@ class Threads:
         found = checkpoints.load()
         state = None if found is None else found.state
         self.leader = Leader(recipe, settings, servers, workers, state)
-        everyone: list[Server] = [self.leader]
+        everyone: list[ParameterServer] = [self.leader]
         self.threads: list[threading.Thread] = []
         for number in range(1, servers):
             shard = Shard(recipe, number, servers, None if state is None else state["model"])
-            server = Server(shard, self.leader.version, keeps=settings.synchronous)
+            server = ParameterServer(shard, self.leader.version, keeps=settings.synchronous)
             ours, theirs = LocalLink.pair()
             self.leader.followers.append(ours)
             self._begin(server.follow, theirs)
@@ -69,7 +69,7 @@ class Threads:
     def _work(self, worker: Worker) -> None:
         try:
             worker.work()
-        except (GoneError, SystemExit):
+        except (PeerLostError, SystemExit):
             pass
         finally:  # whatever else it raises, the leader is not to wait for it
             for link in worker._links:
@@ -100,7 +100,7 @@ class Frail:
         if self._sends < 0:
             for link in self._all:
                 link.close()
-            raise GoneError("it died")
+            raise PeerLostError("it died")
         self._own.send(message)
 
     def receive(self, into: Any = None) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation, ServerInfo
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.local import machine as machines
 from shadowprice.executors.local.machine import MAX_FAKE_DEVICES, MachineAllocator
 
@@ -154,7 +154,7 @@ def test_hidden_devices_are_not_allocated(
     assert machine.available() == {"one": {"gpu": count * MILLI}}
     assert dealt(machine)["one"] == (expected if expected is not None else tuple("01234567"))
     # Without its own list, a job would find the hidden devices.
-    [allocation] = machine.deal(_spec("one", gpus=min(count, 1)), ())
+    [allocation] = machine.allocate(_spec("one", gpus=min(count, 1)), ())
     assert allocation.visible_devices == (dealt(machine)["one"][:1] if count else ())
 
 
@@ -191,21 +191,21 @@ def test_after_a_restart_servers_get_the_devices_that_their_generations_hold(
     held = [
         allocation.record()
         for name in ("a", "c")
-        for allocation in before.deal(_spec(name, gpus=1), ())
+        for allocation in before.allocate(_spec(name, gpus=1), ())
     ]
     after = MachineAllocator([0], devices)
     after.configure(servers(a=1, c=1, d=1), held)
     assert dealt(after) == {"a": ("0",), "c": ("2",), "d": ("1",)}
-    [allocation] = after.deal(_spec("d", gpus=1), held)
+    [allocation] = after.allocate(_spec("d", gpus=1), held)
     assert allocation.visible_devices == ("1",)
     with pytest.raises(PlacementError):
-        after.deal(_spec("c", gpus=1), held)
+        after.allocate(_spec("c", gpus=1), held)
 
 
 def test_a_server_that_shrank_keeps_devices_that_its_generations_hold() -> None:
     before = MachineAllocator([0], ("a", "b", "c"))
     before.configure(servers(one=1, two=2))
-    held = [allocation.record() for allocation in before.deal(_spec("two", gpus=2), ())]
+    held = [allocation.record() for allocation in before.allocate(_spec("two", gpus=2), ())]
     after = MachineAllocator([0], ("a", "b", "c"))
     after.configure(servers(two=1, three=1, one=1), held)
     assert dealt(after) == {"two": ("b",), "three": ("a",), "one": ("c",)}

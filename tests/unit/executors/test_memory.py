@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.executors.kubernetes.nodes import node_view, server_of
+from shadowprice.executors.kubernetes.nodes import node_view, to_server_info
 from shadowprice.executors.memory import round_down_memory
 from shadowprice.executors.ray.nodes import nodes_of
 
@@ -40,7 +40,7 @@ def test_kubernetes_nodes_of_one_kind_are_one_kind_of_server() -> None:
         }
         view = node_view(item)
         assert view.has["memory"] == memory  # what is asked of a node is held against all of it
-        found = server_of(view, {"memory": 441 << 20}, gpu="nvidia.com/gpu", tolerations=[])
+        found = to_server_info(view, {"memory": 441 << 20}, gpu="nvidia.com/gpu", tolerations=[])
         return found.capacity["memory"]
 
     found = memories(500)

@@ -7,8 +7,8 @@ import resource
 from pathlib import Path
 
 from shadowprice.executors.contract import InvalidProgress
-from shadowprice.executors.generations.entry import TrackedGeneration
 from shadowprice.executors.generations.generation import GenerationDirectory
+from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 
 
 def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) -> None:
@@ -17,12 +17,12 @@ def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        looks = [entry.new_progress() for _ in range(3)]
+        looks = [entry.poll_progress() for _ in range(3)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert looks == [None] * 3
-    assert entry.news() == []
-    found = entry.new_progress()
+    assert entry.pop_reports() == []
+    found = entry.poll_progress()
     assert found is not None
     assert found.progress == 7_000_000
 
@@ -30,7 +30,7 @@ def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) 
 def test_a_job_is_told_of_a_link_in_the_place_of_its_file(tmp_path: Path) -> None:
     entry = TrackedGeneration("job", 1, GenerationDirectory(tmp_path))
     entry.progress.symlink_to(os.devnull)
-    assert [entry.new_progress() for _ in range(2)] == [None, None]
-    [told] = entry.news()
+    assert [entry.poll_progress() for _ in range(2)] == [None, None]
+    [told] = entry.pop_reports()
     assert isinstance(told, InvalidProgress)
     assert "a link" in told.reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.executors.ray.link import BridgeClient
+from shadowprice.executors.ray.bridge_client import BridgeClient
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -30,7 +30,7 @@ def test_one_who_asks_is_cancelled_even_as_the_answer_comes(link: BridgeClient) 
         await link.open(0)
 
         async def follow() -> None:
-            await link.ask("nodes", 30.0, **{"is": 1})
+            await link.call("nodes", 30.0, **{"is": 1})
             await asyncio.sleep(600)
 
         following = asyncio.create_task(follow())

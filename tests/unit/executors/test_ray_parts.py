@@ -22,13 +22,13 @@ from shadowprice.executors.generations.generation import (
     TERMINAL_PHASES,
     GenerationDirectory,
 )
-from shadowprice.executors.generations.parts import ProcessExit, outcome_from_exits
-from shadowprice.executors.generations.placing import PlacementError
-from shadowprice.executors.generations.verdict import compute_outcome
+from shadowprice.executors.generations.outcome import compute_outcome
+from shadowprice.executors.generations.placement_checks import PlacementError
+from shadowprice.executors.generations.process_exits import ProcessExit, outcome_from_exits
 from shadowprice.executors.ray import part
+from shadowprice.executors.ray.head_probe import parse_endpoint, probe
+from shadowprice.executors.ray.launch_plan import build_process_plan
 from shadowprice.executors.ray.nodes import RayNode, actor_resources, check_available, nodes_of
-from shadowprice.executors.ray.planning import build_process_plan
-from shadowprice.executors.ray.reach import parse_endpoint, probe
 from shadowprice.executors.ray.settings import read_settings
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -92,8 +92,8 @@ def test_a_parameter_server_lost_after_all_workers_were_done_changes_nothing() -
 @pytest.mark.parametrize("change", [{"phase": "running"}, {"cut": True}, {"code": None}])
 def test_what_nobody_saw_end_is_lost(change: dict[str, Any]) -> None:
     state = {"phase": "ended", "code": 0, "at": 1.0, "exited": 1.0, "ending": "done"}
-    assert ProcessExit.of("worker-0", state, "gone").lost == ""
-    assert ProcessExit.of("worker-0", {**state, **change}, "gone").lost == "gone"
+    assert ProcessExit.from_state("worker-0", state, "gone").lost == ""
+    assert ProcessExit.from_state("worker-0", {**state, **change}, "gone").lost == "gone"
 
 
 # ------------------------------------------------------------------ nodes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.executors.generations.verdict import (
+from shadowprice.executors.generations.outcome import (
     GenerationOutcome,
     compute_outcome,
     has_outcome,

@@ -15,7 +15,7 @@ import pytest
 from shadowprice import jobs
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.executors.local.planning import free_port
+from shadowprice.executors.local.launch_plan import free_port
 from shadowprice.experiments import live as really
 from shadowprice.experiments.beside import live_key, measured_progress, predicted_progress
 from shadowprice.experiments.elastic import measure

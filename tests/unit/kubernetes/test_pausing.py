@@ -16,8 +16,8 @@ pytest.importorskip("kubernetes_asyncio")
 
 from aiohttp import web
 
-from shadowprice.executors.kubernetes import following
-from shadowprice.executors.kubernetes.following import Follower
+from shadowprice.executors.kubernetes import pod_logs
+from shadowprice.executors.kubernetes.pod_logs import PodLogFollower
 from shadowprice.kubernetes import connection as connections
 from shadowprice.kubernetes import informer as informers
 from shadowprice.kubernetes.errors import ApiError
@@ -52,8 +52,8 @@ def test_pauses_double_to_their_bound_and_begin_anew() -> None:
     assert pauses.failed() <= 1.0
 
 
-def follower(connection: object, folder: Path) -> Follower:
-    return Follower(connection, "/api/v1/things", folder, "worker-0", 1000, "")  # type: ignore[arg-type]  # a real one, by another fixture
+def follower(connection: object, folder: Path) -> PodLogFollower:
+    return PodLogFollower(connection, "/api/v1/things", folder, "worker-0", 1000, "")  # type: ignore[arg-type]  # a real one, by another fixture
 
 
 def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
             refused, began = 0, time.monotonic()
             while refused < 3 or time.monotonic() - began < 4.0:
                 try:
-                    await looked.look()
+                    await looked.fetch_new()
                 except ApiError:
                     refused += 1
                 await asyncio.sleep(0.01)
@@ -73,7 +73,9 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
         assert 3 <= refused == len(server.asked)
         assert (
             refused
-            <= Backoff.max_attempts(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            <= Backoff.max_attempts(
+                pod_logs.MIN_FETCH_INTERVAL_SECONDS, pod_logs.MAX_FETCH_BACKOFF_SECONDS, spent
+            )
             < spent / 0.3 / 2
         )
 
@@ -90,14 +92,16 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
             await asyncio.sleep(4.0)
             await wait_until_async(lambda: len(server.asked) >= 3)
             assert not task.done()
-            await streamed.look()  # it is followed: no request of its own
+            await streamed.fetch_new()  # it is followed: no request of its own
             spent = time.monotonic() - began
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         assert (
             3
             <= len(server.asked)
-            <= Backoff.max_attempts(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            <= Backoff.max_attempts(
+                pod_logs.MIN_FETCH_INTERVAL_SECONDS, pod_logs.MAX_FETCH_BACKOFF_SECONDS, spent
+            )
         )
 
     asyncio.run(whole())

@@ -17,7 +17,12 @@ from shadowprice.executors.environment import processes_of
 from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.pods import Place, pod_of, secret_of, service_of
+from shadowprice.executors.kubernetes.pods import (
+    ObjectContext,
+    build_headless_service,
+    build_pod,
+    build_secret,
+)
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.kubernetes.definition import build_crd, supports_cel_rules
 
@@ -86,13 +91,13 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
         program=Program(("train",), {"A": "b"}, image="i", pod=pod),
         worker={"cpu": 1500, "gpu": 1000}, tenant="t",
     )  # fmt: skip
-    place = Place(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=gated)
-    secret = secret_of(spec, place)
+    place = ObjectContext(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=gated)
+    secret = build_secret(spec, place)
     secret["metadata"]["uid"] = "u"
     node = NodeView("one", "u", {"cpu": 8000, "nvidia.com/gpu": 4000})
     settings = read_settings({"shared": "/jobs", "volume": "jobs"})
-    made = [pod_of(spec, one, place, node, settings, secret) for one in processes_of(spec)]
-    return [secret, service_of(spec, place, secret), *made]
+    made = [build_pod(spec, one, place, node, settings, secret) for one in processes_of(spec)]
+    return [secret, build_headless_service(spec, place, secret), *made]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -21,7 +21,7 @@ from shadowprice.service.uploads import (
     IncomingUpload,
     UploadStore,
 )
-from shadowprice.uploads import archive, cleaning, owned_directories
+from shadowprice.uploads import archive, owned_directories, unpacking
 from tests.unit.uploads.test_archive import DIR, END, LINK, described, member
 
 CONTENT = (
@@ -108,9 +108,9 @@ def test_a_killed_unpacking_is_repeated(tmp_path: Path) -> None:
         folder.mkdir()
 
         def work(target: Path = folder / "work") -> None:
-            archive.unpack(tmp_path / "archive", target)
+            unpacking.unpack(tmp_path / "archive", target)
 
-        killed = kill_at_line(count, (archive.__file__,), work)
+        killed = kill_at_line(count, (archive.__file__, unpacking.__file__), work)
         work()
         assert sorted(path.name for path in folder.iterdir()) == ["work", "work.done"]
         found = {name: what for name, (what, _) in described(folder / "work").items()}
@@ -125,22 +125,22 @@ def test_a_killed_unpacking_is_repeated(tmp_path: Path) -> None:
 
 def test_a_killed_addition_of_released_files_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(CONTENT)
-    modules = (archive.__file__, cleaning.__file__, owned_directories.__file__)
+    modules = (archive.__file__, unpacking.__file__, owned_directories.__file__)
     for count in range(0, 10_000, 7):
         folder = tmp_path / str(count)
         folder.mkdir()
         work = folder / "work"
-        archive.unpack(tmp_path / "archive", work)
+        unpacking.unpack(tmp_path / "archive", work)
         (work / "l").unlink()
         (work / "l").write_text("of the job")
         (work / "d" / "result").write_text("of the job")
 
         def again(work: Path = work) -> None:
-            cleaning.remove_unchanged(tmp_path / "archive", work)
-            archive.unpack(tmp_path / "archive", work)
+            unpacking.remove_unchanged(tmp_path / "archive", work)
+            unpacking.unpack(tmp_path / "archive", work)
 
         killed = kill_at_line(count, modules, again)
-        archive.unpack(tmp_path / "archive", work)
+        unpacking.unpack(tmp_path / "archive", work)
         assert sorted(path.name for path in folder.iterdir()) == ["work", "work.done"]
         assert (work / "l").read_text() == (work / "d" / "result").read_text() == "of the job"
         assert (work / "d" / "a").read_bytes() == b"x" * 2000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from shadowprice.training.servers.measuring import Running
+from shadowprice.training.servers.measuring import RunningMean
 
 
 def test_a_running_mean_recovers_from_values_that_are_not_finite() -> None:
-    mean = Running()
+    mean = RunningMean()
     for value in (1.0, 3.0, math.inf):
         mean.add(value)
     assert mean.value == math.inf

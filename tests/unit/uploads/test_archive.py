@@ -20,15 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
-from shadowprice.uploads.archive import (
-    MAX_ENTRIES,
-    MAX_FILE_BYTES,
-    ArchiveError,
-    read_entries,
-    remove_unpacked,
-    unpack,
-)
+from shadowprice.uploads.archive import MAX_ENTRIES, MAX_FILE_BYTES, ArchiveError, read_entries
 from shadowprice.uploads.packing import pack, select_files
+from shadowprice.uploads.unpacking import remove_unpacked, unpack
 from tests.support.examples import example_count
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 

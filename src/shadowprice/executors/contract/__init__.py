@@ -19,12 +19,12 @@ generation's number for a different command; that command is stale.
 
 Endings. All processes of a generation end together: when the first one fails, or when every worker
 has exited 0. With `Program.tolerates_workers`, the generation continues if a worker dies, until a
-parameter server or the last worker fails. `executors.generations.verdict` implements this rule for
+parameter server or the last worker fails. `executors.generations.outcome` implements this rule for
 every executor.
 
-Modules: `orders`, `reports`, `answers` and `servers` define the data exchanged, `executor` the
-protocol, `optional` the optional protocols, and `options` the constructor's options. Import all
-names from this package.
+Modules: `orders`, `reports` and `answers` define the data exchanged, `executor` the protocol,
+`optional` the optional protocols, and `options` the constructor's options. Import all names from
+this package.
 """
 
 from shadowprice.executors.contract.answers import (
@@ -34,8 +34,7 @@ from shadowprice.executors.contract.answers import (
     ObservedJob,
     Obstacle,
 )
-from shadowprice.executors.contract.errors import ExecutorError
-from shadowprice.executors.contract.executor import Executor, ExecutorCapabilities
+from shadowprice.executors.contract.executor import Executor, ExecutorCapabilities, ExecutorError
 from shadowprice.executors.contract.optional import (
     ChecksReachability,
     KeepsLocalRecords,
@@ -59,10 +58,12 @@ from shadowprice.executors.contract.reports import (
     PartlyEnded,
     Progressed,
     Report,
+    ServerGone,
+    ServerInfo,
+    ServerSeen,
     Started,
     StartRefused,
 )
-from shadowprice.executors.contract.servers import ServerGone, ServerInfo, ServerSeen
 
 __all__ = [
     "UNCOMMANDED_STOP",

@@ -54,14 +54,8 @@ class Obstacle:
 class LogChunk:
     """A chunk of one process's log, with standard output and error interleaved.
 
-    Parameters
-    ----------
-    start, end : int
-        Byte offsets in everything that the process wrote, including bytes already rotated away.
-    text : str
-        The decoded bytes; invalid UTF-8 is replaced.
-    complete : bool
-        Whether the process has ended and wrote nothing after ``end``.
+    ``start`` and ``end`` are byte offsets in everything that the process wrote, including bytes
+    already rotated away. Invalid UTF-8 is replaced in ``text``.
     """
 
     generation: int
@@ -69,33 +63,20 @@ class LogChunk:
     start: int
     end: int
     text: str
-    complete: bool
+    complete: bool  # whether the process has ended and wrote nothing after `end`
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
     """A job that runs or ran on the cluster, started by any scheduler; for observer mode.
 
-    Parameters
-    ----------
-    job : str
-        Name of the job; its key if ``is_own``.
-    placement : tuple of Share
-        Servers by their names in the cluster, as far as these are known.
-    since : float
-        Start, seconds since 1970.
-    ended : float or None
-        End, seconds since 1970, if known. A job that is no longer returned has ended too.
-    done : bool or None
-        Whether the job succeeded; None if that is unknown.
-    is_own : bool
-        Whether this executor started the job.
+    Times are in seconds since 1970. A job that is no longer returned has ended too.
     """
 
-    job: str
-    placement: tuple[ServerAllocation, ...]
+    job: str  # its name; its key if `is_own`
+    placement: tuple[ServerAllocation, ...]  # server names as far as known
     since: float
     tenant: str | None = None
-    ended: float | None = None
-    done: bool | None = None
-    is_own: bool = False
+    ended: float | None = None  # None if it runs or the time is unknown
+    done: bool | None = None  # whether it succeeded; None if unknown
+    is_own: bool = False  # whether this executor started it

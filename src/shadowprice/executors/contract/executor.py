@@ -1,4 +1,4 @@
-"""The protocol that every executor implements, and its declared capabilities."""
+"""The protocol that every executor implements, its capabilities and its error."""
 
 from __future__ import annotations
 
@@ -6,40 +6,31 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.contract.answers import GenerationStatus, LogChunk, ObservedJob
 from shadowprice.executors.contract.orders import GenerationSpec, Receipt
-from shadowprice.executors.contract.reports import Report
-from shadowprice.executors.contract.servers import ServerInfo
+from shadowprice.executors.contract.reports import Report, ServerInfo
+
+
+class ExecutorError(ShadowpriceError):
+    """The executor can't be reached or can't store its records.
+
+    The caller doesn't know whether the executor accepted the command, and must send it again.
+    """
+
+    code = "executor"
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorCapabilities:
-    """Features that an executor declares.
+    """Features that an executor declares."""
 
-    Parameters
-    ----------
-    discovers_servers : bool
-        Whether the executor discovers servers (`ServerSeen`), as opposed to `configure` setting
-        them.
-    several_machines : bool
-        Whether processes run on other machines.
-    progress_files : bool
-        Whether processes may report progress by file, which the executor emits as `Progressed`.
-    isolates_users : bool
-        Whether jobs run as users other than the service's.
-    observes : bool
-        Whether `observe` also returns jobs that other schedulers started.
-    takes_uploads : bool
-        Whether `GenerationSpec.archive` is unpacked into the job's directory. Other executors get
-        no archive.
-    """
-
-    discovers_servers: bool = False
-    several_machines: bool = False
-    progress_files: bool = False
-    isolates_users: bool = False
-    observes: bool = False
-    takes_uploads: bool = False
+    discovers_servers: bool = False  # by `ServerSeen`; otherwise `configure` sets them
+    several_machines: bool = False  # processes run on other machines
+    progress_files: bool = False  # emits progress from files as `Progressed`
+    isolates_users: bool = False  # jobs run as users other than the service's
+    observes: bool = False  # `observe` also returns jobs of other schedulers
+    takes_uploads: bool = False  # unpacks `GenerationSpec.archive`; others get none
 
 
 @runtime_checkable
@@ -53,10 +44,7 @@ class Executor(Protocol):
     async def open(self) -> None:
         """Connect, and adopt generations that are still running.
 
-        Raises
-        ------
-        ExecutorError
-            If the executor can't be reached, or another service uses it.
+        Raises `ExecutorError` if the executor can't be reached, or another service uses it.
         """
 
     async def close(self) -> None:
@@ -72,16 +60,9 @@ class Executor(Protocol):
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation.
 
-        Returns
-        -------
-        Receipt
-            ``accepted``: `Started` or `StartRefused` follows. ``busy``: an older generation hasn't
-            ended, and nothing happened.
-
-        Raises
-        ------
-        ExecutorError
-            If it is unknown whether the command was accepted; send it again.
+        After ``accepted``, `Started` or `StartRefused` follows. After ``busy``, an older generation
+        hasn't ended, and nothing happened. Raises `ExecutorError` if it is unknown whether the
+        command was accepted; send it again.
         """
 
     async def stop(
@@ -90,23 +71,10 @@ class Executor(Protocol):
         """Stop a generation: SIGTERM to its processes, then SIGKILL after the grace period.
 
         A generation that was never started is barred from starting and reported `StartRefused`. One
-        that has ended is reported `Ended` again, unless it was forgotten.
-
-        Parameters
-        ----------
-        command : int
-            Number of the engine's command; `UNCOMMANDED_STOP` if the service itself stops the
-            generation.
-        generation : int
-            The generation. Older ones need no stop command.
-        grace : float, optional
-            Grace period in seconds; the program's own by default. A later command may shorten
-            it.
-
-        Raises
-        ------
-        ExecutorError
-            If it is unknown whether the command was accepted; send it again.
+        that has ended is reported `Ended` again, unless it was forgotten. Older generations need no
+        stop command. ``command`` is `UNCOMMANDED_STOP` if the service itself stops the generation.
+        ``grace`` is in seconds, by default the program's own; a later command may shorten it.
+        Raises `ExecutorError` as `start` does.
         """
 
     async def list(self) -> tuple[GenerationStatus, ...]:
@@ -136,22 +104,11 @@ class Executor(Protocol):
         start: int | None = None,
         most: int = 65_536,
     ) -> LogChunk:
-        """Return a chunk of a process's log.
+        """Return a chunk of a process's log, by default of the newest generation that has logs.
 
-        Parameters
-        ----------
-        generation : int, optional
-            The generation; by default the newest that has logs.
-        start : int, optional
-            Offset of the first byte; by default the last ``most`` bytes are returned. If that
-            byte was rotated away, the chunk starts at the first byte that is kept.
-        most : int
-            Maximum number of bytes; at most one mebibyte is returned.
-
-        Raises
-        ------
-        KeyError
-            If the job, generation or process is unknown.
+        ``start`` is the offset of the first byte; by default the last ``most`` bytes are returned.
+        If that byte was rotated away, the chunk starts at the first byte that is kept. At most one
+        mebibyte is returned. Raises KeyError if the job, generation or process is unknown.
         """
 
     async def observe(self) -> tuple[ObservedJob, ...]:

@@ -17,14 +17,9 @@ class ChecksReachability(Executor, Protocol):
     """An executor of other machines that can check its connection."""
 
     async def reach(self) -> None:
-        """Check that the cluster answers, without changing anything.
+        """Check that the cluster answers, without changing anything; raise `ExecutorError` if not.
 
         The service calls this before it stores anything and before its event loop runs.
-
-        Raises
-        ------
-        ExecutorError
-            If the cluster doesn't answer.
         """
 
 
@@ -54,20 +49,11 @@ class UnpacksFiles(Executor, Protocol):
     """An executor that can unpack `GenerationSpec.archive` before it gets the start command."""
 
     async def unpack(self, spec: GenerationSpec) -> str:
-        """Fill a job's directory, so that `start` needs no time for it.
+        """Fill a job's directory, so that `start` needs no time for it; return why it is refused.
 
-        If `start` wouldn't accept the generation, nothing is done. Repeating a call, also after a
-        kill, has no other effect.
-
-        Returns
-        -------
-        str
-            Why the generation is refused; empty otherwise.
-
-        Raises
-        ------
-        ExecutorError
-            If the disk write failed.
+        The reason is empty on success. If `start` wouldn't accept the generation, nothing is done.
+        Repeating a call, also after a kill, has no other effect. Raises `ExecutorError` if the disk
+        write failed.
         """
 
     def unpacked(self) -> Collection[str]:
@@ -76,12 +62,8 @@ class UnpacksFiles(Executor, Protocol):
     async def release(self, job: str) -> None:
         """Delete the unpacked files that a closed job didn't change; what it wrote stays.
 
-        A job with a generation that hasn't ended is skipped, and stays in `unpacked`.
-
-        Raises
-        ------
-        ExecutorError
-            If they can't be deleted.
+        A job with a generation that hasn't ended is skipped, and stays in `unpacked`. Raises
+        `ExecutorError` if they can't be deleted.
         """
 
 

@@ -31,28 +31,13 @@ def ignore_failure(what: str) -> None:
 class ExecutorOptions:
     """Options that every executor is constructed with.
 
-    Parameters
-    ----------
-    directory : str
-        Absolute path of the executor's own directory, mode 700, for its durable state.
-    namespace : str
-        Separates the jobs of services that share a cluster.
-    address : str
-        Endpoint of a remote cluster (``ray://...``, a kubeconfig); otherwise empty.
-    settings : mapping of str to str
-        Settings that are specific to the executor.
-    observing : bool
-        Whether the executor only observes: it acquires no shared lock and writes nothing.
-    election : Election or None
-        The leader election of the service; None if the service runs alone.
-    failed : callable
-        Receives the kind of every unexpected failure, in one word, for metrics.
+    ``failed`` receives the kind of every unexpected failure, in one word, for metrics.
     """
 
-    directory: str
-    namespace: str = "shadowprice"
-    address: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    observing: bool = False
-    election: Election | None = None
+    directory: str  # absolute path of its own directory, mode 700, for its durable state
+    namespace: str = "shadowprice"  # separates services that share a cluster
+    address: str = ""  # of a remote cluster (`ray://...`, a kubeconfig); else empty
+    settings: Mapping[str, str] = field(default_factory=dict)  # specific to the executor
+    observing: bool = False  # acquire no shared lock and write nothing
+    election: Election | None = None  # None if the service runs alone
     failed: Callable[[str], None] = ignore_failure

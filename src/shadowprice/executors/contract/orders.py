@@ -26,57 +26,28 @@ class ServerAllocation:
 class GenerationSpec:
     """Everything that an executor and the processes of a generation need to know.
 
-    Parameters
-    ----------
-    command : int
-        Number of the engine's command (`core.events.Order.id`).
-    job : str
-        The job's key: arbitrary text, never used as a path.
-    generation : int
-        Number of the job's placement, from 1.
-    placement : tuple of Share
-        One share per server. Processes are ranked in this order.
-    worker, ps : mapping of str to int
-        Demand of one worker and of one parameter server by resource, in the units of
-        `core.amounts`: thousandths, bytes or bit/s.
-    checkpoint_dir : str
-        Absolute path that every generation of the job sees; if empty, the executor makes one.
-    progress_url : str
-        URL to which processes POST their progress; empty if none.
-    progress_token : str
-        Bearer token for ``progress_url``. It must not appear in logs or messages.
-    slot_end : float
-        End of the slot in which the generation starts, seconds since 1970.
-    tenant : str or None
-        The job's owner.
-    devices : mapping of str to tuple of str
-        Device names by server, in the order of its processes. The executor chooses on other
-        servers.
-    identity : str
-        Identifies this command across stores that reuse its number; empty if unknown.
-    name : str
-        Name of the job for its processes; empty if it is the key.
-    archive : str
-        Absolute path of an archive (`uploads.archive`) that fills the job's own directory before
-        its first generation; empty for none. ``program.directory`` is empty then.
+    Demands are in the units of `core.amounts`: thousandths, bytes or bit/s. ``devices`` are device
+    names by server, in the order of its processes; the executor chooses on other servers.
+    ``archive`` is the path of an archive (`uploads.archive`) that fills the job's own directory
+    before its first generation. ``program.directory`` is empty then.
     """
 
-    command: int
-    job: str
-    generation: int
-    placement: tuple[ServerAllocation, ...]
+    command: int  # number of the engine's command (`core.events.Order.id`)
+    job: str  # its key: arbitrary text, never used as a path
+    generation: int  # from 1
+    placement: tuple[ServerAllocation, ...]  # processes are ranked in this order
     program: Program
-    worker: Mapping[str, int] = field(default_factory=dict)
-    ps: Mapping[str, int] = field(default_factory=dict)
-    checkpoint_dir: str = ""
-    progress_url: str = ""
-    progress_token: str = field(default="", repr=False)
-    slot_end: float = 0.0
+    worker: Mapping[str, int] = field(default_factory=dict)  # of one worker
+    ps: Mapping[str, int] = field(default_factory=dict)  # of one parameter server
+    checkpoint_dir: str = ""  # seen by every generation; if empty, the executor makes one
+    progress_url: str = ""  # processes POST their progress to it; empty for none
+    progress_token: str = field(default="", repr=False)  # must not be logged
+    slot_end: float = 0.0  # of the slot in which it starts, seconds since 1970
     tenant: str | None = None
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    identity: str = ""
-    name: str = ""
+    identity: str = ""  # of the command, across stores that reuse its number; empty if unknown
+    name: str = ""  # of the job for its processes; empty if it is the key
     archive: str = ""
 
     @property

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-
-from shadowprice.executors.contract.servers import ServerGone, ServerSeen
 
 
 class Ending(StrEnum):
@@ -53,55 +51,30 @@ class StartRefused:
 class Ended:
     """Report that a generation has ended and none of its processes run.
 
-    Parameters
-    ----------
-    command : int
-        The newest stop command; 0 if there was none.
-    at : float
-        Seconds since 1970.
-    code : int or None
-        Exit status of the deciding process, 128 + n for death by signal n; None if unknown.
-    reason : str
-        Description of the end, for people.
-    tail : tuple of str
-        Last lines of the deciding process's log, printable.
-    forced : bool
-        Whether processes were killed after the grace period.
+    ``code`` and ``tail`` (last lines of its log) are those of the process that decided the end.
     """
 
-    command: int
+    command: int  # the newest stop command; 0 if there was none
     job: str
     generation: int
-    at: float
+    at: float  # seconds since 1970
     ending: Ending
-    code: int | None
-    reason: str
+    code: int | None  # exit status, 128 + n for death by signal n; None if unknown
+    reason: str  # for people
     tail: tuple[str, ...] = ()
-    forced: bool = False
+    forced: bool = False  # whether processes were killed after the grace period
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Progress that a generation reports.
-
-    Parameters
-    ----------
-    progress : int
-        Total since the start of the job's first generation, in millionths of a mini-batch.
-    metrics : mapping of str to float
-        Losses, accuracies, rates and other metrics of the job.
-    at : float
-        Time of the report, seconds since 1970.
-    checkpoints : bool
-        Whether the process says that it resumes from checkpoints.
-    """
+    """Progress that a generation reports."""
 
     job: str
     generation: int
-    progress: int
+    progress: int  # total since the job's first generation began, in millionths of a mini-batch
     metrics: Mapping[str, float]
-    at: float
-    checkpoints: bool = False
+    at: float  # seconds since 1970
+    checkpoints: bool = False  # whether the process says that it resumes from checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +103,37 @@ class PartlyEnded:
     at: float
     ended: tuple[str, ...]
     running: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """A server's name in the cluster, its capacity and its labels.
+
+    ``capacity`` is by resource, in the units of `core.amounts`. If ``takes_work`` is false, running
+    processes continue but nothing new may be placed on the server.
+    """
+
+    name: str
+    capacity: Mapping[str, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    takes_work: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSeen:
+    """A server is new or changed; only from executors that discover servers."""
+
+    server: ServerInfo
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGone:
+    """A server is lost; its generations are reported `Ended` as lost."""
+
+    server: str
+    at: float
+    reason: str = ""
 
 
 Report = (

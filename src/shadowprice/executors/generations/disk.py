@@ -43,25 +43,11 @@ class StateFile:
         return cls(path)
 
     def read(self) -> dict[str, Any]:
-        """Return the newest object.
-
-        Raises
-        ------
-        OSError
-            If the file can't be read.
-        ValueError
-            If neither slot is intact.
-        """
+        """Return the newest object; raise ValueError if neither slot is intact."""
         return _newest(self.path.read_bytes(), self.path)[1]
 
     def write(self, value: dict[str, Any]) -> None:
-        """Replace the object durably.
-
-        Raises
-        ------
-        ValueError
-            If the object doesn't fit into a slot.
-        """
+        """Replace the object durably; raise ValueError if it doesn't fit into a slot."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             slot = os.fstat(descriptor).st_size // 2
@@ -144,13 +130,8 @@ def create_file(path: Path, content: bytes) -> None:
 def make_private(directory: Path) -> None:
     """Create a directory that only its owner can enter, or restrict an existing one.
 
-    An existing one keeps its setgid and sticky bits.
-
-    Raises
-    ------
-    OSError
-        If it can't be created or restricted, because another user owns it or its file system has no
-        permissions.
+    An existing one keeps its setgid and sticky bits. Raises OSError if it can't be restricted,
+    because another user owns it or its file system has no permissions.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _restrict(directory, 0o700)
@@ -193,7 +174,7 @@ class FileLock:
         return self._descriptor
 
     @classmethod
-    def take(cls, directory: Path) -> FileLock | None:
+    def try_acquire(cls, directory: Path) -> FileLock | None:
         """Acquire the lock of a directory; return None if another process holds it.
 
         The directory itself is locked: a lock file could be removed while its lock is held, and a

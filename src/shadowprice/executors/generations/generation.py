@@ -48,16 +48,10 @@ class GenerationDirectory:
 
     @classmethod
     def create(cls, path: Path, plan: dict[str, Any], state: dict[str, Any]) -> GenerationDirectory:
-        """Create the directory durably.
+        """Create the directory, which must not exist, durably.
 
-        Parameters
-        ----------
-        path : Path
-            The directory; it must not exist.
-        plan : mapping
-            What to run; empty if the generation is refused.
-        state : mapping
-            The first state, with at least ``phase``.
+        ``plan`` is what to run; empty if the generation is refused. ``state`` has at least
+        ``phase``.
         """
         path.mkdir(mode=0o700)
         (path / "logs").mkdir(mode=0o700)
@@ -121,19 +115,16 @@ class GenerationDirectory:
         self._stop.write({"command": command, "grace": grace, "until": until})
         return True
 
-    def take_lock(self) -> FileLock | None:
+    def try_lock(self) -> FileLock | None:
         """Acquire its lock; return None if its supervisor lives."""
-        return FileLock.take(self.path)
+        return FileLock.try_acquire(self.path)
 
     def claim(self, who: dict[str, Any]) -> FileLock | None:
         """Claim it for its only launch; return the lock, or None if it must not be launched.
 
-        Parameters
-        ----------
-        who : mapping
-            Identification of the supervisor, added to the state.
+        ``who`` identifies the supervisor, and is added to the state.
         """
-        lock = self.take_lock()
+        lock = self.try_lock()
         if lock is None:
             return None
         try:
@@ -153,12 +144,12 @@ class GenerationDirectory:
             raise
         return lock
 
-    def settle(self, reason: str) -> bool:
+    def mark_lost_if_dead(self, reason: str) -> bool:
         """Mark it as lost if its supervisor died; return whether it has ended.
 
         Its processes must have ended before.
         """
-        lock = self.take_lock()
+        lock = self.try_lock()
         if lock is None:
             return False
         with lock:

@@ -26,18 +26,9 @@ _LOST: Final = b"\n[some output is missing here: it could not be written]\n"
 
 
 class LogWriter:
-    """Writes the log of one process.
+    """Writes the log of one process, as two segments of at most ``limit`` / 2 bytes.
 
-    Parameters
-    ----------
-    directory : Path
-        Directory of the segments.
-    name : str
-        The process.
-    limit : int
-        Maximum bytes kept, in two segments of half this size.
-    secrets : sequence of str
-        Texts that are replaced by ``***``.
+    ``secrets`` are replaced by ``***``.
     """
 
     def __init__(self, directory: Path, name: str, limit: int, secrets: Sequence[str]) -> None:
@@ -152,15 +143,9 @@ def read(
 ) -> tuple[int, int, str]:
     """Return a piece of a log: start, end and text.
 
-    Parameters
-    ----------
-    start : int or None
-        Offset of the first byte; None for the last ``most`` bytes.
-    most : int
-        Maximum number of bytes.
-    complete : bool
-        Whether the process has ended. An incomplete character at the end is then replaced;
-        otherwise it is left for the next read.
+    ``start`` is the offset of the first byte; None for the last ``most`` bytes. If the log is
+    ``complete``, an incomplete character at its end is replaced; otherwise it is left for the next
+    read.
     """
     for _ in range(3):  # a segment may be rotated away meanwhile
         try:

@@ -39,28 +39,32 @@ from shadowprice.executors.generations.generation import (
     GenerationDirectory,
     identities_differ,
 )
-from shadowprice.uploads.archive import remove_unpacked
+from shadowprice.uploads.unpacking import remove_unpacked
 
 FENCE_BYTES: Final = 64
 KEPT_LOG_GENERATIONS: Final = 20
 """Number of a job's ended generations that keep their logs."""
 
 
-class GenerationStore:
-    """Durable state of an executor; one process uses it, and calls for a job are serialized.
+def initial_state(command: int, refusal: str) -> dict[str, Any]:
+    """Return the first state of a generation; it is refused if ``refusal`` isn't empty."""
+    now = time.time()
+    phase = REFUSED if refusal else ACCEPTED
+    return {"phase": phase, "command": command, "accepted": now, "at": now, "reason": refusal}
 
-    ``path`` is its directory, created if missing.
-    """
+
+def accepted_state(spec: GenerationSpec, refusal: str) -> dict[str, Any]:
+    """Return the first state of a generation after its start command."""
+    placement = [[share.server, share.workers, share.ps] for share in spec.placement]
+    state = initial_state(spec.command, refusal)
+    return {**state, "identity": spec.identity, "placement": placement}
+
+
+class JobDirectories:
+    """Directories of jobs and their generations below ``path``."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self._jobs = path / "jobs"
-        self._live = path / "live"
-        for directory in (path, self._jobs, self._live):
-            make_private(directory)
-        sync_directory(path)
-
-    # ------------------------------------------------------------------ queries
 
     def job(self, job: str) -> Path:
         """Return the directory of a job."""
@@ -77,6 +81,22 @@ class GenerationStore:
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in entries if name.isdecimal())
+
+
+class GenerationStore(JobDirectories):
+    """Durable state of an executor; one process uses it, and calls for a job are serialized.
+
+    ``path`` is its directory, created if missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._live = path / "live"
+        for directory in (path, self._jobs, self._live):
+            make_private(directory)
+        sync_directory(path)
+
+    # ------------------------------------------------------------------ queries
 
     def fence(self, job: str) -> int:
         """Return the newest generation that any command named, 0 for none."""
@@ -102,26 +122,18 @@ class GenerationStore:
     # ------------------------------------------------------------------ commands
 
     def accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str = "") -> Receipt:
-        """Store a start command if `weigh` accepts it.
+        """Store a start command if `check_start` accepts it.
 
-        Parameters
-        ----------
-        plan : mapping
-            What the supervisor is to run.
-        refusal : str
-            Why the generation can't run; if not empty, it is stored as refused.
+        ``plan`` is what the supervisor is to run. If ``refusal``, the reason why the generation
+        can't run, isn't empty, it is stored as refused.
         """
-        receipt = self.weigh(spec)
+        receipt = self.check_start(spec)
         if receipt is Receipt.ACCEPTED:
-            state = self._state(spec.command, refusal)
-            state["identity"] = spec.identity
-            state["placement"] = [
-                [share.server, share.workers, share.ps] for share in spec.placement
-            ]
+            state = accepted_state(spec, refusal)
             self._take(spec.job, spec.generation, {} if refusal else plan, state)
         return receipt
 
-    def weigh(self, spec: GenerationSpec) -> Receipt:
+    def check_start(self, spec: GenerationSpec) -> Receipt:
         """Return the receipt for a start command without storing it."""
         job, generation = spec.job, spec.generation
         fence = self.fence(job)
@@ -144,8 +156,11 @@ class GenerationStore:
     def _runs(self, job: str, number: int) -> bool:
         """Return whether a generation hasn't ended; a forgotten one has."""
         stored = self.generation(job, number)
-        entry = self._live / f"{stored.path.parent.parent.name}.{number}"
-        return entry.exists() and stored.state()["phase"] not in TERMINAL_PHASES
+        return self._record(job, number).exists() and stored.state()["phase"] not in TERMINAL_PHASES
+
+    def _record(self, job: str, number: int) -> Path:
+        """Return the file that exists until a generation is forgotten."""
+        return self._live / f"{key_digest(job)}.{number}"
 
     def stop(self, command: int, job: str, generation: int, grace: float) -> Receipt:
         """Store a stop command. If it precedes the start command, it bars the generation."""
@@ -156,16 +171,10 @@ class GenerationStore:
         if generation <= self.fence(job):
             return Receipt.STALE
         self._take(
-            job, generation, {}, self._state(command, "it was stopped before it was submitted")
+            job, generation, {}, initial_state(command, "it was stopped before it was submitted")
         )
         self.generation(job, generation).request_stop(command, grace, time.time())
         return Receipt.ACCEPTED
-
-    @staticmethod
-    def _state(command: int, refusal: str) -> dict[str, Any]:
-        now = time.time()
-        phase = REFUSED if refusal else ACCEPTED
-        return {"phase": phase, "command": command, "accepted": now, "at": now, "reason": refusal}
 
     def _take(self, job: str, number: int, plan: dict[str, Any], state: dict[str, Any]) -> None:
         directory = self.job(job)
@@ -174,8 +183,7 @@ class GenerationStore:
         if new.exists():
             shutil.rmtree(new)
         GenerationDirectory.create(new, plan, state)
-        entry = self._live / f"{directory.name}.{number}"
-        entry.touch(mode=0o600)
+        self._record(job, number).touch(mode=0o600)
         sync_directory(self._live)
         new.rename(directory / "generations" / str(number))
         sync_directory(directory / "generations")
@@ -202,10 +210,9 @@ class GenerationStore:
         if not stored.path.is_dir() or stored.state()["phase"] not in TERMINAL_PHASES:
             return False
         (stored.path / "plan.json").unlink(missing_ok=True)
-        (self._live / f"{stored.path.parent.parent.name}.{number}").unlink(missing_ok=True)
+        self._record(job, number).unlink(missing_ok=True)
         for old in self.generations(job)[:-KEPT_LOG_GENERATIONS]:
-            entry = self._live / f"{stored.path.parent.parent.name}.{old}"
-            if not entry.exists():
+            if not self._record(job, old).exists():
                 shutil.rmtree(self.generation(job, old).path)
         return True
 
@@ -222,7 +229,7 @@ class GenerationStore:
         (directory / ".fence").rename(fence)
         sync_directory(directory)
         for number in numbers:
-            (self._live / f"{directory.name}.{number}").unlink(missing_ok=True)
+            self._record(job, number).unlink(missing_ok=True)
         remove_unpacked(directory / "work")
         for name in ("generations", "checkpoints"):
             shutil.rmtree(directory / name, ignore_errors=True)

@@ -16,8 +16,7 @@ from shadowprice.executors.generations.disk import (
     make_private,
     sync_directory,
 )
-from shadowprice.uploads.archive import is_unpacked, unpack
-from shadowprice.uploads.cleaning import remove_unchanged
+from shadowprice.uploads.unpacking import is_unpacked, remove_unchanged, unpack
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,10 @@ from shadowprice.kubernetes.errors import ApiError
 _POD: Final = "io.k8s.api.core.v1.PodSpec"
 
 
-async def has_gates(connection: ApiClient) -> bool:
+async def supports_scheduling_gates(connection: ApiClient) -> bool:
     """Return whether the API server supports scheduling gates of pods.
 
     With them, all pods of a generation can exist before any is scheduled.
-
-    Raises
-    ------
-    ApiError
-        If the API server doesn't answer.
     """
     try:
         index = await connection.get("/openapi/v3")

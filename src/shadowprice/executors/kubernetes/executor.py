@@ -33,44 +33,43 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
-from shadowprice.executors.generations.pieces import read_chunk
-from shadowprice.executors.generations.placing import PlacementError
-from shadowprice.executors.generations.roster import GenerationRegistry
-from shadowprice.executors.kubernetes.charge import Charge
-from shadowprice.executors.kubernetes.discovery import has_gates
-from shadowprice.executors.kubernetes.driving import Drive
-from shadowprice.executors.kubernetes.entry import KubernetesEntry
-from shadowprice.executors.kubernetes.keeping import Keeping
-from shadowprice.executors.kubernetes.looking import Cluster
+from shadowprice.executors.generations.log_chunks import read_chunk
+from shadowprice.executors.generations.registry import GenerationRegistry
+from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
+from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
+from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
+from shadowprice.executors.kubernetes.discovery import supports_scheduling_gates
+from shadowprice.executors.kubernetes.executor_lease import ExecutorLease
+from shadowprice.executors.kubernetes.launch_plan import build_launch_plan
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.observing import observed
-from shadowprice.executors.kubernetes.planning import plan_of
-from shadowprice.executors.kubernetes.pods import folders
-from shadowprice.executors.kubernetes.records import Records
+from shadowprice.executors.kubernetes.objects import GenerationObjects
+from shadowprice.executors.kubernetes.observation import observe_jobs
+from shadowprice.executors.kubernetes.orphan_pods import ORPHAN_CHECK_SECONDS, OrphanPodCollector
+from shadowprice.executors.kubernetes.pods import job_paths
+from shadowprice.executors.kubernetes.records import ConfigMapStore
+from shadowprice.executors.kubernetes.session import KubernetesSession
 from shadowprice.executors.kubernetes.settings import read_settings
-from shadowprice.executors.kubernetes.sweeping import SWEEP, Sweeper
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError, ConfigError
-from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
-PATROL: Final = 1.0
+RESYNC_SECONDS: Final = 1.0
 """Seconds between resyncs of nodes and missed events."""
 
-UNANSWERED: Final = 10.0
+MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0
 """Maximum backoff in seconds of requests that the API server didn't accept."""
 
-LOOKING: Final = 10.0
+LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0
 """Timeout in seconds for fetching a log."""
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 
 
-class UnreachableError(ExecutorError):
+class KubernetesUnreachableError(ExecutorError):
     """No usable Kubernetes cluster answers; a usage error at the service's start."""
 
     exit_code = 2
@@ -79,16 +78,8 @@ class UnreachableError(ExecutorError):
 class KubernetesExecutor:
     """Runs every process of a generation in a pod, on its planned node.
 
-    Parameters
-    ----------
-    options : ExecutorOptions
-        Its directory for logs (all other state is in the API server), the address as in
-        `kubernetes.connection.Connection.open`, and settings as in `settings`.
-
-    Raises
-    ------
-    InputError
-        If a setting is invalid.
+    Its directory has logs only; all other state is in the API server. The address is as in
+    `ApiClient.open`. Raises InputError if a setting is invalid.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -100,24 +91,21 @@ class KubernetesExecutor:
             namespace if _LABEL.fullmatch(namespace) else f"s-{key_digest(namespace)[:16]}"
         )
         self.path = Path(options.directory)
-        self._keeping = Keeping(self.path)
-        self._roster: GenerationRegistry[KubernetesEntry] = GenerationRegistry()
+        self._directories = JobDirectories(self.path)
+        self._registry: GenerationRegistry[KubernetesGeneration] = GenerationRegistry()
         # Index by the key in pods' labels, because pod events are frequent.
-        self._keyed: WeakValueDictionary[tuple[str, int], KubernetesEntry] = WeakValueDictionary()
-        self.gates = False
-        self.namespace = self.settings.namespace
+        self._by_key: WeakValueDictionary[tuple[str, int], KubernetesGeneration] = (
+            WeakValueDictionary()
+        )
         self._expected: frozenset[str] = frozenset()
         self._forgetting: set[tuple[str, int]] = set()
         self._lock: FileLock | None = None
-        self._charge = Charge(self.service, options.election)
+        self._lease = ExecutorLease(self.service, options.election)
         self.background = BackgroundTasks(log, options.failed)
-        self.identity = ServiceId(self.service, self.namespace)
-        self._sweeper = Sweeper(self.identity)
-        self._swept = 0.0
-        self._asking = Backoff(PATROL, UNANSWERED)
-        self._connection: ApiClient | None = None
-        self._cluster: Cluster | None = None
-        self._records: Records | None = None
+        self._orphans = OrphanPodCollector()
+        self._last_collection = 0.0
+        self._backoff = Backoff(RESYNC_SECONDS, MAX_RESYNC_BACKOFF_SECONDS)
+        self._session: KubernetesSession | None = None
 
     @property
     def capabilities(self) -> ExecutorCapabilities:
@@ -129,66 +117,12 @@ class KubernetesExecutor:
         """Current failure of a background task; see `ReportsHealth`."""
         return self.background.health_error
 
-    # ------------------------------------------------------------------ dependencies
-
     @property
-    def connection(self) -> ApiClient:
-        """The connection to the API server."""
-        if self._connection is None:
+    def session(self) -> KubernetesSession:
+        """The open connection."""
+        if self._session is None:
             raise ExecutorError("not connected to Kubernetes")
-        return self._connection
-
-    @property
-    def cluster(self) -> Cluster:
-        """Cached nodes and pods."""
-        if self._cluster is None:
-            raise ExecutorError("not connected to Kubernetes")
-        return self._cluster
-
-    @property
-    def records(self) -> Records:
-        """Durable records in the API server."""
-        if self._records is None:
-            raise ExecutorError("not connected to Kubernetes")
-        return self._records
-
-    @property
-    def pods(self) -> Informer[Any]:
-        """The pods of the cluster."""
-        return self.cluster.pods
-
-    @property
-    def last(self) -> dict[str, Any]:
-        """Last states of own pods that no longer exist."""
-        return self.cluster.last
-
-    def node(self, server: str) -> NodeView:
-        """Return a node.
-
-        Raises
-        ------
-        PlacementError
-            If it doesn't exist.
-        """
-        node = self.node_or_none(server)
-        if node is None:
-            raise PlacementError(f"the node {server} has left the cluster")
-        return node
-
-    def node_or_none(self, server: str) -> NodeView | None:
-        """Return a node, None if it doesn't exist."""
-        return self.cluster.nodes.items.get(server)
-
-    def gone_since(self, server: str) -> float | None:
-        """Return the monotonic time since which a node is missing or not ready, or None."""
-        return self.cluster.gone_since(server)
-
-    def is_lost(self, server: str) -> bool:
-        """Return whether the processes on a node count as lost."""
-        since, node = self.gone_since(server), self.node_or_none(server)
-        return since is not None and (
-            time.monotonic() - since > self.settings.lost_after or (node is not None and node.off)
-        )
+        return self._session
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -202,22 +136,19 @@ class KubernetesExecutor:
                 await connection.close()
         except ApiError as error:
             if error.status != 403:  # the version may be forbidden to this user
-                raise UnreachableError(f"can't use Kubernetes: {error}") from error
+                raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
         except ConfigError as error:
-            raise UnreachableError(f"can't use Kubernetes: {error}") from error
+            raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
 
     async def open(self) -> None:
         """Connect, acquire the lease, and adopt generations that are still running.
 
-        Raises
-        ------
-        ExecutorError
-            If the API server doesn't answer, or another service uses the directory or the
-            lease.
+        Raises `ExecutorError` if the API server doesn't answer, or another service uses the
+        directory or the lease.
         """
         try:
             make_private(self.path)
-            self._lock = FileLock.take(self.path)
+            self._lock = FileLock.try_acquire(self.path)
         except OSError as error:
             raise ExecutorError(f"{error.filename}: {error.strerror}") from error
         if self._lock is None:
@@ -228,59 +159,53 @@ class KubernetesExecutor:
             await self._open()
         except (ApiError, ConfigError) as error:
             await self.close()
-            raise UnreachableError(f"can't use Kubernetes: {error}") from error
+            raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
         except BaseException:
             await self.close()
             raise
 
     async def _open(self) -> None:
-        self._connection = await ApiClient.open(self._address, self.settings.context)
-        self._connection.may_write = self._charge.holds
-        self.namespace = self.settings.namespace or self._connection.namespace
-        if not self._observing:
-            await self._charge.take(self._connection, self.namespace)
-        self.identity = ServiceId(self.service, self.namespace)
-        self._sweeper = Sweeper(self.identity)
-        self._records = Records(self._connection, self.namespace, self.service)
-        self._cluster = Cluster(
-            self._connection, self.identity, self.settings, self._happened, self._node_moved
+        connection = await ApiClient.open(self._address, self.settings.context)
+        connection.may_write = self._lease.holds
+        namespace = self.settings.namespace or connection.namespace
+        identity = ServiceId(self.service, namespace)
+        self._session = session = KubernetesSession(
+            self.settings,
+            identity,
+            connection,
+            ConfigMapStore(connection, namespace, self.service),
+            ClusterCache(
+                connection, identity, self.settings, self._on_pod_changed, self._on_node_changed
+            ),
+            self.background,
+            self._registry.emit,
+            self._leave,
         )
-        await self._cluster.start()
         if not self._observing:
-            self.gates = await has_gates(self._connection)
-            for record in await self._records.load():
-                for number, state in record.generations.items():
-                    self._hold(record.job, number, state)
+            await self._lease.acquire(connection, namespace)
+        await session.cluster.start()
+        if not self._observing:
+            session.gates = await supports_scheduling_gates(connection)
+            await self._load_records()
         self._look_at_nodes()
-        self.background.again("resync", self._patrol, "looking at the cluster", PATROL)
+        self.background.again("resync", self._patrol, "looking at the cluster", RESYNC_SECONDS)
 
-    async def _take_again(self) -> None:
-        """Reacquire the lease after an outage, and resync with the records."""
-        await self._charge.reacquire(self.connection, self.namespace)
-        for record in await self.records.load():
+    async def _load_records(self) -> None:
+        for record in await self.session.records.load():
             for number, state in record.generations.items():
-                self._hold(record.job, number, state)
+                self._track(record.job, number, state)
 
     async def close(self) -> None:
         """Disconnect; running generations continue."""
         await run_all(
-            self.background.end,
-            self._look_no_more,
-            self._charge.release,
-            self._disconnect,
-            self._unlock,
-            self._roster.end,
+            self.background.end, self._disconnect, self._unlock, self._registry.close_watch
         )
 
-    async def _look_no_more(self) -> None:
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            await cluster.close()
-
     async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        session, self._session = self._session, None
+        if session is not None:
+            # The lease is released over the connection.
+            await run_all(session.cluster.close, self._lease.release, session.connection.close)
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None
@@ -291,10 +216,10 @@ class KubernetesExecutor:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._look_at_nodes()
-        self._roster.emit(map(self._gone, self._expected - self.cluster.servers.keys()))
+        self._registry.emit(map(self._gone, self._expected - self.session.cluster.servers.keys()))
 
     def _gone(self, name: str) -> ServerGone:
-        exists = self._cluster is not None and name in self._cluster.nodes.items
+        exists = self._session is not None and name in self._session.cluster.nodes.items
         reason = "its node is not ready" if exists else "no node of the cluster has this name"
         return ServerGone(name, time.time(), reason)
 
@@ -302,58 +227,59 @@ class KubernetesExecutor:
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._roster.one_at_a_time(spec.job):
-            self._check_charge()
+        async with self._registry.job_lock(spec.job):
+            self._check_lease()
             owner = Owner.from_labels(spec.labels)
-            namespace = owner.namespace if owner is not None else self.namespace
-            plan, refusal = plan_of(
+            session, cluster = self.session, self.session.cluster
+            namespace = owner.namespace if owner is not None else session.identity.namespace
+            plan, refusal = build_launch_plan(
                 spec,
-                nodes=self.cluster.nodes.items,
-                servers=self.cluster.servers,
-                used=self.cluster.used,
-                held=self._roster.deals,
+                nodes=cluster.nodes.items,
+                servers=cluster.servers,
+                used=cluster.used,
+                held=self._registry.allocations,
                 settings=self.settings,
                 namespace=namespace,
             )
             if owner is not None and plan:
                 plan["owner"] = build_owner_reference(owner)
-            refusal = refusal or await self._older_pods(spec, namespace)
+            refusal = refusal or await self._older_pods_reason(spec, namespace)
             if refusal:
                 plan = {}
-            receipt: Receipt = await self._recorded(
+            receipt: Receipt = await self._change_record(
                 spec.job, lambda record: record.accept(spec, plan, refusal)
             )
-            self._hold_all(spec)
+            self._track_job(spec)
             return receipt
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._roster.one_at_a_time(job):
-            self._check_charge()
-            receipt: Receipt = await self._recorded(
+        async with self._registry.job_lock(job):
+            self._check_lease()
+            receipt: Receipt = await self._change_record(
                 job, lambda record: record.stop(command, generation, grace)
             )
-            entry = self._roster.entries.get((job, generation))
+            entry = self._registry.entries.get((job, generation))
             if entry is not None:
                 entry.end_reported = False  # emitted again, with this command's number
-            self._hold_all(None, job)
+            self._track_job(None, job)
             return receipt
 
-    async def _older_pods(self, spec: GenerationSpec, namespace: str) -> str:
+    async def _older_pods_reason(self, spec: GenerationSpec, namespace: str) -> str:
         """Return a reason to refuse a generation if pods of an older one still run, else ``""``.
 
         They only do if the API server refused to delete them. Otherwise an older generation has
         ended, and the cached pods of it are out of date.
         """
-        key = key_digest(spec.job)
-        if not any(view.job == key and view.continues for view in self.cluster.own.values()):
+        key, session = key_digest(spec.job), self.session
+        if not any(view.job == key and view.continues for view in session.cluster.own.values()):
             return ""
         try:
-            page = await self.connection.get(
+            page = await session.connection.get(
                 f"/api/v1/namespaces/{namespace}/pods",
-                labelSelector=self.identity.selector(spec.job),
+                labelSelector=session.identity.selector(spec.job),
             )
         except ApiError as error:
             raise ExecutorError(f"the API server refused it: {error}") from error
@@ -366,15 +292,14 @@ class KubernetesExecutor:
             (
                 f": {text}"
                 for view in older
-                if (text := self._sweeper.refusals.get(f"{view.namespace}/{view.name}"))
+                if (text := self._orphans.refusals.get(f"{view.namespace}/{view.name}"))
             ),
             "",
         )
         return f"pods of an earlier generation still run ({names}){reason}"
 
-    def leave(self, views: Iterable[PodView]) -> None:
-        """Count the pods of an ended generation, which run on, as used capacity."""
-        self.cluster.leave(views)
+    def _leave(self, views: Iterable[PodView]) -> None:
+        self.session.cluster.leave(views)
         self._look_at_nodes()
 
     def obstacles(self) -> tuple[Obstacle, ...]:
@@ -386,38 +311,38 @@ class KubernetesExecutor:
                 tuple(dict.fromkeys(part.server for part in entry.parts.values())),
                 entry.obstacle,
             )
-            for entry in self._roster.live
+            for entry in self._registry.live
             if entry.obstacle
         ]
         strays: dict[tuple[str, int], list[tuple[str, PodView]]] = {}
-        for key, view in () if self._cluster is None else self._cluster.strays():
+        for key, view in () if self._session is None else self._session.cluster.strays():
             strays.setdefault((view.outer[0] or view.job, view.generation), []).append((key, view))
         for (job, number), pods in strays.items():
-            reason = next(filter(None, (self._sweeper.refusals.get(key) for key, _ in pods)), "")
+            reason = next(filter(None, (self._orphans.refusals.get(key) for key, _ in pods)), "")
             text = "its pods still run after its end" + (f": {reason}" if reason else "")
             servers = tuple(dict.fromkeys(view.node for _, view in pods))
             found.append(Obstacle(job, number, servers, text))
         return tuple(found)
 
-    def _check_charge(self) -> None:
-        if not self._charge.holds():
+    def _check_lease(self) -> None:
+        if not self._lease.holds():
             raise ExecutorError("the lease was lost; another service may have taken over")
 
-    async def _recorded(self, job: str, update: Any) -> Any:
+    async def _change_record(self, job: str, update: Any) -> Any:
         try:
-            return await self.records.change(job, update)
+            return await self.session.records.change(job, update)
         except ApiError as error:
             raise ExecutorError(f"the API server refused it: {error}") from error
 
-    def _hold_all(self, spec: GenerationSpec | None, job: str = "") -> None:
+    def _track_job(self, spec: GenerationSpec | None, job: str = "") -> None:
         """Register every generation of a job's record."""
         name = spec.job if spec is not None else job
-        record = self.records.known.get(name)
+        record = self.session.records.known.get(name)
         for number, state in (record.generations if record is not None else {}).items():
             own = spec is not None and number == spec.generation
-            self._hold(name, number, state, spec if own else None)
+            self._track(name, number, state, spec if own else None)
 
-    def _hold(
+    def _track(
         self,
         job: str,
         number: int,
@@ -426,117 +351,126 @@ class KubernetesExecutor:
     ) -> None:
         if (job, number) in self._forgetting:
             return
-        entry = self._roster.entries.get((job, number))
+        entry = self._registry.entries.get((job, number))
         if entry is None:
-            folder = self._keeping.generation(job, number)
-            entry = self._roster.entries[job, number] = KubernetesEntry(job, number, folder)
-            self._keyed[entry.key, number] = entry
+            generation = self._directories.generation(job, number)
+            entry = self._registry.entries[job, number] = KubernetesGeneration(
+                job, number, generation
+            )
+            self._by_key[entry.key, number] = entry
             entry.spec = spec if state["phase"] == ACCEPTED else None
-        if not entry.over or entry.state is not state:
-            entry.take(dict(state))
-        if not entry.over and (entry.driving is None or entry.driving.done()):
-            entry.driver = Drive(self, entry)
-            entry.driving = self.background.spawn("drive", entry.driver.run(), entry.carrying)
-        self.look(entry)
-        entry.news_came.set()
+        if not entry.is_finished or entry.state is not state:
+            entry.load_state(dict(state))
+        if not entry.is_finished and (entry.driving is None or entry.driving.done()):
+            drive = KubernetesGenerationController(self.session, entry)
+            entry.driving = self.background.spawn("drive", drive.run(), entry.task_description)
+        self._registry.emit(entry.pop_reports())
+        entry.changed.set()
 
     # ------------------------------------------------------------------ following
 
-    def look(self, entry: KubernetesEntry) -> None:
-        """Emit a generation's new reports."""
-        self._roster.emit(entry.news())
-
-    def _happened(self, job: str, generation: int) -> None:
+    def _on_pod_changed(self, job: str, generation: int) -> None:
         """Wake the generation of a changed pod."""
-        entry = self._keyed.get((job, generation))
+        entry = self._by_key.get((job, generation))
         if entry is not None:
-            entry.news_came.set()
+            entry.changed.set()
 
-    def _node_moved(self, name: str) -> None:
+    def _on_node_changed(self, name: str) -> None:
         """Wake the generations on a node whose readiness changed."""
-        for entry in self._roster.live:
+        for entry in self._registry.live:
             if any(part.server == name for part in entry.parts.values()):
-                entry.news_came.set()
+                entry.changed.set()
 
     async def _patrol(self) -> None:
         try:
             self._look_at_nodes()
-            if not self._observing and self._asking.over:
-                if self._charge.lost:
-                    await self._take_again()
+            if not self._observing and self._backoff.over:
+                if self._lease.lost:
+                    identity = self.session.identity
+                    await self._lease.reacquire(self.session.connection, identity.namespace)
+                    await self._load_records()
                 for key in tuple(self._forgetting):
                     await self._forget(*key)
-                if time.monotonic() - self._swept > SWEEP and self._charge.holds():
-                    pods = self.cluster.own.items()
-                    await self._sweeper.sweep(self.connection, self.records, pods, self._live())
-                    self._swept = time.monotonic()
-                self._asking.succeeded()
+                if (
+                    time.monotonic() - self._last_collection > ORPHAN_CHECK_SECONDS
+                    and self._lease.holds()
+                ):
+                    await self._orphans.delete_orphans(self.session, self._live())
+                    self._last_collection = time.monotonic()
+                self._backoff.succeeded()
         except ApiError as error:
-            pause = self._asking.failed()
+            pause = self._backoff.failed()
             log.warning("the API server is asked again in %.0f s: %s", pause, error)
 
     def _live(self) -> set[tuple[str, int]]:
-        return {(entry.key, entry.number) for entry in self._roster.live}
+        return {(entry.key, entry.number) for entry in self._registry.live}
 
     def _look_at_nodes(self) -> None:
         if not self._observing:
-            self.cluster.find_strays(self._live())
-        changed, gone = self.cluster.look(self._expected)
+            self.session.cluster.find_strays(self._live())
+        changed, gone = self.session.cluster.diff_servers(self._expected)
         now = time.time()
-        self._roster.emit(ServerSeen(server, now) for server in changed)
-        self._roster.emit(map(self._gone, gone))
+        self._registry.emit(ServerSeen(server, now) for server in changed)
+        self._registry.emit(map(self._gone, gone))
 
     async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
-        return self._roster.held()
+        return self._registry.statuses()
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
-        return self._roster.watch(self._servers)
+        return self._registry.watch(self._servers)
 
     def _servers(self) -> Iterator[Report]:
-        if self._cluster is not None:
-            for server in self._cluster.servers.values():
+        if self._session is not None:
+            servers = self._session.cluster.servers
+            for server in servers.values():
                 yield ServerSeen(server, time.time())
-            yield from map(self._gone, self._expected - self._cluster.servers.keys())
+            yield from map(self._gone, self._expected - servers.keys())
 
     # ------------------------------------------------------------------ retention and queries
 
     async def forget(self, job: str, generation: int) -> None:
         """Acknowledge a recorded end; see `Executor.forget`."""
-        entry = self._roster.entries.get((job, generation))
-        if entry is None or not entry.over:
+        entry = self._registry.entries.get((job, generation))
+        if entry is None or not entry.is_finished:
             return
-        del self._roster.entries[job, generation]
+        del self._registry.entries[job, generation]
         for part in entry.parts.values():
-            self.last.pop(f"{entry.namespace}/{part.pod}", None)
+            self.session.cluster.last.pop(f"{entry.namespace}/{part.pod}", None)
         self._forgetting.add((job, generation))
         with contextlib.suppress(ApiError):  # the resync retries
             await self._forget(job, generation)
 
     async def _forget(self, job: str, generation: int) -> None:
-        await self.records.change(job, lambda record: record.generations.pop(generation, None))
+        records = self.session.records
+        await records.change(job, lambda record: record.generations.pop(generation, None))
         self._forgetting.discard((job, generation))
-        await asyncio.to_thread(self._keeping.prune, job)
+        await asyncio.to_thread(self._prune_logs, job)
+
+    def _prune_logs(self, job: str) -> None:
+        for old in self._directories.generations(job)[:-KEPT_LOG_GENERATIONS]:
+            shutil.rmtree(self._directories.generation(job, old).path, ignore_errors=True)
 
     async def discard(self, job: str) -> None:
         """Remove the files and records of a finished job."""
-        async with self._roster.one_at_a_time(job):
-            if any(entry.job == job for entry in self._roster.live):
+        async with self._registry.job_lock(job):
+            if any(entry.job == job for entry in self._registry.live):
                 return
+            records = self.session.records
             try:
-                record = await self.records.read(job)
+                record = await records.read(job)
                 if record.meta:
-                    await self.records.change(
+                    await records.change(
                         job, lambda current: current.generations.clear(), open_=False
                     )
             except ApiError as error:
                 raise ExecutorError(f"the API server refused it: {error}") from error
-            self.records.known.pop(job, None)
-            self._roster.drop(job)
-            await asyncio.to_thread(self._keeping.remove, job)
+            records.known.pop(job, None)
+            self._registry.remove_job(job)
+            await asyncio.to_thread(shutil.rmtree, self._directories.job(job), ignore_errors=True)
             if self.settings.shared:  # does nothing if it isn't mounted here
-                own = Path(folders(self.settings, job)[0]).parent
+                own = Path(job_paths(self.settings, job)[0]).parent
                 await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
 
     async def logs(
@@ -550,32 +484,32 @@ class KubernetesExecutor:
     ) -> LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
         if generation is None:
-            entries = self._roster.entries.values()
+            entries = self._registry.entries.values()
             numbers = [
                 candidate.number
                 for candidate in entries
                 if candidate.job == job and candidate.parts
             ]
-            generation = max([*numbers, *self._keeping.numbers(job)], default=0)
-        entry = self._roster.entries.get((job, generation))
-        if entry is not None and not entry.over:
+            generation = max([*numbers, *self._directories.generations(job)], default=0)
+        entry = self._registry.entries.get((job, generation))
+        if entry is not None and not entry.is_finished:
             await self._fetch(entry, process)
-        complete = entry is None or entry.over
-        folder = self._keeping.logs(job, generation)
+        complete = entry is None or entry.is_finished
+        folder = self._directories.generation(job, generation).logs
         return await asyncio.to_thread(
             read_chunk, folder, generation, process, start, most, complete=complete
         )
 
-    async def _fetch(self, entry: KubernetesEntry, process: str) -> None:
+    async def _fetch(self, entry: KubernetesGeneration, process: str) -> None:
         part = entry.parts.get(process)
-        if part is None or not part.began or entry.driver is None:
+        if part is None or not part.has_started:
             return
         try:
-            async with asyncio.timeout(LOOKING):
-                await entry.driver.follower(part).look()
+            async with asyncio.timeout(LOG_FETCH_TIMEOUT_SECONDS):
+                await GenerationObjects(self.session, entry).follower(part).fetch_new()
         except (ApiError, TimeoutError) as error:
             # The reader gets the part fetched earlier, and the next read retries.
-            message = str(error) or f"no answer within {LOOKING:g} s"
+            message = str(error) or f"no answer within {LOG_FETCH_TIMEOUT_SECONDS:g} s"
             log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, message)
 
     async def observe(self) -> tuple[ObservedJob, ...]:
@@ -583,11 +517,17 @@ class KubernetesExecutor:
         own = (
             []
             if self._observing
-            else [entry.held() for entry in self._roster.entries.values() if entry.phase == RUNNING]
+            else [
+                entry.to_status()
+                for entry in self._registry.entries.values()
+                if entry.phase == RUNNING
+            ]
         )
         ours = [ObservedJob(job.job, job.placement, job.started or 0.0, is_own=True) for job in own]
-        skipped = None if self._observing else self.identity
-        return (*ours, *observed(self.pods.items.values(), self.namespace, skipped))
+        identity = self.session.identity
+        skipped = None if self._observing else identity
+        pods = self.session.cluster.pods.items.values()
+        return (*ours, *observe_jobs(pods, identity.namespace, skipped))
 
 
 def build_owner_reference(owner: Owner) -> dict[str, Any]:

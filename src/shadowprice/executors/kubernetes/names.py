@@ -17,11 +17,11 @@ PROCESS: Final = f"{PREFIX}process"
 JOB_NAME: Final = f"{PREFIX}job-name"
 TENANT: Final = f"{PREFIX}tenant"
 EXECUTION: Final = f"{PREFIX}execution"
-OPEN: Final = f"{PREFIX}open"
+OPEN_LABEL: Final = f"{PREFIX}open"
 SCHEDULING_GATE: Final = f"{PREFIX}together"
 CONTAINER: Final = "job"
 
-_KEPT_OF_KEY: Final = 16
+_KEY_PREFIX_CHARS: Final = 16
 
 
 def record_name(service: str, job: str) -> str:
@@ -31,7 +31,7 @@ def record_name(service: str, job: str) -> str:
 
 def generation_name(job: str, generation: int) -> str:
     """Return the name of a generation's secret and service, and the prefix of its pods."""
-    return f"sp-{key_digest(job)[:_KEPT_OF_KEY]}-{generation}"
+    return f"sp-{key_digest(job)[:_KEY_PREFIX_CHARS]}-{generation}"
 
 
 def pod_name(job: str, generation: int, process: str) -> str:
@@ -59,13 +59,13 @@ class ServiceId:
         return ",".join(f"{k}={v}" for k, v in self.labels(job, generation).items())
 
 
-def written(job: str) -> str:
+def encode_job_name(job: str) -> str:
     """Encode a job's name as a string that the API server preserves."""
     return json.dumps(job)
 
 
-def read(text: Any) -> str:
-    """Decode a name that `written` encoded; return an empty string if it is invalid."""
+def decode_job_name(text: Any) -> str:
+    """Decode a name that `encode_job_name` encoded; return an empty string if it is invalid."""
     try:
         name = json.loads(text)
     except (TypeError, ValueError):

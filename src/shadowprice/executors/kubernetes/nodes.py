@@ -8,15 +8,16 @@ from typing import Any, Final
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
+from shadowprice.core.devices import is_device
 from shadowprice.executors.contract import ServerInfo
-from shadowprice.executors.generations.placing import PlacementError
-from shadowprice.executors.kubernetes.quantities import unit_of, units
+from shadowprice.executors.generations.placement_checks import PlacementError, gpu_millis
+from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
 from shadowprice.executors.memory import round_down_memory
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-_LEFT_OUT: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
-_KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
-_STATES: Final = "node.kubernetes.io/"
+_IGNORED_PREFIXES: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
+_REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
 OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 """Taint by which an operator declares that a node is shut down."""
 
@@ -25,31 +26,20 @@ OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 class NodeView:
     """The cached state of a node.
 
-    Parameters
-    ----------
-    has : mapping of str to int
-        Allocatable amounts by Kubernetes resource, in the units of `core.amounts`.
-    ready : bool
-        Whether the node's Ready condition is true.
-    taints : tuple of (str, str, str)
-        Key, value and effect of each taint that repels pods, except those of the node's state.
-    cordoned : bool
-        Whether new pods can't be scheduled on it.
-    off : bool
-        Whether an operator declared it shut down.
-    address : str
-        Address by which other nodes reach it.
+    ``has`` are allocatable amounts by Kubernetes resource, in the units of `core.amounts`.
+    ``taints`` are key, value and effect of each taint that repels pods, except those of the node's
+    state.
     """
 
     name: str
     uid: str
     has: Mapping[str, int]
     labels: Mapping[str, str] = field(default_factory=dict)
-    ready: bool = True
+    ready: bool = True  # the node's Ready condition
     taints: tuple[tuple[str, str, str], ...] = ()
-    cordoned: bool = False
-    off: bool = False
-    address: str = ""
+    cordoned: bool = False  # new pods can't be scheduled on it
+    off: bool = False  # an operator declared it shut down
+    address: str = ""  # by which other nodes reach it
 
 
 def node_view(item: Mapping[str, Any]) -> NodeView:
@@ -59,13 +49,13 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
     taints = tuple(
         (str(entry["key"]), str(entry.get("value") or ""), str(entry["effect"]))
         for entry in spec.get("taints") or ()
-        if entry.get("effect") in _KEEPS_OFF
+        if entry.get("effect") in _REPELLING_EFFECTS
     )
     limit = int(bounds.RESOURCES.most)
     has = {
-        name: units(text, unit_of(name))
+        name: parse_quantity(text, unit_of(name))
         for name, text in list((status.get("allocatable") or {}).items())[:limit]
-        if not name.startswith(_LEFT_OUT)
+        if not name.startswith(_IGNORED_PREFIXES)
     }
     addresses = {entry["type"]: entry["address"] for entry in status.get("addresses") or ()}
     labels = {label: str(v) for label, v in list((meta.get("labels") or {}).items())[:limit]}
@@ -75,14 +65,14 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
         has=has,
         labels=labels,
         ready=conditions.get("Ready") == "True",
-        taints=tuple(entry for entry in taints if not entry[0].startswith(_STATES)),
+        taints=tuple(entry for entry in taints if not entry[0].startswith(_STATE_TAINT_PREFIX)),
         cordoned=bool(spec.get("unschedulable")),
         off=any(entry[0] == OUT_OF_SERVICE_TAINT for entry in taints),
         address=str(addresses.get("InternalIP") or addresses.get("Hostname") or meta["name"]),
     )
 
 
-def bears(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
     """Return whether tolerations tolerate a taint."""
     key, value, effect = taint
     return any(
@@ -94,25 +84,18 @@ def bears(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str])
     )
 
 
-def server_of(
+def to_server_info(
     node: NodeView,
     used: Mapping[str, int],
     *,
     gpu: str,
     tolerations: Sequence[Mapping[str, Any]],
 ) -> ServerInfo:
-    """Return a node as a server.
+    """Return a node as a server, less the usage of other pods.
 
-    Its memory is rounded (`round_down_memory`), and its GPUs to whole ones.
-
-    Parameters
-    ----------
-    used : mapping of str to int
-        Usage of other pods.
-    gpu : str
-        Kubernetes resource of GPUs.
-    tolerations : sequence of mapping
-        Tolerations of all jobs' pods; a node with any other taint takes no new work.
+    Its memory is rounded (`round_down_memory`), and its GPUs (the Kubernetes resource ``gpu``) to
+    whole ones. ``tolerations`` are those of all jobs' pods; a node with any other taint takes no
+    new work.
     """
     capacity = {}
     for name, amount in node.has.items():
@@ -125,31 +108,20 @@ def server_of(
     kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
-    open_ = not node.cordoned and all(bears(tolerations, taint) for taint in node.taints)
+    open_ = not node.cordoned and all(tolerates(tolerations, taint) for taint in node.taints)
     return ServerInfo(node.name[: int(bounds.NAME.most)], capacity, node.labels, takes_work=open_)
 
 
 def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
-    """Return the resource requests of a process's container.
+    """Return the resource requests of a process's container; ``gpu`` is the resource of GPUs.
 
-    Resources that the node doesn't count, such as bandwidth, are left to the scheduler.
-
-    Parameters
-    ----------
-    amounts : mapping of str to int
-        Demand of the process.
-    gpu : str
-        Kubernetes resource of GPUs.
-
-    Raises
-    ------
-    PlacementError
-        If a fraction of an indivisible resource is requested.
+    Resources that the node doesn't count, such as bandwidth, are left to the scheduler. Raises
+    `PlacementError` if a fraction of an indivisible resource is requested.
     """
     requests: dict[str, str] = {}
     gpus = gpu_millis(amounts)
     for name, amount in (*amounts.items(), (gpu, gpus)):
-        if not amount or gpu_millis({name: 1}):
+        if not amount or is_device(name):
             continue
         if name == "cpu":
             requests[name] = f"{amount}m"
@@ -164,14 +136,7 @@ def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> d
     return requests
 
 
-def gpu_millis(amounts: Mapping[str, int]) -> int:
-    """Return the total of GPUs of any kind, in thousandths."""
-    return sum(
-        amount for name, amount in amounts.items() if name == "gpu" or name.startswith("gpu/")
-    )
-
-
-def check_room(
+def check_allocatable(
     node: NodeView,
     used: Mapping[str, int],
     wanted: Sequence[Mapping[str, int]],
@@ -180,19 +145,9 @@ def check_room(
 ) -> None:
     """Check that a node has capacity for new processes, because pods would wait for it.
 
-    Parameters
-    ----------
-    used : mapping of str to int
-        Usage of other pods.
-    wanted, held : sequence of mapping
-        Demand of each new process there, and of each existing one.
-    gpu : str
-        Kubernetes resource of GPUs.
-
-    Raises
-    ------
-    PlacementError
-        If any resource is insufficient.
+    ``used`` is the usage of other pods. ``wanted`` and ``held`` are the demands of the new and the
+    existing processes there. ``gpu`` is the Kubernetes resource of GPUs. Raises `PlacementError` if
+    any resource is insufficient.
     """
     total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))
     for amount in map(gpu_millis, wanted):

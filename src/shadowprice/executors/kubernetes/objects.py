@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.entry import KubernetesEntry
+from shadowprice.executors.kubernetes.pod_logs import PodLogFollower
+from shadowprice.executors.kubernetes.session import KubernetesSession
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.errors import ApiError
 
-if TYPE_CHECKING:
-    from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-
-
-FEW: Final = 8
+MAX_PODS_READ_BY_NAME: Final = 8
 """Maximum number of pods that are read by name; more are listed by label."""
 
 
-class Objects:
+class GenerationObjects:
     """Reads, changes and deletes the objects of a generation."""
 
-    def __init__(self, executor: KubernetesExecutor, entry: KubernetesEntry) -> None:
-        self._executor = executor
+    def __init__(self, session: KubernetesSession, entry: KubernetesGeneration) -> None:
+        self._session = session
         self._entry = entry
+        self.connection = session.connection
         self.uids: dict[str, str] = {}
         """Uids of the generation's own secret and service, by kind."""
-
-    @property
-    def connection(self) -> Any:
-        """The connection to the API server."""
-        return self._executor.connection
 
     def path(self, kind: str, name: str = "") -> str:
         """Return the API path of a kind of objects, or of one object."""
@@ -50,14 +44,14 @@ class Objects:
         by a name, it reads only that pod.
         """
         parts = self._entry.parts.values()
-        if not 0 < len(parts) <= FEW:
+        if not 0 < len(parts) <= MAX_PODS_READ_BY_NAME:
             return await self._listed()
         lists = await asyncio.gather(*(self._listed(f"metadata.name={part.pod}") for part in parts))
         return [view for views in lists for view in views]
 
     async def _listed(self, fields: str = "") -> list[PodView]:
         entry = self._entry
-        query = {"labelSelector": self._executor.identity.selector(entry.job, entry.number)}
+        query = {"labelSelector": self._session.identity.selector(entry.job, entry.number)}
         if fields:
             query["fieldSelector"] = fields
         page = await self.connection.get(self.path("pods"), **query)
@@ -66,15 +60,10 @@ class Objects:
     def is_own(self, item: Mapping[str, Any], execution: str = "") -> bool:
         """Return whether an object of the generation's name is the generation's.
 
-        Parameters
-        ----------
-        item : mapping
-            The object.
-        execution : str
-            Identifier of the launch that has to have created it; empty for any.
+        ``execution`` is the launch that has to have created it; empty for any.
         """
         entry, meta = self._entry, item["metadata"]
-        labels = self._executor.identity.labels(entry.job, entry.number)
+        labels = self._session.identity.labels(entry.job, entry.number)
         owner = (entry.state.get("plan") or {}).get("owner")
         return (
             labels.items() <= (meta.get("labels") or {}).items()
@@ -84,6 +73,19 @@ class Objects:
             )
             and execution in {"", (meta.get("annotations") or {}).get(names.EXECUTION)}
         )
+
+    def follower(self, part: PodProcess) -> PodLogFollower:
+        """Return the follower of a process's log, created on first use."""
+        if part.follower is None:
+            part.follower = PodLogFollower(
+                self.connection,
+                self.path("pods", part.pod),
+                self._entry.generation.logs,
+                part.process,
+                self._session.settings.log_bytes,
+                self._entry.token,
+            )
+        return part.follower
 
     async def find(self, kind: str, name: str) -> dict[str, Any] | None:
         """Return an object by its name, None if it doesn't exist."""

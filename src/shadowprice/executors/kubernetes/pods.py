@@ -12,22 +12,22 @@ from urllib.parse import urlsplit, urlunsplit
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError, process_demand
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
-from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.kubernetes.settings import KubernetesSettings
 
-TOKEN: Final = "SHADOWPRICE_PROGRESS_TOKEN"
-PORT: Final = 29_500
+TOKEN_VARIABLE: Final = "SHADOWPRICE_PROGRESS_TOKEN"
+RENDEZVOUS_PORT: Final = 29_500
 """Rendezvous port of processes whose pods have their own addresses."""
 
-_OWN_PLACE: Final = "/shadowprice"
+_POD_DIRECTORY: Final = "/shadowprice"
 _SHELL: Final = ("/bin/sh", "-c")
-_AWAY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_UNREACHABLE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # On SIGTERM, a plain shell doesn't signal its children. This one signals all processes of its pod,
 # waits for them, and exits with the line's status. As PID 1 it can't see the others end.
-_LINE: Final = """stopping=
+_SHELL_WRAPPER: Final = """stopping=
 trap 'stopping=1; kill -TERM -1' TERM
 /bin/sh -c "$@" 2>&1 &
 exec 2>/dev/null
@@ -46,32 +46,18 @@ exit "$status"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Location and common metadata of a generation's objects.
-
-    Parameters
-    ----------
-    service : ServiceId
-        The scheduler's service.
-    execution : str
-        Unique identifier of this launch.
-    master : (str, int)
-        Rendezvous endpoint of its processes.
-    owner : mapping or None
-        Owner reference to the resource that it runs for.
-    gated : bool
-        Whether scheduling gates hold the pods until all exist.
-    """
+class ObjectContext:
+    """Location and common metadata of a generation's objects."""
 
     service: names.ServiceId
     namespace: str
-    execution: str
-    master: tuple[str, int]
-    owner: Mapping[str, Any] | None = None
-    gated: bool = False
+    execution: str  # unique identifier of this launch
+    master: tuple[str, int]  # rendezvous address and port of its processes
+    owner: Mapping[str, Any] | None = None  # reference to the resource that it runs for
+    gated: bool = False  # scheduling gates hold the pods until all exist
 
 
-def text_of(text: str) -> str:
+def replace_invalid_utf8(text: str) -> str:
     """Return a text as valid UTF-8; invalid parts are replaced."""
     try:
         content = text.encode("utf-8", "surrogateescape")
@@ -80,16 +66,16 @@ def text_of(text: str) -> str:
     return content.decode("utf-8", "replace")
 
 
-def literal(text: str) -> str:
+def escape_references(text: str) -> str:
     """Return a text escaped so that Kubernetes doesn't expand ``$(NAME)``."""
-    return text_of(text).replace("$", "$$")
+    return replace_invalid_utf8(text).replace("$", "$$")
 
 
-def _meta(spec: GenerationSpec, place: Place, name: str) -> dict[str, Any]:
+def _meta(spec: GenerationSpec, place: ObjectContext, name: str) -> dict[str, Any]:
     labels = place.service.labels(spec.job, spec.generation)
-    notes = {names.JOB_NAME: names.written(spec.job), names.EXECUTION: place.execution}
+    notes = {names.JOB_NAME: names.encode_job_name(spec.job), names.EXECUTION: place.execution}
     if spec.tenant:
-        notes[names.TENANT] = text_of(spec.tenant)
+        notes[names.TENANT] = replace_invalid_utf8(spec.tenant)
     meta: dict[str, Any] = {"name": name, "namespace": place.namespace}
     meta |= {"labels": labels, "annotations": notes}
     if place.owner is not None:
@@ -97,42 +83,46 @@ def _meta(spec: GenerationSpec, place: Place, name: str) -> dict[str, Any]:
     return meta
 
 
-def secret_of(spec: GenerationSpec, place: Place) -> dict[str, Any]:
+def build_secret(spec: GenerationSpec, place: ObjectContext) -> dict[str, Any]:
     """Return the secret of a generation, without which its pods can't start.
 
     It contains the token and the job's environment variables. It also gates the pods: a pod that is
     created after the secret's deletion never starts.
     """
-    variables = {TOKEN: spec.progress_token, **spec.program.environment}
-    data = {k: base64.b64encode(text_of(v).encode()).decode() for k, v in variables.items()}
+    variables = {TOKEN_VARIABLE: spec.progress_token, **spec.program.environment}
+    data = {
+        k: base64.b64encode(replace_invalid_utf8(v).encode()).decode() for k, v in variables.items()
+    }
     meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
     kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
     return {**kind, "metadata": meta, "data": data}
 
 
-def service_of(spec: GenerationSpec, place: Place, secret: Mapping[str, Any]) -> dict[str, Any]:
+def build_headless_service(
+    spec: GenerationSpec, place: ObjectContext, secret: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the headless service that gives the pods of a generation their DNS names."""
     meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
-    meta["ownerReferences"] = [_owned(place, secret)]
+    meta["ownerReferences"] = [_owner_reference(place, secret)]
     headless = {"clusterIP": "None", "publishNotReadyAddresses": True}
     body = {**headless, "selector": place.service.labels(spec.job, spec.generation)}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": body}
 
 
-def _owned(place: Place, secret: Mapping[str, Any]) -> dict[str, Any]:
+def _owner_reference(place: ObjectContext, secret: Mapping[str, Any]) -> dict[str, Any]:
     if place.owner is not None:
         return dict(place.owner)
     reference = {"apiVersion": "v1", "kind": "Secret", "controller": False}
     return {**reference, "name": secret["metadata"]["name"], "uid": secret["metadata"]["uid"]}
 
 
-def folders(settings: Settings, job: str) -> tuple[str, str]:
+def job_paths(settings: KubernetesSettings, job: str) -> tuple[str, str]:
     """Return a job's checkpoint and working directories, as its pods see them."""
-    own = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _OWN_PLACE
+    own = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _POD_DIRECTORY
     return f"{own}/checkpoints", f"{own}/work"
 
 
-def reached(settings: Settings, url: str) -> str:
+def url_from_pod(settings: KubernetesSettings, url: str) -> str:
     """Return a URL of the service as pods reach it."""
     if not url or not settings.service_url:
         return url
@@ -140,13 +130,10 @@ def reached(settings: Settings, url: str) -> str:
     return urlunsplit((own.scheme, own.netloc, original.path, original.query, ""))
 
 
-def check_pod(spec: GenerationSpec, settings: Settings) -> None:
+def check_pod(spec: GenerationSpec, settings: KubernetesSettings) -> None:
     """Check that a job's pod options are allowed.
 
-    Raises
-    ------
-    PlacementError
-        If no image is named, or an option isn't allowed by the operator.
+    Raises `PlacementError` if no image is named, or an option isn't allowed by the operator.
     """
     if not (spec.program.image or settings.image):
         raise PlacementError("it has no image; set run.image, or start the service with image=")
@@ -168,27 +155,23 @@ def check_pod(spec: GenerationSpec, settings: Settings) -> None:
             )
 
 
-def pod_of(
+def build_pod(
     spec: GenerationSpec,
     process: Process,
-    place: Place,
+    place: ObjectContext,
     node: NodeView,
-    settings: Settings,
+    settings: KubernetesSettings,
     secret: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the pod of a process.
 
-    ``secret`` is the generation's secret as stored in the API server.
-
-    Raises
-    ------
-    PlacementError
-        If a fraction of an indivisible resource is requested.
+    ``secret`` is the generation's secret as stored in the API server. Raises `PlacementError` if a
+    fraction of an indivisible resource is requested.
     """
-    options = _merged(settings.pod, spec.program.pod)
+    options = _merge_options(settings.pod, spec.program.pod)
     name = names.pod_name(spec.job, spec.generation, process.name)
     meta = _meta(spec, place, name)
-    meta["ownerReferences"] = [_owned(place, secret)]
+    meta["ownerReferences"] = [_owner_reference(place, secret)]
     meta["labels"] = {**options.get("labels", {}), **meta["labels"], names.PROCESS: process.name}
     meta["annotations"] = {**options.get("annotations", {}), **meta["annotations"]}
     volumes, mounts = _volumes(spec, settings, options)
@@ -196,13 +179,13 @@ def pod_of(
     account = options.get("service_account")
     body: dict[str, Any] = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": seconds(spec.program.grace),
+        "terminationGracePeriodSeconds": whole_grace_seconds(spec.program.grace),
         "enableServiceLinks": False,
         "automountServiceAccountToken": account is not None,
         "shareProcessNamespace": options.get("share_processes", True),
         "hostname": process.name,
         "subdomain": names.generation_name(spec.job, spec.generation),
-        "affinity": {"nodeAffinity": _on(node.name)},
+        "affinity": {"nodeAffinity": _affinity_to(node.name)},
         "tolerations": _tolerations(options),
         "containers": [_container(spec, process, place, node, settings, options, mounts)],
         "volumes": volumes,
@@ -226,7 +209,7 @@ def pod_of(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body}
 
 
-def seconds(grace: float) -> int:
+def whole_grace_seconds(grace: float) -> int:
     """Return a grace period in whole seconds, at least 1.
 
     With 0, the API server would delete a pod object while its processes run.
@@ -234,7 +217,7 @@ def seconds(grace: float) -> int:
     return max(1, math.ceil(grace))
 
 
-def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_options(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**usual, **own}
     for name in ("tolerations", "volumes", "pull_secrets"):
         merged[name] = [*usual.get(name, ()), *own.get(name, ())]
@@ -243,7 +226,7 @@ def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _on(node: str) -> dict[str, Any]:
+def _affinity_to(node: str) -> dict[str, Any]:
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = [{"matchFields": [field]}]
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -251,7 +234,9 @@ def _on(node: str) -> dict[str, Any]:
 
 def _tolerations(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     # Pods aren't evicted from unreachable nodes: the executor decides what is lost.
-    away = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _AWAY]
+    away = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _UNREACHABLE_TAINTS
+    ]
     own = [{k: v for k, v in toleration.items() if v} for toleration in request["tolerations"]]
     return [*away, *own]
 
@@ -259,13 +244,13 @@ def _tolerations(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _container(
     spec: GenerationSpec,
     process: Process,
-    place: Place,
+    place: ObjectContext,
     node: NodeView,
-    settings: Settings,
+    settings: KubernetesSettings,
     request: Mapping[str, Any],
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    checkpoints, work = folders(settings, spec.job)
+    checkpoints, work = job_paths(settings, spec.job)
     variables = environment_of(
         spec,
         process,
@@ -273,21 +258,22 @@ def _container(
         master_port=place.master[1],
         checkpoint_dir=spec.checkpoint_dir or checkpoints,
     )
-    variables["SHADOWPRICE_PROGRESS_URL"] = reached(settings, spec.progress_url)
+    variables["SHADOWPRICE_PROGRESS_URL"] = url_from_pod(settings, spec.progress_url)
     variables["SHADOWPRICE_HOST"] = process.server  # a pod's host name is its own
-    del variables[TOKEN]
+    del variables[TOKEN_VARIABLE]
     argv = spec.program.command
     if argv[:2] == _SHELL and len(argv) >= 3:
-        argv = (*_SHELL, _LINE, "line", *argv[2:])
-    amounts = spec.worker if process.role == "worker" else spec.ps
-    requests = resource_requests(amounts, node, settings.gpu)
+        argv = (*_SHELL, _SHELL_WRAPPER, "line", *argv[2:])
+    requests = resource_requests(process_demand(spec, process), node, settings.gpu)
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}
     container: dict[str, Any] = {
         "name": names.CONTAINER,
         "image": spec.program.image or settings.image,
-        "command": [literal(word) for word in argv],
+        "command": [escape_references(word) for word in argv],
         "workingDir": spec.program.directory or work,
-        "env": [{"name": key, "value": literal(value)} for key, value in variables.items()],
+        "env": [
+            {"name": key, "value": escape_references(value)} for key, value in variables.items()
+        ],
         "envFrom": [{"secretRef": {"name": names.generation_name(spec.job, spec.generation)}}],
         "resources": {"requests": requests, "limits": limits},
         "volumeMounts": list(mounts),
@@ -300,7 +286,7 @@ def _container(
 
 
 def _volumes(
-    spec: GenerationSpec, settings: Settings, request: Mapping[str, Any]
+    spec: GenerationSpec, settings: KubernetesSettings, request: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a pod's volumes and its container's mounts."""
     volumes: list[dict[str, Any]] = []
@@ -311,7 +297,7 @@ def _volumes(
         volumes.append({"name": name, **source})
         mounts.append({"name": name, "mountPath": path, **{k: v for k, v in more.items() if v}})
 
-    for path in folders(settings, spec.job):
+    for path in job_paths(settings, spec.job):
         if not settings.shared:
             add({"emptyDir": {}}, path)
         elif settings.volume == "host":

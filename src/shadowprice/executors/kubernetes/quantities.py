@@ -22,7 +22,7 @@ _UNITS: Final = {
 }
 
 
-def units(text: object, unit: int) -> int:
+def parse_quantity(text: object, unit: int) -> int:
     """Parse a quantity into units of 1/``unit``, rounded down; 0 if it is invalid.
 
     ``unit`` is 1,000 for counts and 1 for bytes.

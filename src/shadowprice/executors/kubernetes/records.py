@@ -10,18 +10,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
-from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    REFUSED,
-    TERMINAL_PHASES,
-    identities_differ,
-)
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, identities_differ
+from shadowprice.executors.generations.store import accepted_state, initial_state
 from shadowprice.executors.kubernetes import names
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
@@ -32,22 +27,12 @@ _FIELD: Final = "generations"
 
 @dataclass
 class JobGenerations:
-    """The record of a job.
-
-    Parameters
-    ----------
-    fence : int
-        The newest generation that a command named.
-    generations : dict of int to dict
-        Unforgotten generations: phase, placement, stop command, result.
-    meta : dict
-        Metadata of the ConfigMap; empty if it doesn't exist.
-    """
+    """The record of a job."""
 
     job: str
-    fence: int = 0
+    fence: int = 0  # the newest generation that a command named
     generations: dict[int, dict[str, Any]] = field(default_factory=dict)
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)  # of the ConfigMap; empty without it
 
     @classmethod
     def of(cls, item: dict[str, Any]) -> JobGenerations:
@@ -55,7 +40,7 @@ class JobGenerations:
         data = item.get("data") or {}
         states = json.loads(data.get(_FIELD, "{}"))
         return cls(
-            names.read(data.get("job")),
+            names.decode_job_name(data.get("job")),
             int(data.get("fence", 0)),
             {int(number): state for number, state in states.items()},
             {k: item["metadata"][k] for k in ("name", "namespace", "labels", "resourceVersion")},
@@ -64,7 +49,7 @@ class JobGenerations:
     def data(self) -> dict[str, str]:
         """Return the data of its ConfigMap."""
         states = json.dumps({str(number): state for number, state in self.generations.items()})
-        return {"job": names.written(self.job), "fence": str(self.fence), _FIELD: states}
+        return {"job": names.encode_job_name(self.job), "fence": str(self.fence), _FIELD: states}
 
     # ------------------------------------------------------------------ commands
 
@@ -78,11 +63,8 @@ class JobGenerations:
             return Receipt.STALE if another else Receipt.DUPLICATE
         if any(state["phase"] not in TERMINAL_PHASES for state in self.generations.values()):
             return Receipt.BUSY
-        state = _state(spec.command, refusal)
-        state["identity"] = spec.identity
-        state["placement"] = [[share.server, share.workers, share.ps] for share in spec.placement]
         self.fence = spec.generation
-        self.generations[spec.generation] = {**state, "plan": plan}
+        self.generations[spec.generation] = {**accepted_state(spec, refusal), "plan": plan}
         return Receipt.ACCEPTED
 
     def stop(self, command: int, generation: int, grace: float | None) -> Receipt:
@@ -93,7 +75,7 @@ class JobGenerations:
                 return Receipt.STALE
             self.fence = generation
             reason = "it was stopped before it was submitted"
-            state = self.generations[generation] = _state(command, reason)
+            state = self.generations[generation] = initial_state(command, reason)
         previous = state.get("stop", {})
         if previous.get("command") == command:
             return Receipt.DUPLICATE
@@ -104,13 +86,7 @@ class JobGenerations:
         return Receipt.ACCEPTED
 
 
-def _state(command: int, refusal: str) -> dict[str, Any]:
-    now = time.time()
-    phase = REFUSED if refusal else ACCEPTED
-    return {"phase": phase, "command": command, "accepted": now, "at": now, "reason": refusal}
-
-
-class Records:
+class ConfigMapStore:
     """The records of one service."""
 
     def __init__(self, connection: ApiClient, namespace: str, service: str) -> None:
@@ -124,7 +100,7 @@ class Records:
 
     async def load(self) -> list[JobGenerations]:
         """Read the records of all jobs that aren't discarded."""
-        selector = f"{names.SERVICE}={self._service},{names.OPEN}=true"
+        selector = f"{names.SERVICE}={self._service},{names.OPEN_LABEL}=true"
         more: dict[str, object] = {}
         records: dict[str, JobGenerations] = {}
         while True:
@@ -159,12 +135,8 @@ class Records:
         """Update a job's record; return the result of ``update``.
 
         An unchanged record isn't written. If ``open_`` is false, the job is marked as discarded.
-
-        Raises
-        ------
-        ApiError
-            If the API server refuses or doesn't answer. The record may have been written, so it
-            is read again before the next update.
+        Raises `ApiError` if the API server refuses or doesn't answer. The record may have been
+        written, so it is read again before the next update.
         """
         async with self._locks.setdefault(job, asyncio.Lock()):
             return await self._change(job, update, open_)
@@ -189,7 +161,7 @@ class Records:
             return result
 
     async def _write(self, record: JobGenerations, open_: bool) -> JobGenerations:
-        labels = {names.SERVICE: self._service, names.OPEN: str(open_).lower()}
+        labels = {names.SERVICE: self._service, names.OPEN_LABEL: str(open_).lower()}
         name = names.record_name(self._service, record.job)
         meta = {**record.meta, "name": name, "namespace": self._namespace, "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": record.data()}

@@ -14,7 +14,7 @@ from shadowprice.core.specs.faults import validate
 from shadowprice.core.specs.pod import PodSpec
 from shadowprice.core.wording import quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
-from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
+from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 
 PRIVILEGED_FEATURES: Final = ("host_network", "host_path", "root", "secrets", "service_account")
 """Pod options that jobs may only use if the operator allows them."""
@@ -41,65 +41,39 @@ _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class KubernetesSettings:
     """Settings of the Kubernetes executor.
 
-    Parameters
-    ----------
-    allow : frozenset of str
-        Allowed pod options, of `PRIVILEGED_FEATURES`.
-    context : str
-        A context of the kubeconfig; empty for the current one.
-    gpu : str
-        Kubernetes resource of GPUs.
-    image : str
-        Default image of jobs; empty for none.
-    log_bytes : int
-        Maximum bytes kept of each process's log.
-    lost_after : float
-        Seconds after a node is not ready or missing until its processes count as lost. A
-        kubelet without a connection keeps its pods running.
-    namespace : str
-        Namespace of pods and records; empty for that of the context, or of the service's own
-        pod.
-    network : str
-        ``pods``: every pod has its own address, and a headless service names them; ``host``:
-        pods use their node's network.
-    patience : float
-        Timeout in seconds for all pods to start; then the generation is refused.
-    pod : mapping
-        Default options of all pods, as `core.specs.pod.PodSpec.plain` returns them.
-    service_url : str
-        URL by which pods reach the service, if it differs from the service's own.
-    shared : str
-        Absolute path at which all pods mount a volume, for default checkpoint and working
-        directories. If empty, checkpoints are lost with their pod.
-    tolerate_unready : float
-        Seconds that a node may be not ready and remain a server, because a kubelet that can't
-        renew its lease may be healthy. At most half of `lost_after`, so that processes on a
-        lost node aren't started again.
-    volume : str
-        The shared volume: ``host`` (a directory that is equal on all nodes, such as a network
-        file system) or the name of a persistent volume claim.
+    A kubelet without a connection keeps its pods running, so the processes of a node that is not
+    ready or missing count as lost only after ``lost_after`` seconds. A node may be not ready for
+    ``tolerate_unready`` seconds and remain a server, because a kubelet that can't renew its lease
+    may be healthy. That is at most half of ``lost_after``, so that processes on a lost node aren't
+    started again. If all pods don't start within ``patience`` seconds, the generation is refused.
+
+    ``network`` is ``pods`` if every pod has its own address, and a headless service names them; or
+    ``host``, the node's network. ``shared`` is the absolute path at which all pods mount
+    ``volume``, for default checkpoint and working directories. If empty, checkpoints are lost with
+    their pod. ``volume`` is ``host`` (a directory that is equal on all nodes, such as a network
+    file system) or the name of a persistent volume claim.
     """
 
-    allow: frozenset[str] = frozenset()
-    context: str = ""
-    gpu: str = "nvidia.com/gpu"
-    image: str = ""
+    allow: frozenset[str] = frozenset()  # of `PRIVILEGED_FEATURES`
+    context: str = ""  # of the kubeconfig; empty for the current one
+    gpu: str = "nvidia.com/gpu"  # Kubernetes resource of GPUs
+    image: str = ""  # default of jobs
     log_bytes: int = DEFAULT_LOG_BYTES
     lost_after: float = 300.0
-    namespace: str = ""
+    namespace: str = ""  # empty for that of the context, or of the service's own pod
     network: str = "pods"
     patience: float = 120.0
-    pod: Mapping[str, Any] = field(default_factory=dict)
-    service_url: str = ""
+    pod: Mapping[str, Any] = field(default_factory=dict)  # default for pods, from `PodSpec.plain`
+    service_url: str = ""  # if pods reach the service by another URL than its own
     shared: str = ""
     tolerate_unready: float = 30.0
     volume: str = "host"
 
 
-class _Reading(OptionsReader):
+class _Reader(OptionsReader):
     """Parser of the settings that only this executor has."""
 
     def allowed(self) -> frozenset[str]:
@@ -108,7 +82,7 @@ class _Reading(OptionsReader):
         for name in names:
             if name not in PRIVILEGED_FEATURES:
                 hint = self.choices_hint(name, PRIVILEGED_FEATURES)
-                self.fault(
+                self.add_error(
                     "allow", f"{quote_for_display(name)} is not an option that can be allowed", hint
                 )
         return frozenset(names)
@@ -126,7 +100,7 @@ class _Reading(OptionsReader):
             document = parse_yaml(content)
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             message = " ".join((getattr(error, "strerror", None) or str(error)).split())
-            self.fault(
+            self.add_error(
                 "pod",
                 f"{quote_for_display(path)} cannot be read: {message}",
                 "write the path of a file",
@@ -137,40 +111,34 @@ class _Reading(OptionsReader):
         return pod.plain() if pod is not None else {}
 
 
-def read_settings(values: Mapping[str, str]) -> Settings:
-    """Parse the settings.
-
-    Raises
-    ------
-    InputError
-        If a name is unknown or a value is invalid, with all errors.
-    """
-    reading = _Reading(values, _NAMES)
+def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
+    """Parse the settings; raise InputError with all errors."""
+    reader = _Reader(values, _NAMES)
     name = "expected the name of an object: lower-case letters, digits and -"
-    lost_after = reading.seconds("lost_after", 300)
-    settings = Settings(
-        allow=reading.allowed(),
+    lost_after = reader.seconds("lost_after", 300)
+    settings = KubernetesSettings(
+        allow=reader.allowed(),
         context=values.get("context", ""),
-        gpu=reading.matching("gpu", _RESOURCE, "nvidia.com/gpu", "write DOMAIN/NAME"),
-        image=reading.matching(
+        gpu=reader.matching("gpu", _RESOURCE, "nvidia.com/gpu", "write DOMAIN/NAME"),
+        image=reader.matching(
             "image", r"[A-Za-z0-9][\w./:@+-]{0,3999}", "", "write REGISTRY/NAME:TAG"
         ),
-        log_bytes=reading.log_bytes(),
+        log_bytes=reader.log_bytes(),
         lost_after=lost_after,
-        namespace=reading.matching("namespace", _OBJECT, "", name),
-        network=reading.choice("network", ("pods", "host")),
-        patience=reading.seconds("patience", 120),
-        pod=reading.pod(),
-        service_url=reading.matching(
+        namespace=reader.matching("namespace", _OBJECT, "", name),
+        network=reader.choice("network", ("pods", "host")),
+        patience=reader.seconds("patience", 120),
+        pod=reader.pod(),
+        service_url=reader.matching(
             "service_url", r"https?://[^\s/]+", "", "write http://HOST:PORT"
         ),
-        shared=reading.matching("shared", r"/[^\0]*[^\0/]", "", "write an absolute path"),
-        tolerate_unready=min(reading.seconds("tolerate_unready", 30), lost_after / 2),
-        volume=reading.matching(
+        shared=reader.matching("shared", r"/[^\0]*[^\0/]", "", "write an absolute path"),
+        tolerate_unready=min(reader.seconds("tolerate_unready", 30), lost_after / 2),
+        volume=reader.matching(
             "volume", _OBJECT, "host", "expected host, or the name of a persistent volume claim"
         ),
     )
     if "volume" in values and not settings.shared:
-        reading.fault("volume", "the path inside pods is missing", "add shared=/PATH")
-    reading.end()
+        reader.add_error("volume", "the path inside pods is missing", "add shared=/PATH")
+    reader.raise_errors()
     return settings

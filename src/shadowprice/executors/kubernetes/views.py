@@ -10,9 +10,9 @@ from typing import Any, Final
 from shadowprice.core import bounds
 from shadowprice.core.job_keys import MAX_KEY_CHARACTERS
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.quantities import unit_of, units
+from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
 
-_MOST_TEXT: Final = 500
+_MAX_TEXT_CHARS: Final = 500
 _JOB_LABELS: Final = (
     "training.kubeflow.org/job-name",
     "batch.kubernetes.io/job-name",
@@ -24,7 +24,7 @@ _ROLE_LABELS: Final = ("training.kubeflow.org/replica-type", "replica-type", "vo
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ContainerExit:
     """How a pod's container ended."""
 
     code: int
@@ -35,37 +35,11 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """The cached state of a pod.
+    """The cached state of a pod. Times are in seconds since 1970.
 
-    Parameters
-    ----------
-    reason, message : str
-        Reason of its phase.
-    deleting : bool
-        Whether its deletion was requested.
-    terminating_since : float or None
-        First deletion request by the server's clock, seconds since 1970.
-    began : float or None
-        Start of its container, seconds since 1970.
-    running : bool
-        Whether any of its containers runs.
-    exit : Exit or None
-        How its container ended.
-    waiting : (str, str)
-        Why its container hasn't started: reason and message.
-    unplaced : str
-        Why the Kubernetes scheduler finds no node for it.
-    gated : bool
-        Whether it has scheduling gates.
-    service, job, generation, process
-        The process that it runs, if a Shadowprice service created it; ``job`` is a key.
-    takes : mapping of str to int
-        Requests by Kubernetes resource, in the units of `core.amounts`.
-    outer : (str, str, str)
-        Job, tenant and role according to its labels, annotations or owners. The job is a key if a
-        Shadowprice service created the pod.
-    created : float
-        Creation time, seconds since 1970.
+    ``service``, ``job`` (a key), ``generation`` and ``process`` are set if a Shadowprice service
+    created it. ``outer`` is job, tenant and role according to its labels, annotations or owners;
+    the job is a key if a Shadowprice service created the pod.
     """
 
     namespace: str
@@ -73,21 +47,21 @@ class PodView:
     uid: str
     node: str
     phase: str
-    reason: str = ""
+    reason: str = ""  # of its phase
     message: str = ""
-    deleting: bool = False
-    terminating_since: float | None = None
-    began: float | None = None
-    running: bool = False
-    exit: Exit | None = None
-    waiting: tuple[str, str] = ("", "")
-    unplaced: str = ""
-    gated: bool = False
+    deleting: bool = False  # its deletion was requested
+    terminating_since: float | None = None  # first deletion request by the server's clock
+    began: float | None = None  # start of its container
+    running: bool = False  # any of its containers runs
+    exit: ContainerExit | None = None
+    waiting: tuple[str, str] = ("", "")  # why its container hasn't started: reason, message
+    unplaced: str = ""  # why the Kubernetes scheduler finds no node for it
+    gated: bool = False  # it has scheduling gates
     service: names.ServiceId | None = None
     job: str = ""
     generation: int = 0
     process: str = ""
-    takes: Mapping[str, int] = field(default_factory=dict)
+    takes: Mapping[str, int] = field(default_factory=dict)  # requests in units of `core.amounts`
     outer: tuple[str, str, str] = ("", "", "")
     created: float = 0.0
 
@@ -107,7 +81,7 @@ class PodView:
         return self.running or (self.may_run and not self.deleting)
 
 
-def kept(old: PodView | None, new: PodView) -> PodView:
+def merge_pod_view(old: PodView | None, new: PodView) -> PodView:
     """Return the new state of a pod, keeping the observed start and end of its container.
 
     Kubelets before 1.22 finally report for a deleted pod that its container exited 0 without a
@@ -120,7 +94,7 @@ def kept(old: PodView | None, new: PodView) -> PodView:
     return new if (exit_, start) == (new.exit, new.began) else replace(new, exit=exit_, began=start)
 
 
-def moment(text: object) -> float:
+def parse_timestamp(text: object) -> float:
     """Return an API timestamp in seconds since 1970, 0 if it is invalid."""
     try:
         return max(0.0, datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp())
@@ -149,8 +123,8 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         uid=str(meta.get("uid", "")),
         node=str(spec.get("nodeName") or ""),
         phase=str(status.get("phase") or "Pending"),
-        reason=str(status.get("reason") or "")[:_MOST_TEXT],
-        message=str(status.get("message") or "")[:_MOST_TEXT],
+        reason=str(status.get("reason") or "")[:_MAX_TEXT_CHARS],
+        message=str(status.get("message") or "")[:_MAX_TEXT_CHARS],
         deleting="deletionTimestamp" in meta,
         terminating_since=_terminating_since(meta),
         began=_began(ended, runs),
@@ -158,17 +132,19 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
             "running" in (container.get("state") or {})
             for container in status.get("containerStatuses") or ()
         ),
-        exit=None if ended is None or not moment(ended.get("finishedAt")) else _exit(ended),
-        waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MOST_TEXT]),
+        exit=None
+        if ended is None or not parse_timestamp(ended.get("finishedAt"))
+        else _exit(ended),
+        waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MAX_TEXT_CHARS]),
         unplaced=_unplaced(placed),
         gated=bool(spec.get("schedulingGates")),
         service=_service(labels),
         job=str(labels.get(names.JOB, "")),
         generation=int(number) if number.isdecimal() and len(number) < 16 else 0,
         process=str(labels.get(names.PROCESS, "")),
-        takes=taken(spec),
+        takes=requested_resources(spec),
         outer=_outer(meta, labels, notes),
-        created=moment(meta.get("creationTimestamp")),
+        created=parse_timestamp(meta.get("creationTimestamp")),
     )
 
 
@@ -180,7 +156,7 @@ def _service(labels: Mapping[str, Any]) -> names.ServiceId | None:
 
 def _terminating_since(meta: Mapping[str, Any]) -> float | None:
     """Return the time of the first deletion request; a shorter grace period counts from it."""
-    until = moment(meta.get("deletionTimestamp"))
+    until = parse_timestamp(meta.get("deletionTimestamp"))
     return until - float(meta.get("deletionGracePeriodSeconds") or 0) if until else None
 
 
@@ -194,27 +170,31 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _unplaced(placed: Mapping[str, Any]) -> str:
     if placed.get("status") != "False" or placed.get("reason") != "Unschedulable":
         return ""
-    return str(placed.get("message", "no node accepts it"))[:_MOST_TEXT]
+    return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
 
 
 def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> float | None:
     if runs is not None:
-        return moment(runs.get("startedAt"))
+        return parse_timestamp(runs.get("startedAt"))
     if ended is not None:
-        return moment(ended.get("startedAt")) or moment(ended.get("finishedAt")) or None
+        return (
+            parse_timestamp(ended.get("startedAt"))
+            or parse_timestamp(ended.get("finishedAt"))
+            or None
+        )
     return None
 
 
-def _exit(ended: Mapping[str, Any]) -> Exit:
-    return Exit(
+def _exit(ended: Mapping[str, Any]) -> ContainerExit:
+    return ContainerExit(
         int(ended.get("exitCode", -1)),
         str(ended.get("reason") or ""),
-        str(ended.get("message") or "")[:_MOST_TEXT],
-        moment(ended.get("finishedAt")),
+        str(ended.get("message") or "")[:_MAX_TEXT_CHARS],
+        parse_timestamp(ended.get("finishedAt")),
     )
 
 
-def taken(spec: Mapping[str, Any]) -> dict[str, int]:
+def requested_resources(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return a pod's effective resource requests.
 
     This is the sum of its containers or the largest init container, whichever is greater, plus the
@@ -228,21 +208,21 @@ def taken(spec: Mapping[str, Any]) -> dict[str, int]:
         for name, amount in _requests(container).items():
             total[name] = max(total.get(name, 0), amount)
     for name, text in (spec.get("overhead") or {}).items():
-        total[name] = total.get(name, 0) + units(text, unit_of(name))
+        total[name] = total.get(name, 0) + parse_quantity(text, unit_of(name))
     return total
 
 
 def _requests(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources") or {}
     amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: units(text, unit_of(name)) for name, text in amounts.items()}
+    return {name: parse_quantity(text, unit_of(name)) for name, text in amounts.items()}
 
 
 def _outer(
     meta: Mapping[str, Any], labels: Mapping[str, Any], notes: Mapping[str, Any]
 ) -> tuple[str, str, str]:
     """Return job, tenant and role of a pod; empty if it belongs to no job."""
-    key = names.read(notes.get(names.JOB_NAME))[:MAX_KEY_CHARACTERS]
+    key = names.decode_job_name(notes.get(names.JOB_NAME))[:MAX_KEY_CHARACTERS]
     job = key or str(notes.get(names.JOB_NAME, ""))
     if not job:
         job = str(next((labels[name] for name in _JOB_LABELS if labels.get(name)), ""))

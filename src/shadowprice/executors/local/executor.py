@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,6 @@ from shadowprice.executors.contract import (
     ExecutorError,
     ExecutorOptions,
     GenerationSpec,
-    GenerationStatus,
     LogChunk,
     ObservedJob,
     Progressed,
@@ -30,9 +29,8 @@ from shadowprice.executors.contract import (
     Report,
     ServerInfo,
 )
-from shadowprice.executors.generations.desk import DiskGenerationRegistry
 from shadowprice.executors.generations.disk import FileLock, make_private
-from shadowprice.executors.generations.entry import TrackedGeneration
+from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
@@ -43,12 +41,12 @@ from shadowprice.executors.generations.generation import (
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.looks import ProgressPolls
-from shadowprice.executors.generations.placing import PlacementError, validate_spec
+from shadowprice.executors.generations.placement_checks import PlacementError, validate_spec
+from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
-from shadowprice.executors.local import planning
+from shadowprice.executors.local import launch_plan
 from shadowprice.executors.local.machine import MachineAllocator
-from shadowprice.executors.local.observing import observe_jobs
+from shadowprice.executors.local.observation import observe_jobs
 from shadowprice.executors.local.settings import read_settings
 from shadowprice.executors.local.users import UserJobDirs, user_credentials
 from shadowprice.executors.supervision import AGENT, cgroups, children
@@ -62,37 +60,31 @@ CLAIM_TIMEOUT_SECONDS: Final = 5.0
 """Seconds that a supervisor has to claim its generation before another is started."""
 
 
-class LocalExecutor:
+class LocalExecutor(DiskExecutor[TrackedGeneration]):
     """Runs every generation under its own supervisor, which outlives the service.
 
-    ``options`` gives its directory, and settings as in `settings`.
-
-    Raises
-    ------
-    InputError
-        If a setting is invalid, or the system isn't Linux.
+    Raises InputError if a setting (see `settings`) is invalid, or the system isn't Linux.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the local executor needs Linux's process control")
+        super().__init__(Path(options.directory), TrackedGeneration)
         self._settings = read_settings(options.settings)
-        self._path = Path(options.directory)
-        self._bell_path = self._path / "bell"
-        default_users = self._path.parent.parent / f"{self._path.parent.name}-users"
+        self._bell_path = self.path / "bell"
+        data = self.path.parent
+        default_users = data.parent / f"{data.name}-users"
         self._users = UserJobDirs(
             Path(self._settings.users) if self._settings.users else default_users
         )
         self._machine = MachineAllocator(sorted(os.sched_getaffinity(0)), self._settings.devices)
-        self._desk = DiskGenerationRegistry(self._path, TrackedGeneration)
         self._lock: FileLock | None = None
         self._bell = -1
         self._cgroup: Path | None = None
         self._memory = "off"
         self._background = BackgroundTasks(log, options.failed)
-        self._looks = ProgressPolls(self._desk.emit)
         self._launched: dict[int, tuple[str, int]] = {}
-        self._rung = b""
+        self._bell_bytes = b""
 
     @property
     def capabilities(self) -> ExecutorCapabilities:
@@ -105,11 +97,6 @@ class LocalExecutor:
         )
 
     @property
-    def directory(self) -> Path:
-        """Directory of its records; see `KeepsLocalRecords`."""
-        return self._path
-
-    @property
     def health_error(self) -> str | None:
         """Current failure of a background task; see `ReportsHealth`."""
         return self._background.health_error
@@ -119,30 +106,27 @@ class LocalExecutor:
     async def open(self) -> None:
         """Acquire the directory's lock, and adopt generations that are still running.
 
-        Raises
-        ------
-        ExecutorError
-            If another service uses the directory, or it isn't writable.
+        Raises `ExecutorError` if another service uses the directory, or it isn't writable.
         """
         try:
             await asyncio.to_thread(self._open)
         except OSError as error:
             await self.close()
-            raise ExecutorError(f"{self._path}: {error.strerror}; give it a directory") from error
+            raise ExecutorError(f"{self.path}: {error.strerror}; give it a directory") from error
         except BaseException:
             await self.close()
             raise
-        asyncio.get_running_loop().add_reader(self._bell, self._ring)
+        asyncio.get_running_loop().add_reader(self._bell, self._on_bell)
         resync = ("resync", self._patrol, "looking at what runs")
         await self._background.attempt(*resync)
         self._background.again(*resync, RESYNC_SECONDS)
 
     def _open(self) -> None:
-        self._desk.open()
-        self._lock = FileLock.take(self._path)
+        self._registry.open()
+        self._lock = FileLock.try_acquire(self.path)
         if self._lock is None:
             raise ExecutorError(
-                f"{self._path} is in use by another service; stop it, or use another --data"
+                f"{self.path} is in use by another service; stop it, or use another --data"
             )
         if not self._bell_path.is_fifo():
             os.mkfifo(self._bell_path, 0o600)
@@ -150,7 +134,7 @@ class LocalExecutor:
         self._bell = os.open(self._bell_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if self._settings.cgroup != "off":
             parent = "" if self._settings.cgroup == "auto" else self._settings.cgroup
-            name = f"shadowprice-{key_digest(str(self._path))[:12]}"
+            name = f"shadowprice-{key_digest(str(self.path))[:12]}"
             self._cgroup = cgroups.find_or_create(name, parent)
         self._memory = self._settings.memory
         if self._memory in {"auto", "cgroup"}:
@@ -161,21 +145,25 @@ class LocalExecutor:
                     "one (systemd: Delegate=memory), or set memory=rlimit"
                 )
             self._memory = "cgroup" if can_limit else "rlimit"
-        self._desk.find()
+        self._registry.load_existing()
 
     async def close(self) -> None:
         """Release the directory; running generations continue."""
         await run_all(
-            self._background.end, self._looks.end, self._silence, self._leave, self._desk.end
+            self._background.end,
+            self._polls.end,
+            self._close_bell,
+            self._release_lock,
+            self._registry.close_watch,
         )
 
-    def _silence(self) -> None:
+    def _close_bell(self) -> None:
         bell, self._bell = self._bell, -1
         if bell >= 0:
             asyncio.get_running_loop().remove_reader(bell)
             os.close(bell)
 
-    def _leave(self) -> None:
+    def _release_lock(self) -> None:
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -188,7 +176,7 @@ class LocalExecutor:
 
     async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the slices of this machine that are servers."""
-        self._machine.configure(servers, self._desk.deals)
+        self._machine.configure(servers, self._registry.allocations)
 
     def available(self) -> Mapping[str, Mapping[str, int]]:
         """Return the GPUs of each server; see `LimitsServers`."""
@@ -198,8 +186,8 @@ class LocalExecutor:
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._desk.one_at_a_time(spec.job):
-            receipt, entry, refusal = await self._desk.start(
+        async with self._registry.job_lock(spec.job):
+            receipt, entry, refusal = await self._registry.start(
                 spec, partial(self._prepare, spec), self._files(spec)
             )
             if entry is not None:
@@ -208,28 +196,15 @@ class LocalExecutor:
                 await self._look(entry)
             return receipt
 
-    async def unpack(self, spec: GenerationSpec) -> str:
-        """Unpack a job's files before its start; see `UnpacksFiles`."""
-        async with self._desk.one_at_a_time(spec.job):
-            return await self._desk.unpack(spec, self._files(spec))
-
-    def unpacked(self) -> Collection[str]:
-        """Return the jobs with unpacked files; see `UnpacksFiles`."""
-        return self._desk.files.jobs()
-
-    async def release(self, job: str) -> None:
-        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
-        await self._desk.release(job)
-
     def _files(self, spec: GenerationSpec) -> JobFiles:
-        own = self._own(spec)
+        own = self._job_directory(spec)
         return JobFiles(own / "work", partial(self._unpack, spec, own))
 
-    def _own(self, spec: GenerationSpec) -> Path:
+    def _job_directory(self, spec: GenerationSpec) -> Path:
         """Return the job's directory, which belongs to its user."""
         if spec.program.user:
             return self._users.job(key_digest(spec.job))
-        return self._desk.store.job(spec.job)
+        return self._registry.store.job(spec.job)
 
     def _unpack(self, spec: GenerationSpec, own: Path) -> str:
         """Fill the job's directory; return a reason if that fails."""
@@ -254,17 +229,17 @@ class LocalExecutor:
         try:
             validate_spec(spec)
             user = user_credentials(spec.program.user) if spec.program.user else None
-            allocations = self._machine.deal(spec, self._desk.deals)
-            port = planning.free_port({other.port for other in self._desk.live})
+            allocations = self._machine.allocate(spec, self._registry.allocations)
+            port = launch_plan.free_port({other.port for other in self._registry.live})
         except PlacementError as error:
             return {}, str(error)
         cgroup = None
         if self._cgroup is not None:
             cgroup = self._cgroup / f"{key_digest(spec.job)}-{spec.generation}"
-        own, progress = self._own(spec), entry.generation.progress
+        own, progress = self._job_directory(spec), entry.generation.progress
         if user is not None:
             progress = own / "progress" / f"{spec.generation}.json"
-        plan = planning.build_launch_plan(
+        plan = launch_plan.build_launch_plan(
             spec,
             allocations,
             own=own,
@@ -314,8 +289,8 @@ class LocalExecutor:
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._desk.one_at_a_time(job):
-            receipt, entry = await self._desk.stop(command, job, generation, grace)
+        async with self._registry.job_lock(job):
+            receipt, entry = await self._registry.stop(command, job, generation, grace)
             if entry is not None:
                 await self._look(entry)
                 self._signal(entry)
@@ -347,13 +322,13 @@ class LocalExecutor:
 
     # ------------------------------------------------------------------ following
 
-    def _ring(self) -> None:
+    def _on_bell(self) -> None:
         """Read the bell, and poll the generations that it names."""
         with contextlib.suppress(BlockingIOError):
-            self._rung += os.read(self._bell, 65_536)
-        *lines, self._rung = self._rung.split(b"\n")
+            self._bell_bytes += os.read(self._bell, 65_536)
+        *lines, self._bell_bytes = self._bell_bytes.split(b"\n")
         names = {line.decode("ascii", "replace") for line in lines}
-        for entry in tuple(self._desk.entries.values()):
+        for entry in tuple(self._registry.entries.values()):
             if f"{entry.key} {entry.number}" in names:
                 # Not vital: the resync polls again, and reports a health error while it fails.
                 description = "looking at what has something new"
@@ -361,21 +336,21 @@ class LocalExecutor:
 
     async def _look(self, entry: TrackedGeneration) -> None:
         """Emit a generation's new reports, and signal its supervisor if a stop is pending."""
-        await self._desk.look(entry)
+        await self._registry.refresh(entry)
         if entry.stop_ordered:
             self._signal(entry)
 
     async def progress(self) -> Sequence[Progressed]:
-        """Poll progress files; see `Fresh.progress`."""
-        return await self._looks.wait_for(self._progress())
+        """Poll progress files; see `PollsProgress`."""
+        return await self._polls.poll(self._progress())
 
     async def _progress(self) -> list[Progressed]:
         async with contextlib.AsyncExitStack() as locks:
             # The lock's holder is emitting that entry's progress already.
-            entries = [entry for entry in self._desk.live if not entry.looking.locked()]
+            entries = [entry for entry in self._registry.live if not entry.refreshing.locked()]
             for unlocked in entries:
-                await locks.enter_async_context(unlocked.looking)
-            reports = await asyncio.to_thread(lambda: [entry.new_progress() for entry in entries])
+                await locks.enter_async_context(unlocked.refreshing)
+            reports = await asyncio.to_thread(lambda: [entry.poll_progress() for entry in entries])
         return [report for report in reports if report is not None]
 
     def stale_jobs(self) -> frozenset[str]:
@@ -389,9 +364,9 @@ class LocalExecutor:
                     continue
             del self._launched[process]
         unexpected: list[Exception] = []
-        for entry in self._desk.live:
+        for entry in self._registry.live:
             try:
-                await asyncio.to_thread(self._care, entry)
+                await asyncio.to_thread(self._check_supervisor, entry)
                 await self._look(entry)
             except (OSError, ValueError) as error:  # a broken one must not stop the others
                 log.warning("generation %d of %r: %s", entry.number, entry.job, error)
@@ -401,14 +376,14 @@ class LocalExecutor:
         if unexpected:
             raise unexpected[0]
 
-    def _care(self, entry: TrackedGeneration) -> None:
+    def _check_supervisor(self, entry: TrackedGeneration) -> None:
         """Restart a missing supervisor, or end the generation that it left behind.
 
         A supervisor that a signal stopped continues: it would never report the end, nor stop.
         """
         generation = entry.generation
         try:
-            lock = generation.take_lock()
+            lock = generation.try_lock()
         except FileNotFoundError:  # not yet accepted, or already forgotten
             return
         if lock is None:
@@ -425,13 +400,13 @@ class LocalExecutor:
         if phase == ACCEPTED:
             if time.monotonic() - entry.launched > CLAIM_TIMEOUT_SECONDS:
                 self._launch(entry)
-        elif phase not in TERMINAL_PHASES and self._cleared(generation, state):
+        elif phase not in TERMINAL_PHASES and self._kill_processes(generation, state):
             same_boot = state.get("boot", boot_id()) == boot_id()
             cause = "its supervisor was killed" if same_boot else "this machine was restarted"
-            generation.settle(f"{cause}, and the generation with it")
+            generation.mark_lost_if_dead(f"{cause}, and the generation with it")
 
     @staticmethod
-    def _cleared(generation: GenerationDirectory, state: Mapping[str, Any]) -> bool:
+    def _kill_processes(generation: GenerationDirectory, state: Mapping[str, Any]) -> bool:
         """Kill the processes of an abandoned generation; return whether none remain."""
         plan = generation.plan()
         if state.get("boot", boot_id()) != boot_id():
@@ -452,28 +427,20 @@ class LocalExecutor:
             time.sleep(0.02)
         return False
 
-    async def list(self) -> tuple[GenerationStatus, ...]:
-        """Return every generation that isn't forgotten."""
-        return self._desk.held()
-
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
-        return self._desk.watch()
+        return self._registry.watch()
 
     # ------------------------------------------------------------------ retention and queries
 
-    async def forget(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end; see `Executor.forget`."""
-        await self._desk.forget(job, generation)
-
     async def discard(self, job: str) -> None:
         """Remove the files of a finished job."""
-        async with self._desk.one_at_a_time(job):
-            if await self._desk.discard(job):
+        async with self._registry.job_lock(job):
+            if await self._registry.discard(job):
                 try:
                     await asyncio.to_thread(self._users.remove, key_digest(job))
                 except OSError as error:
-                    raise ExecutorError(f"{self._path}: {error}") from error
+                    raise ExecutorError(f"{self.path}: {error}") from error
 
     async def logs(
         self,
@@ -490,17 +457,21 @@ class LocalExecutor:
     def _logs(
         self, job: str, number: int | None, process: str, start: int | None, most: int
     ) -> LogChunk:
-        numbers = self._desk.store.generations(job)
+        numbers = self._registry.store.generations(job)
         if number is None:
             number = max(
-                (candidate for candidate in numbers if self._desk.has_logs(job, candidate)),
+                (candidate for candidate in numbers if self._registry.has_logs(job, candidate)),
                 default=0,
             )
         if number not in numbers:
             raise KeyError(f"{process} of generation {number}")
-        return self._desk.log(job, number, process, start, most)
+        return self._registry.read_log(job, number, process, start, most)
 
     async def observe(self) -> tuple[ObservedJob, ...]:
-        """Return the jobs that run on this machine; see `observing`."""
-        own = [entry.held() for entry in self._desk.ordered if entry.phase == RUNNING or entry.over]
+        """Return the jobs that run on this machine; see `observation`."""
+        own = [
+            entry.to_status()
+            for entry in self._registry.in_acceptance_order
+            if entry.phase == RUNNING or entry.is_finished
+        ]
         return await asyncio.to_thread(observe_jobs, own, self._machine.slice_of)

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.amounts import MILLI
-from shadowprice.core.devices import is_device, whole_parts
+from shadowprice.core.devices import whole_parts
 from shadowprice.executors.contract import GenerationSpec, ServerInfo
 from shadowprice.executors.environment import Process, processes_of
 from shadowprice.executors.generations.disk import list_names
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import (
+    PlacementError,
+    gpu_millis,
+    process_demand,
+)
 
 _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
 _NVIDIA_NODES: Final = Path("/dev")
@@ -29,24 +33,11 @@ MAX_FAKE_DEVICES: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class ProcessAllocation:
-    """Cores, devices and memory allocated to one process.
-
-    Parameters
-    ----------
-    cores : tuple of int
-        Cores that it may run on; empty for all.
-    devices : mapping of str to int
-        Devices by name, in thousandths of each.
-    visible_devices : tuple of str or None
-        Value of ``CUDA_VISIBLE_DEVICES``; None if neither the server nor the machine has
-        devices.
-    memory : int
-        Memory limit in bytes, 0 if the job requests none.
-    """
+    """Cores, devices and memory allocated to one process."""
 
     process: Process
-    cores: tuple[int, ...]
-    devices: Mapping[str, int]
+    cores: tuple[int, ...]  # that it may run on; empty for all
+    devices: Mapping[str, int]  # by name, in thousandths of each
     visible_devices: tuple[str, ...] | None
     memory: int
 
@@ -160,14 +151,9 @@ class MachineAllocator:
     def configure(
         self, servers: Iterable[ServerInfo], held: Iterable[Mapping[str, Any]] = ()
     ) -> None:
-        """Set the servers; unchanged ones keep their cores and devices.
+        """Set all servers; unchanged ones keep their cores and devices.
 
-        Parameters
-        ----------
-        servers : iterable of ServerInfo
-            All servers.
-        held : iterable of mapping
-            `ProcessAllocation.record` of the processes of running generations.
+        ``held`` has the `ProcessAllocation.record` of the processes of running generations.
         """
         by_name = {server.name: server for server in servers}
         for name in self._slices.keys() - by_name.keys():
@@ -179,7 +165,7 @@ class MachineAllocator:
         taken.update(device for devices in held_by_server.values() for device in devices)
         for name, server in by_name.items():
             core_count = -(-server.capacity.get("cpu", 0) // MILLI)
-            device_count = sum(_gpus(server.capacity).values()) // MILLI
+            device_count = gpu_millis(server.capacity) // MILLI
             if self._devices is None:
                 device_count = min(device_count, MAX_FAKE_DEVICES)
             cores, devices = self._slices.get(name, ((), ()))
@@ -196,7 +182,7 @@ class MachineAllocator:
         self._available = {
             name: {"gpu": len(self._slices[name][1]) * MILLI}
             for name, server in by_name.items()
-            if any(_gpus(server.capacity).values())
+            if gpu_millis(server.capacity)
         }
 
     def available(self) -> Mapping[str, Mapping[str, int]]:
@@ -244,20 +230,13 @@ class MachineAllocator:
         matching = [name for name, (own, _) in self._slices.items() if own and {*cores} <= {*own}]
         return matching[0] if len(matching) == 1 else None
 
-    def deal(
+    def allocate(
         self, spec: GenerationSpec, held: Iterable[Mapping[str, Any]]
     ) -> tuple[ProcessAllocation, ...]:
         """Allocate cores and devices to every process of a generation.
 
-        Parameters
-        ----------
-        held : iterable of mapping
-            `ProcessAllocation.record` of the processes of other generations.
-
-        Raises
-        ------
-        PlacementError
-            If a server is unknown, or has too few free devices.
+        ``held`` has the `ProcessAllocation.record` of the processes of other generations. Raises
+        `PlacementError` if a server is unknown, or has too few free devices.
         """
         busy_cores: Counter[int] = Counter()
         used: Counter[str] = Counter()
@@ -267,7 +246,7 @@ class MachineAllocator:
         assigned = {server: list(names) for server, names in spec.devices.items()}
         allocations = []
         for process in processes_of(spec):
-            demand = spec.worker if process.role == "worker" else spec.ps
+            demand = process_demand(spec, process)
             if process.server not in self._slices:
                 raise PlacementError(f"this machine has no server named {process.server!r}")
             cores = self._cores_for(process.server, demand.get("cpu", 0), busy_cores)
@@ -296,7 +275,7 @@ class MachineAllocator:
         used: Counter[str],
         given: list[str] | None,
     ) -> dict[str, int]:
-        amount = whole_parts(sum(_gpus(demand).values()))
+        amount = whole_parts(gpu_millis(demand))
         whole, fraction = divmod(amount, MILLI)
         if not amount:
             return {}
@@ -320,7 +299,3 @@ class MachineAllocator:
                 raise PlacementError(f"{server} has no GPU with {fraction / MILLI:g} of it free")
             chosen_devices[max(candidates, key=lambda name: used[name])] = fraction  # best fit
         return chosen_devices
-
-
-def _gpus(amounts: Mapping[str, int]) -> dict[str, int]:
-    return {name: amount for name, amount in amounts.items() if is_device(name)}

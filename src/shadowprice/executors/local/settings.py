@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shadowprice.executors.local.machine import physical_devices
-from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
+from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 
 _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
 _NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
@@ -17,21 +17,11 @@ _NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
 class LocalSettings:
     """Settings of the local executor.
 
-    Parameters
-    ----------
-    cgroup : str
-        Path of a control group delegated to this user, ``auto`` for the service's own, ``off``
-        for none.
-    devices : tuple of str or None
-        GPUs to allocate, by number or UUID; by default those that the driver lists and the
-        environment doesn't hide. None if the machine has none, so that they are simulated.
-    log_bytes : int
-        Maximum bytes kept of each process's log.
-    memory : str
-        Enforcement of a process's memory demand: ``cgroup``, ``rlimit`` (limits private
-        memory), ``auto`` for the first that is permitted, ``off``.
-    users : str
-        Directory for the files of jobs of other users; if empty, next to the data directory.
+    ``cgroup`` is the path of a control group delegated to this user, ``auto`` for the service's
+    own, ``off`` for none. ``devices`` are GPUs to allocate, by number or UUID; None if the machine
+    has none, so that they are simulated. ``memory`` enforces a process's memory demand: ``cgroup``,
+    ``rlimit`` (limits private memory), ``auto`` for the first that is permitted, ``off``. ``users``
+    is the directory for the files of jobs of other users; if empty, next to the data directory.
     """
 
     cgroup: str = "auto"
@@ -42,24 +32,18 @@ class LocalSettings:
 
 
 def read_settings(values: Mapping[str, str]) -> LocalSettings:
-    """Parse the settings.
-
-    Raises
-    ------
-    InputError
-        If a name is unknown or a value is invalid, with all errors.
-    """
-    reading = OptionsReader(values, _NAMES)
+    """Parse the settings; raise InputError with all errors."""
+    reader = OptionsReader(values, _NAMES)
     devices = tuple(filter(None, (name.strip() for name in values.get("devices", "").split(","))))
     if len(set(devices)) < len(devices):
-        reading.fault("devices", "it names a device twice", "name each once")
+        reader.add_error("devices", "it names a device twice", "name each once")
     hint = "write auto, off, or the path of a delegated group"
     settings = LocalSettings(
-        reading.matching("cgroup", r"auto|off|/.*", "auto", hint),
+        reader.matching("cgroup", r"auto|off|/.*", "auto", hint),
         devices or physical_devices(),
-        reading.log_bytes(),
-        reading.choice("memory", _MEMORY),
-        reading.path("users"),
+        reader.log_bytes(),
+        reader.choice("memory", _MEMORY),
+        reader.path("users"),
     )
-    reading.end()
+    reader.raise_errors()
     return settings

@@ -15,17 +15,14 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from shadowprice.executors.generations.placing import PlacementError
-from shadowprice.uploads.archive import remove_unpacked
+from shadowprice.executors.generations.placement_checks import PlacementError
+from shadowprice.uploads.unpacking import remove_unpacked
 
 
 def user_credentials(name: str) -> dict[str, Any]:
     """Return uid, gid, supplementary groups and environment variables of a user.
 
-    Raises
-    ------
-    PlacementError
-        If the service isn't root, or the user is unknown or has uid 0.
+    Raises `PlacementError` if the service isn't root, or the user is unknown or has uid 0.
     """
     if os.geteuid() != 0:
         raise PlacementError(
@@ -63,10 +60,7 @@ class UserJobDirs:
     def make(self, key: str, user: dict[str, Any]) -> None:
         """Create the directories of a job; the user owns the inner ones.
 
-        Raises
-        ------
-        OSError
-            If they can't be created, or users other than root can write to the tree.
+        Raises OSError if they can't be created, or users other than root can write to the tree.
         """
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         status = os.lstat(self._root)

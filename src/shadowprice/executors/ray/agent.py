@@ -38,20 +38,14 @@ DAMAGED = "damaged"
 
 PORTS = range(20_000, 32_000)
 LOG_CHUNK_BYTES = 256 << 10
-_PROGRESS = 65_536
+_MAX_PROGRESS_BYTES = 65_536
 
 
 def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
     """Write the supervisor's sources if they are missing, and make them importable.
 
-    Parameters
-    ----------
-    root : str
-        The executor's directory on this node, created if missing.
-    digest : str
-        Digest of the sources.
-    bundle : dict of str to str
-        The sources by path.
+    ``root`` is the executor's directory on this node, created if missing. ``bundle`` has the
+    sources by path, and ``digest`` identifies them.
     """
     base = Path(root)
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,7 +67,7 @@ def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
         sys.path.insert(0, str(code))
 
 
-def _parts() -> Any:
+def _generation_module() -> Any:
     from shadowprice.executors.generations import generation  # noqa: PLC0415  # from the bundle
 
     return generation
@@ -82,11 +76,8 @@ def _parts() -> Any:
 class ProcessActor:
     """Starts one process on its node, and reports its state.
 
-    Parameters
-    ----------
-    place : dict
-        ``root``, ``digest``, ``bundle``: see `prepare_code`; ``key``: unique name of this
-        process of this generation.
+    ``place`` has ``root``, ``digest`` and ``bundle`` of `prepare_code`, and ``key``, a unique name
+    of this process of this generation.
     """
 
     def __init__(self, place: dict[str, Any]) -> None:
@@ -111,20 +102,10 @@ class ProcessActor:
     ) -> dict[str, Any]:
         """Check and create directories, and return the node's address, environment, GPUs and port.
 
-        Returns ``error`` instead if a directory isn't usable.
-
-        Parameters
-        ----------
-        base : str
-            Directory that the service and all nodes share; empty to skip the check.
-        token : str
-            Expected content of its file ``.shadowprice-id``.
-        folders : list of str
-            Directories to create.
-        gpus : bool
-            Whether the node has GPUs.
-        inherit : list of str
-            Names of environment variables to return, besides ``LC_*``.
+        Returns ``error`` instead if a directory isn't usable. ``base`` is a directory that the
+        service and all nodes share, whose file ``.shadowprice-id`` has the content ``token``; if
+        empty, the check is skipped. ``folders`` are created. ``inherit`` are names of environment
+        variables to return, besides ``LC_*``.
         """
         import ray  # noqa: PLC0415  # the node's version
 
@@ -160,7 +141,7 @@ class ProcessActor:
             if self._gone:
                 return self.look()
             self._gone = True
-            generation = _parts()
+            generation = _generation_module()
             state = {"phase": generation.ACCEPTED, "command": 0, "agent": os.getpid()}
             state |= {"accepted": time.time(), "at": time.time()}
             plan["processes"][0]["environment"]["SHADOWPRICE_PROGRESS_FILE"] = str(
@@ -204,7 +185,7 @@ class ProcessActor:
             os.waitpid(child, 0)  # it forks the supervisor and exits at once
 
     def _generation(self) -> Any:
-        return _parts().GenerationDirectory(self._path)
+        return _generation_module().GenerationDirectory(self._path)
 
     def look(self) -> dict[str, Any]:
         """Return the current state; ``state`` is None before `go`."""
@@ -214,7 +195,7 @@ class ProcessActor:
             state, stop = self._generation().state(), self._generation().stop()["command"]
         except (OSError, ValueError):
             return {"version": DAMAGED, "state": None, "progress": None}
-        progress, progress_version = _progress(self._path / "progress.json")
+        progress, progress_version = _read_progress_file(self._path / "progress.json")
         version = f"{state['phase']} {stop} {progress_version}"
         return {"version": version, "state": state, "stop": stop, "progress": progress}
 
@@ -231,14 +212,14 @@ class ProcessActor:
 
     def _abandoned(self, found: dict[str, Any]) -> bool:
         """Return whether the supervisor died without reporting a result."""
-        generation = _parts()
+        generation = _generation_module()
         damaged = found["version"] == DAMAGED
         if not damaged and (
             found["state"] is None or found["state"]["phase"] != generation.RUNNING
         ):
             return False
         with self._lock:  # excludes a concurrent start
-            lock = self._generation().take_lock()
+            lock = self._generation().try_lock()
             if lock is None:
                 return False
             lock.release()
@@ -249,7 +230,7 @@ class ProcessActor:
 
     def stop(self, command: int, grace: float) -> None:
         """Store a stop command; SIGTERM follows, and SIGKILL after the grace period."""
-        generation = _parts()
+        generation = _generation_module()
         record = self._generation()
         record.request_stop(command, max(0.0, grace), time.time())
         state = record.state()
@@ -288,7 +269,7 @@ class ProcessActor:
         """Remove the files of the ended process."""
         until = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         while self._path.is_dir() and time.monotonic() < until:
-            lock = self._generation().take_lock()
+            lock = self._generation().try_lock()
             if lock is not None:  # the supervisor has exited
                 lock.release()
                 break
@@ -314,21 +295,12 @@ def read_segment_chunk(path: str, name: str, offset: int) -> str:
 def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any]:
     """Clean up after a dead actor, on its node: kill its processes, and return the result.
 
-    Parameters
-    ----------
-    place : dict
-        See `ProcessActor`.
-    patience : float
-        Seconds to wait for the supervisor, which kills its processes when its lifeline closes.
-
-    Returns
-    -------
-    dict
-        ``known``: whether the process was ever started here; ``cleared``: whether none of its
-        processes runs; ``state``: its last state.
+    ``patience`` is in seconds, for the supervisor, which kills its processes when its lifeline
+    closes. In the result, ``known`` says whether the process was ever started here, ``cleared``
+    whether none of its processes runs, and ``state`` is its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
-    generation = _parts()
+    generation = _generation_module()
     from shadowprice.executors.supervision import children  # noqa: PLC0415  # from the bundle
 
     path = Path(place["root"]) / "parts" / place["key"]
@@ -337,7 +309,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     record = generation.GenerationDirectory(path)
     until = time.monotonic() + patience
     while time.monotonic() < until:
-        lock = record.take_lock()
+        lock = record.try_lock()
         if lock is None:
             time.sleep(0.1)
             continue
@@ -358,7 +330,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
             if claim is None:
                 continue
             claim.release()
-        if phase in generation.TERMINAL_PHASES or record.settle("its agent was killed"):
+        if phase in generation.TERMINAL_PHASES or record.mark_lost_if_dead("its agent was killed"):
             return {"known": True, "cleared": True, "state": record.state()}
     return {"known": True, "cleared": False, "state": None}
 
@@ -382,7 +354,7 @@ def _free_port() -> int:
     raise OSError("this node has no free port for the processes")
 
 
-def _progress(path: Path) -> tuple[list[Any] | None, str]:
+def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
     """Return a progress file's content and modification time, and a version of them.
 
     The job controls the path: it may be a link, a pipe, or a huge file.
@@ -396,7 +368,7 @@ def _progress(path: Path) -> tuple[list[Any] | None, str]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return None, ""
-        text = os.read(descriptor, _PROGRESS).decode("utf-8", "replace")
+        text = os.read(descriptor, _MAX_PROGRESS_BYTES).decode("utf-8", "replace")
         return [text, status.st_mtime], f"{status.st_mtime_ns}.{status.st_ino}"
     finally:
         os.close(descriptor)

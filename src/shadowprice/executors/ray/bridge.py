@@ -36,7 +36,7 @@ LONG_POLL_SECONDS: Final = 20.0
 CALL_TIMEOUT_SECONDS: Final = 60.0
 """Timeout in seconds of a call to an actor."""
 
-_THREADS_OF_AN_ACTOR: Final = 8
+_ACTOR_CONCURRENCY: Final = 8
 
 
 class Bridge:
@@ -51,7 +51,7 @@ class Bridge:
         self._place: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
         self._following: queue.Queue[tuple[str, str]] = queue.Queue()
-        self._looks: dict[str, Any] = {}
+        self._polls: dict[str, Any] = {}
         self._looking = threading.Lock()
         self._answers: dict[str, Callable[..., Any]] = {
             name.removeprefix("do_"): getattr(self, name)
@@ -65,7 +65,7 @@ class Bridge:
         try:
             result = self._answers[request.pop("do")](**request)
         except Exception as error:
-            response = {"id": number, "error": _said(error), "kind": type(error).__name__}
+            response = {"id": number, "error": _message_of(error), "kind": type(error).__name__}
             self._send(response)
         else:
             self._send({"id": number, "is": result})
@@ -80,7 +80,7 @@ class Bridge:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-        _ask_no_errors()
+        _stop_error_polling()
         ray.cloudpickle.register_pickle_by_value(agent)
         self._namespace, self._place = namespace, place
         threading.Thread(target=self._follow_or_end, daemon=True).start()
@@ -114,7 +114,7 @@ class Bridge:
                 lifetime="detached",
                 max_restarts=0,
                 max_task_retries=0,
-                max_concurrency=_THREADS_OF_AN_ACTOR,
+                max_concurrency=_ACTOR_CONCURRENCY,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
                 **options,
             )
@@ -126,7 +126,7 @@ class Bridge:
         except GetTimeoutError:
             properties = {"error": f"Ray scheduled no actor within {patience:g} s"}
         except RayActorError as error:
-            properties = {"error": f"Ray scheduled no actor: {_said(error)}"}
+            properties = {"error": f"Ray scheduled no actor: {_message_of(error)}"}
         if "error" in properties:
             self.do_kill(name)
         return cast("dict[str, Any]", properties)
@@ -159,30 +159,30 @@ class Bridge:
         if not self._looking.acquire(blocking=False):
             return {}  # Ray is blocked; let only one thread wait
         try:
-            return self._reported(names, most)
+            return self._poll_progress(names, most)
         finally:
             self._looking.release()
 
-    def _reported(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
-        if self._looks:  # drop late responses, which are outdated
+    def _poll_progress(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
+        if self._polls:  # drop late responses, which are outdated
             late, _ = ray.wait(
-                list(self._looks.values()), num_returns=len(self._looks), timeout=0.0
+                list(self._polls.values()), num_returns=len(self._polls), timeout=0.0
             )
-            self._looks = {
-                name: pending for name, pending in self._looks.items() if pending not in late
+            self._polls = {
+                name: pending for name, pending in self._polls.items() if pending not in late
             }
         for name in names:
             actor = self._actors.get(name)
-            if actor is not None and name not in self._looks:  # one request to a stuck actor
-                self._looks[name] = actor.look.remote()
-        requests = {self._looks[name]: name for name in names if name in self._looks}
+            if actor is not None and name not in self._polls:  # one request to a stuck actor
+                self._polls[name] = actor.look.remote()
+        requests = {self._polls[name]: name for name in names if name in self._polls}
         ready = (
             ray.wait(list(requests), num_returns=len(requests), timeout=most)[0] if requests else []
         )
         progress: dict[str, list[Any] | None] = {}
         for reference in ready:
             name = requests[reference]
-            del self._looks[name]
+            del self._polls[name]
             with contextlib.suppress(RayError):  # its actor ended: `_follow` reports that
                 progress[name] = ray.get(reference)["progress"]
         return progress
@@ -254,7 +254,7 @@ class Bridge:
         try:
             self._follow()
         except Exception as error:  # the service replaces a bridge that exits
-            exit_process(f"lost contact with Ray: {_said(error)}")
+            exit_process(f"lost contact with Ray: {_message_of(error)}")
 
     def _follow(self) -> None:
         """Long-poll the followed actors, and emit their changes and ends."""
@@ -281,7 +281,7 @@ class Bridge:
                     threading.Timer(1.0, self._following.put, ((name, version),)).start()
                 except Exception as error:
                     self._actors.pop(name, None)
-                    self._send({"event": "gone", "name": name, "why": _said(error)})
+                    self._send({"event": "gone", "name": name, "why": _message_of(error)})
                 else:
                     if status["version"] != version:
                         self._send({"event": "news", "name": name, "news": status})
@@ -290,7 +290,7 @@ class Bridge:
                         self._following.put((name, status["version"]))
 
 
-def _ask_no_errors() -> None:
+def _stop_error_polling() -> None:
     """Stop the driver's thread that polls for remote errors and prints them.
 
     While the head is away, the thread polls without a pause and takes a full core.
@@ -301,7 +301,7 @@ def _ask_no_errors() -> None:
         stopped.set()
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return an error's message, in one line."""
     details = getattr(error, "details", None)
     if callable(details):  # gRPC errors are a page long as text

@@ -15,7 +15,7 @@ _MODULES: Final = (
     "executors/generations/generation.py",
     "executors/generations/logs.py",
     "executors/supervision/supervisor.py",
-    "executors/generations/verdict.py",
+    "executors/generations/outcome.py",
     "executors/ray/part.py",
 )
 _PACKAGES: Final = (

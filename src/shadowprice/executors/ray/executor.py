@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,6 @@ from shadowprice.executors.contract import (
     ExecutorError,
     ExecutorOptions,
     GenerationSpec,
-    GenerationStatus,
     LogChunk,
     ObservedJob,
     Progressed,
@@ -32,26 +31,26 @@ from shadowprice.executors.contract import (
     ServerInfo,
     ServerSeen,
 )
-from shadowprice.executors.generations.desk import DiskGenerationRegistry
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
+from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import RUNNING
-from shadowprice.executors.generations.looks import ProgressPolls
-from shadowprice.executors.generations.pieces import MAX_CHUNK_BYTES
+from shadowprice.executors.generations.log_chunks import MAX_CHUNK_BYTES
 from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
+from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
 from shadowprice.executors.ray.bundle import digest, source_files
-from shadowprice.executors.ray.driving import RayGenerationController
-from shadowprice.executors.ray.entry import RayGeneration
-from shadowprice.executors.ray.link import BridgeClient, BridgeError
-from shadowprice.executors.ray.nodes import RayNode, nodes_of
-from shadowprice.executors.ray.planning import build_launch_plan
-from shadowprice.executors.ray.reach import (
+from shadowprice.executors.ray.controller import RayGenerationController
+from shadowprice.executors.ray.head_probe import (
     MAX_CONNECT_ATTEMPTS,
     is_transient,
     parse_endpoint,
     probe,
 )
+from shadowprice.executors.ray.launch_plan import build_launch_plan
+from shadowprice.executors.ray.nodes import nodes_of
+from shadowprice.executors.ray.session import RaySession
 from shadowprice.executors.ray.settings import read_settings
-from shadowprice.uploads.archive import remove_unpacked
+from shadowprice.executors.ray.tracked_generation import RayGeneration
+from shadowprice.uploads.unpacking import remove_unpacked
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -74,46 +73,32 @@ class RayUnreachableError(ExecutorError):
     exit_code = 2
 
 
-class RayExecutor:
+class RayExecutor(DiskExecutor[RayGeneration]):
     """Runs every process of a generation under a detached actor, on its planned node.
 
-    Parameters
-    ----------
-    options : ExecutorOptions
-        Its directory, settings as in `settings`, and Ray's address: ``auto``, ``HOST:PORT`` of
-        the head of a cluster that includes this machine, or ``ray://HOST:PORT``.
-
-    Raises
-    ------
-    InputError
-        If the address or a setting is invalid, or the system isn't Linux.
+    The address is ``auto``, ``HOST:PORT`` of the head of a cluster that includes this machine, or
+    ``ray://HOST:PORT``. Raises InputError if it or a setting is invalid, or the system isn't Linux.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the Ray executor needs Linux's process control")
-        self.settings = read_settings(options.settings)
+        settings = read_settings(options.settings)
         self._address = options.address or "auto"
         if self._address != "auto" and parse_endpoint(self._address) is None:
             hint = "write auto, HOST:PORT or ray://HOST:PORT"
             raise InputError(
                 Fault("--address", f"{quote_for_display(self._address)} is not valid", hint)
             )
+        super().__init__(Path(options.directory), RayGeneration)
         self._namespace = options.namespace
-        self.path = Path(options.directory)
-        self.base = Path(self.settings.shared) if self.settings.shared else self.path
-        self.nodes: dict[str, RayNode] = {}
-        self._desk = DiskGenerationRegistry(self.path, RayGeneration)
         self._expected: frozenset[str] = frozenset()
         self._lock: FileLock | None = None
-        self.link: BridgeClient | None = None
-        self._by_client = False
+        self._uses_client = False
         self._health_error = ""
-        self.background = BackgroundTasks(log, options.failed)
-        self._looks = ProgressPolls(self._desk.emit)
-        self.token = ""
-        self.litter: dict[str, str] = {}
-        """Actors of processes lost with their server, and the server whose files need cleanup."""
+        self._background = BackgroundTasks(log, options.failed)
+        base = Path(settings.shared) if settings.shared else self.path
+        self.session = RaySession(settings, base, self._background, self._registry.refresh)
 
     @property
     def capabilities(self) -> ExecutorCapabilities:
@@ -126,25 +111,18 @@ class RayExecutor:
         )
 
     @property
-    def directory(self) -> Path:
-        """Directory of its records; see `KeepsLocalRecords`."""
-        return self.path
-
-    @property
     def health_error(self) -> str | None:
         """Why Ray can't be reached, or a background failure; see `ReportsHealth`."""
         unreachable = f"Ray cannot be reached: {self._health_error}" if self._health_error else None
-        return unreachable or self.background.health_error
+        return unreachable or self._background.health_error
 
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
         """Connect to Ray, and adopt generations that are still running.
 
-        Raises
-        ------
-        ExecutorError
-            If Ray doesn't answer or has another version, or another service uses the directory.
+        Raises `ExecutorError` if Ray doesn't answer or has another version, or another service uses
+        the directory.
         """
         try:
             await asyncio.to_thread(self._open)
@@ -154,7 +132,7 @@ class RayExecutor:
             ) from error
         until = time.monotonic() + BRIDGE_EXIT_TIMEOUT_SECONDS
         while self._lock is None:
-            self._lock = await asyncio.to_thread(FileLock.take, self.path)
+            self._lock = await asyncio.to_thread(FileLock.try_acquire, self.path)
             if self._lock is None and time.monotonic() > until:
                 raise ExecutorError(
                     f"{self.path} is in use by another service; stop it, or use another --data"
@@ -163,45 +141,48 @@ class RayExecutor:
         try:
             await self._connect()
             await self._look_at_nodes()
-            await asyncio.to_thread(self._desk.find)
+            await asyncio.to_thread(self._registry.load_existing)
         except BaseException:
             await self.close()
             raise
-        for entry in self._desk.live:
+        for entry in self._registry.live:
             self._drive(entry)
-        self.background.again("resync", self._patrol, "looking at the nodes of Ray", RESYNC_SECONDS)
+        self._background.again(
+            "resync", self._patrol, "looking at the nodes of Ray", RESYNC_SECONDS
+        )
 
     def _open(self) -> None:
-        self._desk.open()
-        make_private(self.base)
-        mark = self.base / ".shadowprice-id"
+        self._registry.open()
+        make_private(self.session.base)
+        mark = self.session.base / ".shadowprice-id"
         if not mark.exists():
             create_file(mark, secrets.token_hex(16).encode())
-        self.token = mark.read_text(encoding="ascii").strip()
+        self.session.token = mark.read_text(encoding="ascii").strip()
 
     async def _connect(self) -> None:
         """Start a bridge and connect it to Ray."""
         assert self._lock is not None
-        if self.link is not None:
-            await self.link.close()
+        if self.session.link is not None:
+            await self.session.link.close()
         reason = await asyncio.to_thread(probe, self._address)
         if reason:
             raise RayUnreachableError(f"no Ray answers at {self._address}: {reason}")
         for retries_left in reversed(range(MAX_CONNECT_ATTEMPTS)):
             try:
-                await self._let_in(self._lock.descriptor)
+                await self._open_bridge(self._lock.descriptor)
             except BridgeError as error:
                 if not retries_left or not is_transient(error):
-                    raise RayUnreachableError(self._why(error)) from error
+                    raise RayUnreachableError(self._connect_error(error)) from error
             else:
                 return
 
-    async def _let_in(self, keep: int) -> None:
-        link = self.link = BridgeClient(self.path / "bridge.log", self._happened)
+    async def _open_bridge(self, keep: int) -> None:
+        link = self.session.link = BridgeClient(self.path / "bridge.log", self._happened)
         try:
             await link.open(keep)
-            place = {"root": self.settings.node_dir, "digest": digest(), "bundle": source_files()}
-            response = await link.ask(
+            root = self.session.settings.node_dir
+            place = {"root": root, "digest": digest(), "bundle": source_files()}
+            response = await link.call(
                 "connect",
                 CONNECT_TIMEOUT_SECONDS,
                 address=self._address,
@@ -211,11 +192,11 @@ class RayExecutor:
         except BridgeError:
             await link.close()
             raise
-        self._by_client = bool(response["client"])
+        self._uses_client = bool(response["client"])
 
-    def _why(self, error: BridgeError) -> str:
-        assert self.link is not None
-        link, text = self.link, str(error)
+    def _connect_error(self, error: BridgeError) -> str:
+        assert self.session.link is not None
+        link, text = self.session.link, str(error)
         if "ersion mismatch" in text or "version" in text.lower():
             return f"{self._address}: {text}; install what its nodes have"
         if error.kind == "Closed" and "No module named" in link.last_output_line():
@@ -227,16 +208,16 @@ class RayExecutor:
     async def close(self) -> None:
         """Disconnect; running generations continue."""
         await run_all(
-            self.background.end,
-            self._looks.end,
+            self._background.end,
+            self._polls.end,
             self._disconnect,
-            *(entry.unlock for entry in self._desk.entries.values()),
+            *(entry.unlock for entry in self._registry.entries.values()),
             self._unlock,
-            self._desk.end,
+            self._registry.close_watch,
         )
 
     async def _disconnect(self) -> None:
-        link, self.link = self.link, None
+        link, self.session.link = self.session.link, None
         if link is not None:
             await link.close()
 
@@ -248,7 +229,7 @@ class RayExecutor:
     async def configure(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
-        self._desk.emit(self._gone(name) for name in self._expected - self.nodes.keys())
+        self._registry.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
 
     @staticmethod
     def _gone(name: str) -> ServerGone:
@@ -258,65 +239,52 @@ class RayExecutor:
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._desk.one_at_a_time(spec.job):
-            if self.link is None or not self.link.up:
+        async with self._registry.job_lock(spec.job):
+            if self.session.link is None or not self.session.link.is_running:
                 raise ExecutorError("not connected to Ray")
-            receipt, entry, refusal = await self._desk.start(
+            receipt, entry, refusal = await self._registry.start(
                 spec,
-                lambda _: build_launch_plan(spec, self.nodes, self._desk.deals),
+                lambda _: build_launch_plan(spec, self.session.nodes, self._registry.allocations),
                 self._files(spec),
             )
             if entry is not None:
-                await self.look(entry)
-                if not refusal and not entry.over:
+                await self._registry.refresh(entry)
+                if not refusal and not entry.is_finished:
                     self._drive(entry)
             return receipt
 
-    async def unpack(self, spec: GenerationSpec) -> str:
-        """Unpack a job's files before its start; see `UnpacksFiles`."""
-        async with self._desk.one_at_a_time(spec.job):
-            return await self._desk.unpack(spec, self._files(spec))
-
-    def unpacked(self) -> Collection[str]:
-        """Return the jobs with unpacked files; see `UnpacksFiles`."""
-        return self._desk.files.jobs()
-
-    async def release(self, job: str) -> None:
-        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
-        await self._desk.release(job)
-
     def _files(self, spec: GenerationSpec) -> JobFiles:
-        return JobFiles(self.folder(spec.job) / "work", partial(self._unpack, spec))
+        return JobFiles(self.session.folder(spec.job) / "work", partial(self._unpack, spec))
 
     def _unpack(self, spec: GenerationSpec) -> str:
         """Fill the job's directory, which all nodes see; return a reason if that fails."""
         try:
-            make_private(self.folder(spec.job))
+            make_private(self.session.folder(spec.job))
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
-        return unpack_files(spec.archive, self.folder(spec.job) / "work")
+        return unpack_files(spec.archive, self.session.folder(spec.job) / "work")
 
     def _drive(self, entry: RayGeneration) -> None:
-        entry.driving = self.background.spawn(
-            "drive", RayGenerationController(self, entry).run(), entry.carrying
+        entry.driving = self._background.spawn(
+            "drive", RayGenerationController(self.session, entry).run(), entry.task_description
         )
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._desk.one_at_a_time(job):
-            receipt, entry = await self._desk.stop(command, job, generation, grace)
+        async with self._registry.job_lock(job):
+            receipt, entry = await self._registry.stop(command, job, generation, grace)
             if entry is not None:
-                await self.look(entry)
-                entry.news_came.set()
+                await self._registry.refresh(entry)
+                entry.changed.set()
             return receipt
 
     # ------------------------------------------------------------------ following
 
     def _happened(self, event: dict[str, Any]) -> None:
         """Apply an event of the bridge about an actor."""
-        for entry in self._desk.entries.values():
+        for entry in self._registry.entries.values():
             part = entry.parts.get(event["name"])
             if part is None:
                 continue
@@ -324,39 +292,35 @@ class RayExecutor:
                 part.attached = False
                 part.asking = False
             else:
-                entry.reported(part, event["news"]["progress"])
+                entry.on_progress_file(part, event["news"]["progress"])
                 if event["news"]["state"] is not None:
-                    part.take(event["news"]["state"])
-            entry.news_came.set()
+                    part.load_state(event["news"]["state"])
+            entry.changed.set()
             return
 
-    async def look(self, entry: RayGeneration) -> None:
-        """Emit a generation's new reports."""
-        await self._desk.look(entry)
-
     async def progress(self) -> Sequence[Progressed]:
-        """Poll progress files; see `Fresh.progress`.
+        """Poll progress files; see `PollsProgress`.
 
         Reports that arrive after `PROGRESS_FETCH_TIMEOUT_SECONDS` seconds are emitted later by
         `watch`.
         """
-        if self._looks.under_way:
+        if self._polls.in_progress:
             return ()  # the previous poll still runs, and `watch` emits its result
-        return await self._looks.wait_for(self._progress())
+        return await self._polls.poll(self._progress())
 
     async def _progress(self) -> list[Progressed]:
         running = {
             name: entry
-            for entry in self._desk.live
+            for entry in self._registry.live
             for name, part in entry.parts.items()
             if part.attached and part.end is None
         }
         responses: dict[str, list[Any] | None] = {}
         for name, entry in running.items():
             entry.parts[name].responded = False  # until its actor responds
-        if running and self.link is not None:
+        if running and self.session.link is not None:
             # Longer than the actors' timeout, because the bridge itself may be slow.
-            responses = await self.link.ask(
+            responses = await self.session.link.call(
                 "progress",
                 2 * PROGRESS_FETCH_TIMEOUT_SECONDS,
                 names=list(running),
@@ -364,23 +328,23 @@ class RayExecutor:
             )
         reports = []
         for entry in {id(entry): entry for entry in running.values()}.values():
-            async with entry.looking:  # an end is the last report
+            async with entry.refreshing:  # an end is the last report
                 for name in responses.keys() & entry.parts.keys():
                     entry.parts[name].responded = True
-                    entry.reported(entry.parts[name], responses[name])
-                report = None if entry.end_reported else entry.new_progress()
+                    entry.on_progress_file(entry.parts[name], responses[name])
+                report = None if entry.end_reported else entry.poll_progress()
             if report is not None:
                 reports.append(report)
         return reports
 
     def stale_jobs(self) -> frozenset[str]:
-        """Return the jobs whose actors didn't respond to the last poll; see `Fresh.stale_jobs`."""
-        return frozenset(entry.job for entry in self._desk.live if entry.is_stale)
+        """Return the jobs whose actors didn't respond to the last poll; see `PollsProgress`."""
+        return frozenset(entry.job for entry in self._registry.live if entry.is_stale)
 
     async def _patrol(self) -> None:
         try:
-            if self.link is None or not self.link.up:
-                for entry in self._desk.entries.values():
+            if self.session.link is None or not self.session.link.is_running:
+                for entry in self._registry.entries.values():
                     for part in entry.parts.values():
                         part.attached = part.asking = False
                 await self._connect()
@@ -393,69 +357,60 @@ class RayExecutor:
             if str(error) != self._health_error:  # not every second
                 log.warning("failed to reach Ray; retrying: %s", error)
             self._health_error = str(error)
-            if self._by_client and self.link is not None:
-                await self.link.close()  # unlike a driver, a client may outlive its connection
+            if self._uses_client and self.session.link is not None:
+                # Unlike a driver, a client may outlive its connection.
+                await self.session.link.close()
         except (OSError, ValueError) as error:
             log.warning("looking at the nodes of Ray failed: %s", error)
         finally:
-            for entry in self._desk.entries.values():
-                entry.news_came.set()
+            for entry in self._registry.entries.values():
+                entry.changed.set()
 
     async def _look_at_nodes(self) -> None:
-        assert self.link is not None
-        records = await self.link.ask("nodes", 10.0)
-        nodes = nodes_of(records, {name: node.id for name, node in self.nodes.items()})
-        previous, self.nodes = self.nodes, nodes
+        session = self.session
+        assert session.link is not None
+        records = await session.link.call("nodes", 10.0)
+        nodes = nodes_of(records, {name: node.id for name, node in session.nodes.items()})
+        previous, session.nodes = session.nodes, nodes
         now = time.time()
         for name, node in nodes.items():
             if name not in previous or previous[name].server != node.server:
-                self._desk.emit([ServerSeen(node.server, now)])
-        self._desk.emit(self._gone(name) for name in previous.keys() - nodes.keys())
+                self._registry.emit([ServerSeen(node.server, now)])
+        self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
 
     async def _tidy(self) -> None:
         """Clean up lost processes on nodes that have returned."""
-        for actor, server in tuple(self.litter.items()):
-            node = self.nodes.get(server)
-            if node is not None and self.link is not None:
-                del self.litter[actor]
+        session = self.session
+        for actor, server in tuple(session.litter.items()):
+            node = session.nodes.get(server)
+            if node is not None and session.link is not None:
+                del session.litter[actor]
                 with contextlib.suppress(BridgeError):
-                    await self.link.ask("clear", 60.0, name=actor, node=node.id, into="")
-
-    async def list(self) -> tuple[GenerationStatus, ...]:
-        """Return every generation that isn't forgotten."""
-        return self._desk.held()
+                    await session.link.call("clear", 60.0, name=actor, node=node.id, into="")
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
-        return self._desk.watch(self._servers)
+        return self._registry.watch(self._servers)
 
     def _servers(self) -> Iterator[Report]:
-        for node in self.nodes.values():
+        for node in self.session.nodes.values():
             yield ServerSeen(node.server, time.time())
-        yield from map(self._gone, self._expected - self.nodes.keys())
+        yield from map(self._gone, self._expected - self.session.nodes.keys())
 
     # ------------------------------------------------------------------ retention and queries
 
-    async def forget(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end; see `Executor.forget`."""
-        await self._desk.forget(job, generation)
-
     async def discard(self, job: str) -> None:
         """Remove the files of a finished job."""
-        async with self._desk.one_at_a_time(job):
-            if await self._desk.discard(job):
+        async with self._registry.job_lock(job):
+            if await self._registry.discard(job):
                 try:
                     await asyncio.to_thread(self._remove_folder, job)
                 except OSError as error:
-                    raise ExecutorError(f"{self.folder(job)}: {error}") from error
+                    raise ExecutorError(f"{self.session.folder(job)}: {error}") from error
 
     def _remove_folder(self, job: str) -> None:
-        remove_unpacked(self.folder(job) / "work")
-        shutil.rmtree(self.folder(job), ignore_errors=True)
-
-    def folder(self, job: str) -> Path:
-        """Return the job's directory on the shared file system."""
-        return self.base / "files" / self._desk.store.job(job).name
+        remove_unpacked(self.session.folder(job) / "work")
+        shutil.rmtree(self.session.folder(job), ignore_errors=True)
 
     async def logs(
         self,
@@ -467,23 +422,25 @@ class RayExecutor:
         most: int = 65_536,
     ) -> LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
-        numbers = await asyncio.to_thread(self._desk.store.generations, job)
+        numbers = await asyncio.to_thread(self._registry.store.generations, job)
         if generation is None:
             with_logs = [number for number in numbers if self._has_logs(job, number)]
             generation = max(with_logs, default=0)
         if generation not in numbers:
             raise KeyError(f"{process} of generation {generation}")
-        entry = self._desk.entries.get((job, generation))
-        if entry is not None and not entry.over:
+        entry = self._registry.entries.get((job, generation))
+        if entry is not None and not entry.is_finished:
             most = max(1, min(most, MAX_CHUNK_BYTES))
             return await self._live_logs(entry, process, start, most)
-        return await asyncio.to_thread(self._desk.log, job, generation, process, start, most)
+        return await asyncio.to_thread(
+            self._registry.read_log, job, generation, process, start, most
+        )
 
     def _has_logs(self, job: str, number: int) -> bool:
-        entry = self._desk.entries.get((job, number))
-        if entry is not None and not entry.over:
+        entry = self._registry.entries.get((job, number))
+        if entry is not None and not entry.is_finished:
             return entry.phase == RUNNING
-        return self._desk.has_logs(job, number)
+        return self._registry.has_logs(job, number)
 
     async def _live_logs(
         self, entry: RayGeneration, process: str, start: int | None, most: int
@@ -492,10 +449,10 @@ class RayExecutor:
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
         )
         response = None
-        if part is not None and self.link is not None and entry.phase == RUNNING:
+        if part is not None and self.session.link is not None and entry.phase == RUNNING:
             with contextlib.suppress(BridgeError):
                 arguments = [process, start, most, part.end is not None]
-                response = await self.link.ask(
+                response = await self.session.link.call(
                     "call", 20.0, name=part.actor, method="logs", arguments=arguments
                 )
         if response is None:
@@ -505,7 +462,9 @@ class RayExecutor:
 
     async def observe(self) -> tuple[ObservedJob, ...]:
         """Return this executor's own running generations."""
-        own = [entry.held() for entry in self._desk.entries.values() if entry.phase == RUNNING]
+        own = [
+            entry.to_status() for entry in self._registry.entries.values() if entry.phase == RUNNING
+        ]
         return tuple(
             ObservedJob(held.job, held.placement, held.started or 0.0, is_own=True) for held in own
         )

@@ -9,16 +9,17 @@ from typing import Any, Final
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
+from shadowprice.core.devices import is_device
 from shadowprice.executors.contract import ServerInfo
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError, gpu_millis
 from shadowprice.executors.memory import round_down_memory
 
 log = logging.getLogger("shadowprice.executors")
 
-_OWN: Final = {"CPU": "cpu", "GPU": "gpu"}
-_LEFT_OUT: Final = ("node:", "object_store_memory", "accelerator_type:")
+_RESOURCE_NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
+_IGNORED_PREFIXES: Final = ("node:", "object_store_memory", "accelerator_type:")
 _ACCELERATOR: Final = "ray.io/accelerator-type"
-_MOST_NAMES: Final = int(bounds.RESOURCES.most)
+_MAX_NAMES: Final = int(bounds.RESOURCES.most)
 """Maximum number of resources and of labels read from a node."""
 
 
@@ -36,16 +37,10 @@ class RayNode:
 
 
 def nodes_of(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, RayNode]:
-    """Return the nodes that can run jobs, by server name.
+    """Return the nodes that can run jobs, by server name; ``records`` are from ``ray.nodes()``.
 
-    Nodes without CPU and GPU are omitted. Of two nodes with one name, the known one is kept.
-
-    Parameters
-    ----------
-    records : iterable of mapping
-        Result of ``ray.nodes()``.
-    known : mapping of str to str
-        Ids of the previously known nodes by server.
+    Nodes without CPU and GPU are omitted. Of two nodes with one name, the previously known one is
+    kept; ``known`` has the ids of these by server.
     """
     nodes: dict[str, RayNode] = {}
     alive = [item for item in records if item.get("Alive")]
@@ -71,28 +66,21 @@ def _name(record: Mapping[str, Any]) -> str:
 
 def _node(record: Mapping[str, Any]) -> RayNode:
     capacity: dict[str, int] = {}
-    for name, amount in list(record.get("Resources", {}).items())[:_MOST_NAMES]:
-        if name.startswith(_LEFT_OUT):
+    for name, amount in list(record.get("Resources", {}).items())[:_MAX_NAMES]:
+        if name.startswith(_IGNORED_PREFIXES):
             continue
         unit = 1 if name == "memory" else MILLI
         units = min(int(float(amount) * unit), int(bounds.MEMORY.most))
         if name == "memory":
             units = round_down_memory(units)
         if units > 0:
-            capacity[_OWN.get(name, name)] = units
-    labels = dict(list(record.get("Labels", {}).items())[:_MOST_NAMES])
+            capacity[_RESOURCE_NAMES.get(name, name)] = units
+    labels = dict(list(record.get("Labels", {}).items())[:_MAX_NAMES])
     kind = labels.get(_ACCELERATOR)
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
     server = ServerInfo(_name(record), capacity, labels)
     return RayNode(str(record["NodeID"]), str(record["NodeManagerAddress"]), server)
-
-
-def gpu_millis(amounts: Mapping[str, int]) -> int:
-    """Return the total of GPUs of any kind, in thousandths."""
-    return sum(
-        amount for name, amount in amounts.items() if name == "gpu" or name.startswith("gpu/")
-    )
 
 
 def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]:
@@ -102,18 +90,14 @@ def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]
     ``amounts`` are in the units of `core.amounts`.
     """
     options: dict[str, Any] = {"num_cpus": amounts.get("cpu", 0) / MILLI}
-    gpu_amount = gpu_millis(amounts)
-    options["num_gpus"] = gpu_amount / MILLI
+    options["num_gpus"] = gpu_millis(amounts) / MILLI
     if amounts.get("memory"):
         options["memory"] = amounts["memory"]
     own = {"cpu", "memory"}
     options["resources"] = {
         name: amount / MILLI
         for name, amount in amounts.items()
-        if amount
-        and name not in own
-        and name in node.server.capacity
-        and not gpu_millis({name: amount})
+        if amount and name not in own and name in node.server.capacity and not is_device(name)
     }
     return options
 
@@ -123,17 +107,8 @@ def check_available(
 ) -> None:
     """Check that a node has capacity for new processes, because Ray would wait for it.
 
-    Parameters
-    ----------
-    wanted : iterable of mapping
-        Demand of each new process on the node.
-    held : iterable of mapping
-        Demand of each existing process on the node.
-
-    Raises
-    ------
-    PlacementError
-        If any resource that Ray counts is insufficient.
+    ``wanted`` and ``held`` are the demands of the new and the existing processes on the node.
+    Raises `PlacementError` if any resource that Ray counts is insufficient.
     """
     name, capacity = node.server.name, node.server.capacity
     new, old = list(wanted), list(held)
@@ -152,7 +127,7 @@ def check_available(
             )
         used += amount
     for resource in {key for amounts in new for key in amounts} & capacity.keys():
-        if gpu_millis({resource: 1}):
+        if is_device(resource):
             continue
         demand = sum(amounts.get(resource, 0) for amounts in new)
         free_amount = capacity[resource] - sum(amounts.get(resource, 0) for amounts in old)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shadowprice.executors.reading import DEFAULT_LOG_BYTES, OptionsReader
+from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 
 _NAMES: Final = ("log_bytes", "lost_after", "memory", "node_dir", "patience", "shared")
 
@@ -16,22 +16,13 @@ _NAMES: Final = ("log_bytes", "lost_after", "memory", "node_dir", "patience", "s
 class RaySettings:
     """Settings of the Ray executor.
 
-    Parameters
-    ----------
-    log_bytes : int
-        Maximum bytes kept of each process's log.
-    lost_after : float
-        Seconds after a node's loss until its processes count as lost. Ray lets a raylet live
-        for 60 s after it lost its head, and its processes with it.
-    memory : str
-        ``rlimit`` limits a process's private memory to its demand; ``off``.
-    node_dir : str
-        The executor's directory on the nodes.
-    patience : float
-        Timeout in seconds for Ray to place a process; then the generation is refused.
-    shared : str
-        Directory that the service and all nodes see under the same path, for default checkpoint
-        and working directories. Empty for the executor's own directory.
+    A process counts as lost ``lost_after`` seconds after its node's loss: Ray lets a raylet live
+    for 60 s after it lost its head, and its processes with it. ``memory`` is ``rlimit``, which
+    limits a process's private memory to its demand, or ``off``. ``node_dir`` is the executor's
+    directory on the nodes. If Ray doesn't place a process within ``patience`` seconds, the
+    generation is refused. ``shared`` is a directory that the service and all nodes see under the
+    same path, for default checkpoint and working directories; empty for the executor's own
+    directory.
     """
 
     log_bytes: int = DEFAULT_LOG_BYTES
@@ -43,21 +34,15 @@ class RaySettings:
 
 
 def read_settings(values: Mapping[str, str]) -> RaySettings:
-    """Parse the settings.
-
-    Raises
-    ------
-    InputError
-        If a name is unknown or a value is invalid, with all errors.
-    """
-    reading = OptionsReader(values, _NAMES)
+    """Parse the settings; raise InputError with all errors."""
+    reader = OptionsReader(values, _NAMES)
     settings = RaySettings(
-        reading.log_bytes(),
-        reading.seconds("lost_after", 60),
-        reading.choice("memory", ("rlimit", "off")),
-        reading.path("node_dir") or f"/tmp/shadowprice-ray-{os.geteuid()}",  # owner is checked
-        reading.seconds("patience", 60),
-        reading.path("shared"),
+        reader.log_bytes(),
+        reader.seconds("lost_after", 60),
+        reader.choice("memory", ("rlimit", "off")),
+        reader.path("node_dir") or f"/tmp/shadowprice-ray-{os.geteuid()}",  # owner is checked
+        reader.seconds("patience", 60),
+        reader.path("shared"),
     )
-    reading.end()
+    reader.raise_errors()
     return settings

@@ -56,13 +56,7 @@ def enable_memory_controller(group: Path) -> bool:
 
 
 def make(group: Path, memory: int = 0) -> None:
-    """Create a group with a memory limit in bytes, 0 for none.
-
-    Raises
-    ------
-    OSError
-        If the group can't be created.
-    """
+    """Create a group with a memory limit in bytes, 0 for none."""
     group.mkdir(exist_ok=True)
     if memory:
         (group / "memory.max").write_text(str(memory), encoding="ascii")

@@ -17,7 +17,7 @@ from shadowprice.executors.generations.disk import list_names
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
 from shadowprice.executors.supervision import cgroups
 
-_FEW: Final = 5
+_MAX_SHOWN_NAMES: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -37,19 +37,10 @@ def become_subreaper() -> None:
 def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Popen[bytes], int]:
     """Start a process in a new session; return it with the read end of its output pipe.
 
-    Parameters
-    ----------
-    plan : mapping
-        ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory``
-        (limit of private memory in bytes, 0 for none), ``user`` (uid, gid and supplementary
-        groups; None or absent to keep the supervisor's user).
-    cgroup : Path or None
-        The control group that it joins.
-
-    Raises
-    ------
-    OSError
-        If it can't be started: the program or the directory is missing or not accessible.
+    ``plan`` has ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory``
+    (limit of private memory in bytes, 0 for none) and ``user`` (uid, gid and supplementary groups;
+    None or absent to keep the supervisor's user). Raises OSError if the program or the directory is
+    missing or not accessible.
     """
     parent = os.getpid()
     cores, memory = plan["cores"], plan["memory"]
@@ -192,7 +183,7 @@ def process_names(found: Iterable[int]) -> str:
             name = Path(f"/proc/{process}/comm").read_bytes().decode("utf-8", "replace").strip()
             counts[name] = counts.get(name, 0) + 1
     shown = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
-    return ", ".join([*shown[:_FEW], "..."] if len(shown) > _FEW else shown)
+    return ", ".join([*shown[:_MAX_SHOWN_NAMES], "..."] if len(shown) > _MAX_SHOWN_NAMES else shown)
 
 
 def spawn_error_message(error: Exception, plan: dict[str, Any]) -> str:

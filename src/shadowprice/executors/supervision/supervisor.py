@@ -26,7 +26,7 @@ from shadowprice.executors.generations.generation import (
     start_time,
 )
 from shadowprice.executors.generations.logs import LogWriter
-from shadowprice.executors.generations.verdict import (
+from shadowprice.executors.generations.outcome import (
     all_succeeded,
     compute_outcome,
     has_outcome,
@@ -40,16 +40,16 @@ STRAY_GRACE: Final = 2.0
 MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20
 """Maximum output in bytes per second and process; reading more is delayed."""
 
-_PIECE: Final = 65_536
+_READ_BYTES: Final = 65_536
 _LIFELINE: Final = "lifeline"
-_AGAIN: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 """Seconds between checks for processes that should have ended."""
 
-_SOON: Final = 0.02
+_MIN_POLL_SECONDS: Final = 0.02
 """Minimum seconds between such checks, which applies after SIGKILL."""
 
 
-_SHORT: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
+_OUT_OF_MEMORY_STATUSES: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
 """Wait statuses typical of a program whose allocations fail at its memory limit."""
 
 
@@ -69,17 +69,11 @@ class _Child:
 
 
 class Supervisor:
-    """Runs one generation to its end.
+    """Runs one generation, claimed by this process, to its end.
 
-    Parameters
-    ----------
-    generation : Generation
-        Claimed by this process.
-    bell : str
-        Path of the executor's named pipe.
-    lifeline : int
-        Read end of a pipe, or -1. When its write end closes, everything is killed at once,
-        because its holder may no longer be able to stop the generation.
+    ``bell`` is the path of the executor's named pipe. ``lifeline`` is the read end of a pipe, or
+    -1. When its write end closes, everything is killed at once, because its holder may no longer be
+    able to stop the generation.
     """
 
     def __init__(self, generation: GenerationDirectory, bell: str, lifeline: int = -1) -> None:
@@ -105,7 +99,7 @@ class Supervisor:
         self._ending = False
         self._deadline = float("inf")
         self._second = 0.0
-        self._alone = False
+        self._has_no_children = False
         """Whether this process, a subreaper, has no children and so no descendants."""
         self._tolerant = bool(self._plan["tolerates_workers"])
         cgroup = self._plan["cgroup"]
@@ -119,12 +113,12 @@ class Supervisor:
     def run(self) -> None:
         """Run the generation to its end."""
         self._begin()
-        self._follow_orders()
+        self._apply_stop_command()
         while True:
-            self._reap()
+            self._reap_children()
             self._decide()
             self._enforce()
-            if self._over():
+            if self._is_finished():
                 break
             self._wait()
         self._finish()
@@ -172,7 +166,7 @@ class Supervisor:
 
     # ------------------------------------------------------------------ commands
 
-    def _follow_orders(self) -> None:
+    def _apply_stop_command(self) -> None:
         """Apply the stop command in the generation's directory, if there is one."""
         stop = self._generation.stop()
         if not stop["command"]:
@@ -196,11 +190,11 @@ class Supervisor:
         }
         for leader in leaders:
             children.signal_group(leader, signal.SIGTERM)
-        for process, group in self._left().items():
+        for process, group in self._remaining_processes().items():
             if group not in leaders:
                 children.signal_process(process, signal.SIGTERM)
 
-    def _left(self) -> dict[int, int]:
+    def _remaining_processes(self) -> dict[int, int]:
         """Return the generation's remaining processes with their process groups."""
         remaining = children.descendants(os.getpid())
         if self._cgroup is not None:
@@ -215,32 +209,32 @@ class Supervisor:
         now = time.monotonic()
         timeout: float | None = None
         if self._ending:
-            timeout = max(_SOON, min(self._deadline - now, _AGAIN))
+            timeout = max(_MIN_POLL_SECONDS, min(self._deadline - now, _POLL_SECONDS))
         elif self._settled:
-            timeout = max(_SOON, self._settled - now)
+            timeout = max(_MIN_POLL_SECONDS, self._settled - now)
         if any(child.taken >= MAX_OUTPUT_BYTES_PER_SECOND for child in self._children.values()):
             timeout = min(timeout if timeout is not None else 1.0, max(0.0, self._second + 1 - now))
         for key, _ in self._selector.select(timeout):
             if key.data is None:
-                self._woken(os.read(self._waking, 512))
+                self._on_signals(os.read(self._waking, 512))
             elif key.data is _LIFELINE:
                 self._selector.unregister(key.fileobj)
-                self._cut_off()
+                self._on_lifeline_closed()
             else:
                 self._pump(key.data)
         if time.monotonic() - self._second >= 1:
             self._next_second()
 
-    def _woken(self, signals: bytes) -> None:
+    def _on_signals(self, signals: bytes) -> None:
         if signal.SIGTERM not in signals:
             return
         if self._generation.stop()["command"]:
-            self._follow_orders()
+            self._apply_stop_command()
         elif not self._ending:
             self._outside = True
             self._end(self._plan["grace"])
 
-    def _cut_off(self) -> None:
+    def _on_lifeline_closed(self) -> None:
         """Kill everything now, because stop commands may not arrive any more."""
         self._cut = self._cut or not self._exits
         if not self._ending:
@@ -251,11 +245,11 @@ class Supervisor:
     def _pump(self, child: _Child) -> None:
         """Read output; stop reading at its end or above the rate limit."""
         try:
-            content = os.read(child.pipe, _PIECE)
+            content = os.read(child.pipe, _READ_BYTES)
         except BlockingIOError:
             return
         if not content:
-            self._hang_up(child)
+            self._close_pipe(child)
             return
         child.log.feed(content)
         child.taken += len(content)
@@ -269,14 +263,14 @@ class Supervisor:
                 self._selector.register(child.pipe, selectors.EVENT_READ, child)
             child.taken = 0
 
-    def _hang_up(self, child: _Child) -> None:
+    def _close_pipe(self, child: _Child) -> None:
         if child.pipe >= 0:
             if child.taken < MAX_OUTPUT_BYTES_PER_SECOND:
                 self._selector.unregister(child.pipe)
             os.close(child.pipe)
             child.pipe = -1
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         own = {
             child.process.pid: child
             for child in self._children.values()
@@ -286,9 +280,9 @@ class Supervisor:
             try:
                 process, waited = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                self._alone = True
+                self._has_no_children = True
                 return
-            self._alone = False
+            self._has_no_children = False
             if not process:
                 return
             child = own.get(process)
@@ -300,7 +294,7 @@ class Supervisor:
                     self._killed.add(child.name)
                 elif self._cgroup is not None and cgroups.was_oom_killed(self._cgroup / child.name):
                     self._notes[child.name] = "it used more memory than its job requests"
-                elif returned in _SHORT and child.memory and not self._ending:
+                elif returned in _OUT_OF_MEMORY_STATUSES and child.memory and not self._ending:
                     self._notes[child.name] = (
                         f"what it maps is held to {child.memory >> 20} MiB, the memory that its "
                         "job asks for, which may be why"
@@ -321,7 +315,7 @@ class Supervisor:
         over = (
             has_outcome(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
         )
-        if over and not (workers and self._settles(workers)):
+        if over and not (workers and self._waits_for_helpers(workers)):
             others = any(child.code is None for child in self._children.values())
             grace = self._plan["grace"]
             self._end(grace if others else min(grace, STRAY_GRACE))
@@ -332,17 +326,17 @@ class Supervisor:
                 self._generation.write_state({**self._generation.state(), "exits": self._exits})
                 notify_executor(self._bell, self._generation.path)
 
-    def _settles(self, workers: int) -> bool:
+    def _waits_for_helpers(self, workers: int) -> bool:
         """Return whether to wait for helpers of workers that exited 0; note those that stay.
 
         A worker that daemonizes would count as done at once, with no explanation. Helpers that end
-        with their parent need a moment, so they get `_AGAIN` seconds. Processes that remain are
+        with their parent need a moment, so they get `_POLL_SECONDS`. Processes that remain are
         noted and ended with the generation.
         """
         if not all_succeeded(self._exits, workers, tolerant=self._tolerant):
             return False
-        self._settled = self._settled or time.monotonic() + _AGAIN
-        if self._alone:
+        self._settled = self._settled or time.monotonic() + _POLL_SECONDS
+        if self._has_no_children:
             return False
         # A single check misses processes that are being forked; a child proves that some remain.
         if time.monotonic() < self._settled:
@@ -365,7 +359,7 @@ class Supervisor:
 
     def _strays(self) -> set[int]:
         """Return the remaining processes, except running children and their descendants."""
-        remaining = set(self._left())
+        remaining = set(self._remaining_processes())
         for child in self._children.values():
             if child.process is not None and child.code is None:
                 remaining -= {child.process.pid, *children.descendants(child.process.pid)}
@@ -388,11 +382,11 @@ class Supervisor:
                 children.signal_group(child.process.pid, signal.SIGKILL)
         if self._cgroup is not None:
             cgroups.kill(self._cgroup)
-        for process in self._left():
+        for process in self._remaining_processes():
             children.signal_process(process, signal.SIGKILL)
 
-    def _over(self) -> bool:
-        if not self._ending or not self._alone:
+    def _is_finished(self) -> bool:
+        if not self._ending or not self._has_no_children:
             return False
         return self._cgroup is None or not cgroups.list_processes(self._cgroup)
 
@@ -437,14 +431,14 @@ class Supervisor:
         taken = 0
         while child.pipe >= 0 and taken < MAX_OUTPUT_BYTES_PER_SECOND:
             try:
-                content = os.read(child.pipe, _PIECE)
+                content = os.read(child.pipe, _READ_BYTES)
             except BlockingIOError:
                 break
             if not content:
                 break
             child.log.feed(content)
             taken += len(content)
-        self._hang_up(child)
+        self._close_pipe(child)
 
     def _write_state(self, state: dict[str, Any]) -> None:
         """Store a state, with retries for a minute, and ring the bell."""
@@ -470,15 +464,7 @@ def notify_executor(bell: str, path: Path) -> None:
 
 
 def main(path: Path, lifeline: int = -1) -> int:
-    """Claim a generation and run it; do nothing if it is claimed or to be stopped.
-
-    Parameters
-    ----------
-    path : Path
-        The generation's directory.
-    lifeline : int
-        See `Supervisor`.
-    """
+    """Claim a generation and run it; do nothing if it is claimed or to be stopped."""
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         # Handled, not ignored: spawned processes would inherit an ignored signal.
         signal.signal(number, lambda *_: None)

@@ -34,19 +34,9 @@ SIGKILL_EXIT: Final = 137
 class VirtualExecutor:
     """Runs simulated jobs; like a cluster, it outlives the services that use it.
 
-    Parameters
-    ----------
-    clock : VirtualClock
-        Wall clock of the reports.
-    jobs : mapping of str to VirtualJob
-        Real behaviour of each job; jobs may be added later.
-    speeds : mapping of str to float
-        Speed of servers, 1 if absent; the slowest server of a placement decides.
-
-    Attributes
-    ----------
-    generations : list of VirtualGeneration
-        Every generation with an accepted start command, in order of acceptance.
+    ``clock`` is the wall clock of the reports. ``jobs`` may be added later. ``speeds`` are by
+    server, 1 if absent; the slowest server of a placement decides. ``generations`` has every
+    generation with an accepted start command, in order of acceptance.
     """
 
     capabilities = ExecutorCapabilities(discovers_servers=True, progress_files=True)
@@ -255,7 +245,7 @@ class VirtualExecutor:
     # ------------------------------------------------------------------ reports
 
     async def progress(self) -> Sequence[Progressed]:
-        """Return what running jobs would report now; see `Fresh.progress`."""
+        """Return what running jobs would report now; see `PollsProgress`."""
         now, wall = self._now(), self._wall()
         return [
             entry.report(now, wall)
@@ -267,7 +257,7 @@ class VirtualExecutor:
         ]
 
     def stale_jobs(self) -> frozenset[str]:
-        """Return an empty set: every job can be queried at any time; see `Fresh.stale_jobs`."""
+        """Return an empty set: every job can be queried at any time; see `PollsProgress`."""
         return frozenset()
 
     async def list(self) -> tuple[GenerationStatus, ...]:

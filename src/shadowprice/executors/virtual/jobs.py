@@ -37,38 +37,18 @@ def stated_rate(job: Job, slot_seconds: float) -> Rate:
 class VirtualJob:
     """Actual behaviour of a simulated job, which may differ from its specification.
 
-    Parameters
-    ----------
-    work : float
-        Mini-batches after which it exits with status 0.
-    rate : callable
-        Mini-batches per second by placement, on servers of speed 1.
-    launch_seconds : float
-        Time from the start command until its processes run.
-    start_seconds : tuple of float
-        Time from then until its first step, by generation; the last entry also applies to all
-        later generations.
-    save_seconds : float or None
-        Time to write a checkpoint on SIGTERM; None if SIGTERM ends it without one.
-    save_every : float or None
-        Seconds of training between two periodic checkpoints; None if it writes none.
-    report_every : float or None
-        Seconds between two progress reports, the first at its first step; None for no reports.
-    fails_after : mapping of int to float
-        Seconds of training after which it exits with status 1, by generation.
-    hangs_at : float or None
-        Mini-batches at which it hangs: it makes no more progress and doesn't exit.
+    Times are in seconds.
     """
 
-    work: float
-    rate: Rate
-    launch_seconds: float = 0.0
-    start_seconds: tuple[float, ...] = (0.0,)
-    save_seconds: float | None = None
-    save_every: float | None = None
-    report_every: float | None = None
+    work: float  # mini-batches after which it exits with status 0
+    rate: Rate  # on servers of speed 1
+    launch_seconds: float = 0.0  # from the start command until its processes run
+    start_seconds: tuple[float, ...] = (0.0,)  # from then to its first step; last one repeats
+    save_seconds: float | None = None  # to save on SIGTERM; None if it ends without a checkpoint
+    save_every: float | None = None  # of training between checkpoints; None if it writes none
+    report_every: float | None = None  # first at its first step; None for no reports
     fails_after: Mapping[int, float] = field(default_factory=dict)
-    hangs_at: float | None = None
+    hangs_at: float | None = None  # mini-batches after which it makes no progress
 
     @property
     def max_progress(self) -> float:
@@ -82,33 +62,15 @@ class VirtualJob:
 
 @dataclass(slots=True)
 class VirtualGeneration:
-    """One generation of a job and its state; times are the event loop's, in seconds.
-
-    Parameters
-    ----------
-    spec : GenerationSpec
-        The start command.
-    job : VirtualJob
-        The job's actual behaviour.
-    accepted : float
-        When the start command was accepted.
-    rate : float
-        Mini-batches per second.
-    base : float
-        Mini-batches of the checkpoint that it starts from.
-    left_seconds : float or None
-        Time that the previous generation took to save; None if it didn't save.
-    left_at : float
-        When the previous generation ended.
-    """
+    """One generation of a job and its state; times are the event loop's, in seconds."""
 
     spec: GenerationSpec
     job: VirtualJob
-    accepted: float
-    rate: float
-    base: float
-    left_seconds: float | None = None
-    left_at: float = 0.0
+    accepted: float  # when the start command was accepted
+    rate: float  # mini-batches per second
+    base: float  # mini-batches of the checkpoint that it starts from
+    left_seconds: float | None = None  # that the previous generation took to save, if it did
+    left_at: float = 0.0  # when the previous generation ended
     phase: GenerationPhase = GenerationPhase.STARTING
     started: float | None = None
     trains: float | None = None

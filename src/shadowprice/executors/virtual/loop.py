@@ -32,12 +32,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer as soon as every task waits.
 
     A call for another thread runs inline, and its result arrives one turn later. So execution is
-    deterministic.
-
-    Attributes
-    ----------
-    advances : int
-        Number of jumps.
+    deterministic. ``advances`` counts the jumps.
     """
 
     def __init__(self) -> None:
@@ -127,19 +122,10 @@ class VirtualClock:
 def run_virtual(
     main: Callable[[VirtualClock], Coroutine[Any, Any, Result]], origin: int = ORIGIN
 ) -> Result:
-    """Run a coroutine to its end in virtual time.
+    """Run a coroutine to its end in virtual time; ``main`` creates it from the clock.
 
-    Parameters
-    ----------
-    main : callable
-        Creates the coroutine from the clock.
-    origin : int
-        Wall time at which it starts, in nanoseconds since 1970.
-
-    Raises
-    ------
-    StalledError
-        If every task waits and no timer is pending.
+    ``origin`` is the wall time at which it starts, in nanoseconds since 1970. Raises `StalledError`
+    if every task waits and no timer is pending.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()

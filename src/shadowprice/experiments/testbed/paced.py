@@ -47,7 +47,10 @@ NAMESPACE: Final = "paced-"
 """Prefix of the namespaces on Kubernetes."""
 
 RESTART: Final = 0.03
-"""Part of a slot that jobs state for a start."""
+"""Part of a slot that jobs state for a start as processes of this machine."""
+
+NODE_RESTART: Final = 0.05
+"""Part of a slot that jobs state for a start on Kubernetes and Ray, where starts vary more."""
 
 AHEAD: Final = 3.0
 """Seconds before its slot at which a job is submitted."""
@@ -110,9 +113,10 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
         replace(candidate, end=False) for candidate in VARIANTS if candidate.label in labels
     ]
     slots = 3 if settings.quick else 10
-    seconds = SECONDS if where.executor == "local" else NODE_SECONDS
+    local = where.executor == "local"
+    seconds = SECONDS if local else NODE_SECONDS
     share = NODE_SHARE if where.executor == "kubernetes" else Fraction(1)
-    restart = RESTART * seconds
+    restart = (RESTART if local else NODE_RESTART) * seconds
     files = scaled(seconds, seed=settings.seed, slots=slots, restart=restart, share=share)
     with ThreadPoolExecutor(len(variants)) as threads:
         lives = list(
@@ -199,6 +203,7 @@ def _rows(
             row[f"{prefix}utility"] = earned
         row["start"] = result.start(files.speeds(job))
         row["moves"] = max(0, int(result.record["generation"]) - 1)
+        row["late"] = result.late
         rows.append(row)
     return rows
 

@@ -13,17 +13,13 @@ from shadowprice.executors.generations.disk import FileLock
 class DirectoryLock:
     """Exclusive right to write in a directory, until released or the process ends.
 
-    The file ``lock`` only names the holder, for people.
-
-    Raises
-    ------
-    InputError
-        If another process holds the lock.
+    The file ``lock`` only names the holder, for people. Raise `InputError` if another process holds
+    the lock.
     """
 
     def __init__(self, folder: Path) -> None:
         self._holder = folder / "lock"
-        lock = FileLock.take(folder)
+        lock = FileLock.try_acquire(folder)
         if lock is None:
             hint = "stop it first, or use another --data"
             raise InputError(Fault(f"--data {folder}", f"{self._read_holder()} writes there", hint))

@@ -21,16 +21,16 @@ from shadowprice.core.specs import RunSpec, validate
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import processes_of
 from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
+from shadowprice.executors.kubernetes.launch_plan import build_launch_plan
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.planning import plan_of
 from shadowprice.executors.kubernetes.pods import (
-    Place,
-    literal,
-    pod_of,
-    seconds,
-    secret_of,
-    service_of,
+    ObjectContext,
+    build_headless_service,
+    build_pod,
+    build_secret,
+    escape_references,
+    whole_grace_seconds,
 )
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.executors.kubernetes.views import pod_view
@@ -68,7 +68,7 @@ def order(program: Program | None = None, *shares: ServerAllocation, **more: Any
 def planned(
     spec: GenerationSpec, settings: dict[str, str], servers: Collection[str] = tuple(NODES)
 ) -> tuple[dict[str, Any], str]:
-    return plan_of(
+    return build_launch_plan(
         spec,
         nodes=NODES,
         servers=servers,
@@ -83,11 +83,11 @@ def asked(spec: GenerationSpec, **settings: str) -> tuple[dict[str, Any], list[d
     chosen = read_settings(settings)
     plan, why = planned(spec, settings)
     assert not why
-    place = Place(ServiceId("shadowprice", "team"), "team", "launch", tuple(plan["master"]))
-    secret = secret_of(spec, place)
+    place = ObjectContext(ServiceId("shadowprice", "team"), "team", "launch", tuple(plan["master"]))
+    secret = build_secret(spec, place)
     secret["metadata"]["uid"] = "u"
     pods = [
-        pod_of(spec, one, place, NODES[one.server], chosen, secret) for one in processes_of(spec)
+        build_pod(spec, one, place, NODES[one.server], chosen, secret) for one in processes_of(spec)
     ]
     return secret, pods
 
@@ -124,8 +124,8 @@ def test_processes_meet_by_a_name_or_by_their_nodes_address() -> None:
     secret, pods = asked(spec)
     told = [variables(pod) for pod in pods]
     (address,) = {one["MASTER_ADDR"] for one in told}
-    service = service_of(
-        spec, Place(ServiceId("shadowprice", "team"), "team", "launch", ("", 0)), secret
+    service = build_headless_service(
+        spec, ObjectContext(ServiceId("shadowprice", "team"), "team", "launch", ("", 0)), secret
     )
     assert address == f"worker-0.{service['metadata']['name']}"
     assert {pod["spec"]["subdomain"] for pod in pods} == {service["metadata"]["name"]}
@@ -177,7 +177,7 @@ def expanded(text: str) -> str:
 
 @given(st.text(alphabet="$()aB{} \n", max_size=20))
 def test_what_is_passed_on_is_never_expanded(text: str) -> None:
-    assert expanded(literal(text)) == text
+    assert expanded(escape_references(text)) == text
 
 
 def test_a_line_runs_under_a_shell_that_passes_signals_on() -> None:
@@ -205,7 +205,7 @@ def test_a_batch_script_runs_under_the_same_shell_with_all_its_words() -> None:
 
 @pytest.mark.parametrize(("grace", "whole"), [(0.0, 1), (0.2, 1), (1.0, 1), (1.5, 2), (30.0, 30)])
 def test_a_grace_is_never_none_at_all(grace: float, whole: int) -> None:
-    assert seconds(grace) == whole
+    assert whole_grace_seconds(grace) == whole
 
 
 def test_what_a_job_says_of_its_pods_is_carried() -> None:
@@ -342,9 +342,9 @@ def test_newer_servers_describe_pods_with_gates_and_older_ones_without() -> None
 
 def test_with_gates_pods_wait_for_each_other() -> None:
     spec = order()
-    place = Place(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=True)
-    secret = secret_of(spec, place)
+    place = ObjectContext(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=True)
+    secret = build_secret(spec, place)
     secret["metadata"]["uid"] = "u"
-    pod = pod_of(spec, processes_of(spec)[0], place, NODES["one"], read_settings({}), secret)
+    pod = build_pod(spec, processes_of(spec)[0], place, NODES["one"], read_settings({}), secret)
     assert pod["spec"]["schedulingGates"] == [{"name": "shadowprice.io/together"}]
     assert pod_view({**pod, "metadata": {**pod["metadata"], "uid": "x"}}).gated

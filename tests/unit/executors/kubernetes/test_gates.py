@@ -23,7 +23,7 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from shadowprice.executors.kubernetes import driving
+from shadowprice.executors.kubernetes import controller
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from tests.unit.executors.kubernetes.newer import Newer, served
 from tests.unit.kubernetes.test_recorded import OLDEST_WITH_GATES, VERSIONS
@@ -72,7 +72,7 @@ def run(server: Newer, folder: Path, scenario: Scenario) -> None:
 @pytest.fixture(autouse=True)
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no look come by itself: it would hide one that is due."""
-    monkeypatch.setattr(driving, "SETTLED", 3600.0)
+    monkeypatch.setattr(controller, "STEADY_POLL_SECONDS", 3600.0)
 
 
 async def _life(executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from shadowprice.executors.generations.parts import ProcessExit
-from shadowprice.executors.kubernetes.entry import Part
-from shadowprice.executors.kubernetes.judging import end_of, start_error_message
+from shadowprice.executors.generations.process_exits import ProcessExit
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.views import Exit, PodView, kept, pod_view
+from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_error_message
+from shadowprice.executors.kubernetes.tracked_generation import PodProcess
+from shadowprice.executors.kubernetes.views import ContainerExit, PodView, merge_pod_view, pod_view
 
 RUNNING = PodView("n", "p", "u", "one", "Running", began=1.0, running=True)
 READY = NodeView("one", "u", {})
@@ -27,15 +27,15 @@ def ended(
     over: float | None = None,
 ) -> ProcessExit | None:
     now = time.monotonic()
-    part = Part("worker-0", "one", "p", view=view, stop_requested=stop_requested)
+    part = PodProcess("worker-0", "one", "p", view=view, stop_requested=stop_requested)
     part.vanished = None if vanished is None else now - vanished
     part.over_since = None if over is None else now - over
     since = None if gone is None else now - gone
-    return end_of(part, node=node, lost_after=60.0, gone_since=since, withdrawn=False)
+    return process_exit_of(part, node=node, lost_after=60.0, gone_since=since, withdrawn=False)
 
 
 def exited(code: int, reason: str = "", message: str = "") -> PodView:
-    how = Exit(code, reason, message, 5.0)
+    how = ContainerExit(code, reason, message, 5.0)
     return replace(RUNNING, phase="Succeeded" if not code else "Failed", running=False, exit=how)
 
 
@@ -70,11 +70,11 @@ def test_what_an_old_kubelet_says_of_a_deleted_pod_is_no_exit(
     }
     view = pod_view(item)
     assert (view.exit.code if view.exit else None) == code
-    later = kept(exited(4), view)
+    later = merge_pod_view(exited(4), view)
     assert later.exit is not None
     assert later.exit.code == (4 if code is None else code)
-    assert kept(replace(exited(4), uid="another"), view) == view
-    end = ended(kept(RUNNING, view), stop_requested=True)
+    assert merge_pod_view(replace(exited(4), uid="another"), view) == view
+    end = ended(merge_pod_view(RUNNING, view), stop_requested=True)
     assert end is not None
     assert (end.code, end.lost) == (143 if code is None else 9, "")
 

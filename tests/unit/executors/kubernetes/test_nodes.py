@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.executors.contract import ObservedJob, ServerAllocation, ServerInfo
-from shadowprice.executors.generations.placing import PlacementError
+from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import (
-    bears,
-    check_room,
+    check_allocatable,
     node_view,
-    server_of,
+    to_server_info,
+    tolerates,
 )
-from shadowprice.executors.kubernetes.observing import observed
-from shadowprice.executors.kubernetes.quantities import units
+from shadowprice.executors.kubernetes.observation import observe_jobs
+from shadowprice.executors.kubernetes.quantities import parse_quantity
 from shadowprice.executors.kubernetes.views import pod_view
 
 GPU = "nvidia.com/gpu"
@@ -47,13 +47,13 @@ GPU = "nvidia.com/gpu"
     ],
 )
 def test_quantities_are_read_as_kubernetes_writes_them(text: object, milli: int) -> None:
-    assert units(text, 1000) == milli
+    assert parse_quantity(text, 1000) == milli
 
 
 @given(st.decimals(0, 10**6, places=3), st.sampled_from(["", "k", "M", "Ki", "Mi", "m"]))
 def test_quantities_are_exact(number: Decimal, suffix: str) -> None:
     scale = {"": 1, "k": 1000, "M": 10**6, "Ki": 1024, "Mi": 1 << 20, "m": Decimal("0.001")}
-    assert units(f"{number}{suffix}", 1000) == int(number * scale[suffix] * 1000)
+    assert parse_quantity(f"{number}{suffix}", 1000) == int(number * scale[suffix] * 1000)
 
 
 def node(**more: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def node(**more: Any) -> dict[str, Any]:
 
 def server(item: dict[str, Any], used: dict[str, int] | None = None) -> ServerInfo:
     bearing = [{"key": "gpu", "operator": "Exists"}]
-    return server_of(node_view(item), used or {}, gpu=GPU, tolerations=bearing)
+    return to_server_info(node_view(item), used or {}, gpu=GPU, tolerations=bearing)
 
 
 def test_a_node_has_what_pods_of_others_leave() -> None:
@@ -98,12 +98,12 @@ def test_cordons_and_taints_keep_new_work_off(spec: dict[str, Any], open_: bool)
 
 def test_a_taint_is_borne_by_the_rules_of_kubernetes() -> None:
     taint = ("k", "v", "NoSchedule")
-    assert bears([{"key": "k", "value": "v"}], taint)
-    assert bears([{"key": "k", "operator": "Exists"}], taint)
-    assert bears([{"operator": "Exists"}], taint)
-    assert not bears([{"key": "k", "value": "w"}], taint)
-    assert not bears([{"key": "k", "value": "v", "effect": "NoExecute"}], taint)
-    assert not bears([], taint)
+    assert tolerates([{"key": "k", "value": "v"}], taint)
+    assert tolerates([{"key": "k", "operator": "Exists"}], taint)
+    assert tolerates([{"operator": "Exists"}], taint)
+    assert not tolerates([{"key": "k", "value": "w"}], taint)
+    assert not tolerates([{"key": "k", "value": "v", "effect": "NoExecute"}], taint)
+    assert not tolerates([], taint)
 
 
 def test_a_node_that_is_not_ready_or_off_is_known_to_be() -> None:
@@ -132,7 +132,7 @@ def test_room_is_counted_before_pods_would_wait_for_it(
 ) -> None:
     view, held = node_view(node()), [{"gpu": 1000, "cpu": 1000}]
     try:
-        check_room(view, {GPU: 1000, "cpu": 1000}, wanted, held, GPU)
+        check_allocatable(view, {GPU: 1000, "cpu": 1000}, wanted, held, GPU)
         said = ""
     except PlacementError as error:
         said = str(error)
@@ -159,7 +159,7 @@ def pod(name: str, node_name: str, phase: str = "Running", **more: Any) -> dict[
 
 
 def seen(*pods: dict[str, Any]) -> dict[str, ObservedJob]:
-    return {one.job: one for one in observed(map(pod_view, pods), "vision", None)}
+    return {one.job: one for one in observe_jobs(map(pod_view, pods), "vision", None)}
 
 
 def test_jobs_of_others_are_known_by_their_controllers() -> None:
@@ -190,7 +190,7 @@ def test_jobs_of_others_are_known_by_their_controllers() -> None:
 
 def test_jobs_of_one_name_are_observed_by_tenant_and_service() -> None:
     def service_pod(name: str, key: str, phase: str = "Running") -> dict[str, Any]:
-        notes = {names.JOB_NAME: names.written(key), names.TENANT: "red"}
+        notes = {names.JOB_NAME: names.encode_job_name(key), names.TENANT: "red"}
         item = pod(name, "one", phase, labels={names.SERVICE: "other"}, annotations=notes)
         item["status"]["containerStatuses"][0]["name"] = names.CONTAINER
         return item
@@ -214,7 +214,7 @@ def test_jobs_of_one_name_are_observed_by_tenant_and_service() -> None:
             one.placement[0].workers,
             bool(one.done),
         )
-        for one in observed(map(pod_view, pods), "vision", None)
+        for one in observe_jobs(map(pod_view, pods), "vision", None)
     )
     assert found == [
         ("red/train", "red", "two", 1, False),

@@ -11,8 +11,9 @@ from shadowprice.executors.contract import (
     Receipt,
     ServerAllocation,
 )
-from shadowprice.executors.kubernetes.entry import KubernetesEntry
+from shadowprice.executors.generations.generation import GenerationDirectory
 from shadowprice.executors.kubernetes.records import JobGenerations
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
 
 
 def _order(identity: str) -> GenerationSpec:
@@ -41,7 +42,7 @@ def test_what_is_read_back_tells_its_identity_and_a_stop_that_nothing_asked_for(
         "data": record.data(),
         "metadata": dict.fromkeys(("name", "namespace", "labels", "resourceVersion"), ""),
     }
-    entry = KubernetesEntry("job", 1, tmp_path)
-    entry.take(JobGenerations.of(item).generations[1])
-    assert entry.held().identity == "first"
+    entry = KubernetesGeneration("job", 1, GenerationDirectory(tmp_path))
+    entry.load_state(JobGenerations.of(item).generations[1])
+    assert entry.to_status().identity == "first"
     assert entry.stop_ordered

@@ -22,7 +22,7 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from shadowprice.executors.kubernetes import driving, launching, sweeping
+from shadowprice.executors.kubernetes import controller, launcher, orphan_pods
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import generation_name, pod_name
@@ -36,13 +36,13 @@ ONE = ServerAllocation("one", 1)
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry and give up at once."""
-    monkeypatch.setattr(module, "PATROL", 0.02)
-    monkeypatch.setattr(module, "SWEEP", 0.02)
-    monkeypatch.setattr(sweeping, "SWEEP", 0.02)
-    monkeypatch.setattr(driving, "REFUSED_SECONDS", 0.1)
-    for part in (driving, launching):
-        monkeypatch.setattr(part, "AGAIN", 0.02)
-        monkeypatch.setattr(part, "AGAIN_AT_LAST", 0.05)
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 0.02)
+    monkeypatch.setattr(module, "ORPHAN_CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(orphan_pods, "ORPHAN_CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(controller, "REFUSED_SECONDS", 0.1)
+    for part in (controller, launcher):
+        monkeypatch.setattr(part, "INITIAL_BACKOFF_SECONDS", 0.02)
+        monkeypatch.setattr(part, "MAX_BACKOFF_SECONDS", 0.05)
 
 
 def of(kind: type, reports: list[Report], generation: int = 1) -> list[Report]:
@@ -105,7 +105,7 @@ def test_gates_that_may_not_be_removed_refuse_the_start(tmp_path: Path) -> None:
 
 def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: Path) -> None:
     def cpu(executor: KubernetesExecutor) -> int:
-        return executor.cluster.servers["one"].capacity["cpu"]
+        return executor.session.cluster.servers["one"].capacity["cpu"]
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
@@ -149,7 +149,7 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
 def test_errors_are_an_obstacle_once_they_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "REFUSED_SECONDS", 3600.0)
+    monkeypatch.setattr(controller, "REFUSED_SECONDS", 3600.0)
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async def some(request: str) -> None:
@@ -166,14 +166,14 @@ def test_errors_are_an_obstacle_once_they_last(
             await wait_until_async(lambda: bool(of(Started, reports)))
         server.fail = lambda method, kind: (method, kind) == ("GET", "secrets")
         async with opened(kubeconfig, tmp_path) as (executor, reports):
-            monkeypatch.setattr(driving, "REFUSED_SECONDS", 0.0)
+            monkeypatch.setattr(controller, "REFUSED_SECONDS", 0.0)
             await some("GET secrets")
             assert executor.obstacles() == ()  # a running generation needs nothing
-            monkeypatch.setattr(driving, "REFUSED_SECONDS", 3600.0)
+            monkeypatch.setattr(controller, "REFUSED_SECONDS", 3600.0)
             assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
             await some("GET secrets")
             assert executor.obstacles() == ()
-            monkeypatch.setattr(driving, "REFUSED_SECONDS", 0.0)
+            monkeypatch.setattr(controller, "REFUSED_SECONDS", 0.0)
             await wait_until_async(lambda: bool(executor.obstacles()))
             assert "request timed out" in executor.obstacles()[0].reason
             server.fail = lambda _method, _kind: False
@@ -210,7 +210,9 @@ def test_a_service_that_starts_without_rights_counts_what_runs(tmp_path: Path) -
             await wait_until_async(lambda: bool(of(Ended, reports)))
             await executor.forget("job", 1)
         async with opened(kubeconfig, tmp_path) as (executor, reports):
-            await wait_until_async(lambda: executor.cluster.servers["one"].capacity["cpu"] == 3500)
+            await wait_until_async(
+                lambda: executor.session.cluster.servers["one"].capacity["cpu"] == 3500
+            )
             assert await executor.start(replace(order(ONE), generation=2)) == Receipt.ACCEPTED
             await refused(reports, 2)
 
@@ -245,7 +247,9 @@ def test_services_with_one_name_in_two_namespaces_leave_each_others_pods(tmp_pat
             await wait_until_async(lambda: bool(of(Started, reports)))
             assert await right.start(order(ONE)) == Receipt.ACCEPTED
             assert "has another owner" in await refused(others)
-            await wait_until_async(lambda: right.cluster.servers["one"].capacity["cpu"] == 3500)
+            await wait_until_async(
+                lambda: right.session.cluster.servers["one"].capacity["cpu"] == 3500
+            )
             await asyncio.sleep(0.5)  # many sweeps
             assert server.pods() == [pod_name("job", 1, "worker-0")]
             assert not of(Ended, reports)

@@ -25,13 +25,13 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
+from shadowprice.executors.kubernetes import cluster_cache
 from shadowprice.executors.kubernetes import executor as module
-from shadowprice.executors.kubernetes import looking
+from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-from shadowprice.executors.kubernetes.looking import Cluster
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.kubernetes.settings import KubernetesSettings
 from tests.unit.executors.kubernetes.newer import Newer, served
 from tests.unit.executors.kubernetes.test_gates import order
 
@@ -51,72 +51,72 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     chosen = Clock()
-    monkeypatch.setattr(looking, "time", chosen)
+    monkeypatch.setattr(cluster_cache, "time", chosen)
     return chosen
 
 
 @pytest.fixture
-def cluster(clock: Clock) -> Cluster:
+def cluster(clock: Clock) -> ClusterCache:
     nothing: Any = None
-    service, settings = ServiceId("s", "default"), Settings(tolerate_unready=30.0)
-    chosen = Cluster(nothing, service, settings, lambda *_: None, lambda _: None)
+    service, settings = ServiceId("s", "default"), KubernetesSettings(tolerate_unready=30.0)
+    chosen = ClusterCache(nothing, service, settings, lambda *_: None, lambda _: None)
     chosen.nodes.healthy = True
     say(chosen)
-    assert chosen.look(()) == ([ServerInfo("n", {"cpu": 4000})], [])
+    assert chosen.diff_servers(()) == ([ServerInfo("n", {"cpu": 4000})], [])
     return chosen
 
 
-def say(cluster: Cluster, *, ready: bool = True, off: bool = False) -> None:
+def say(cluster: ClusterCache, *, ready: bool = True, off: bool = False) -> None:
     cluster.nodes.items["n"] = NodeView("n", "u", {"cpu": 4000}, ready=ready, off=off)
 
 
-def test_a_node_may_flicker_as_long_as_it_is_tolerated(cluster: Cluster, clock: Clock) -> None:
+def test_a_node_may_flicker_as_long_as_it_is_tolerated(cluster: ClusterCache, clock: Clock) -> None:
     for _ in range(5):
         say(cluster, ready=False)
-        assert cluster.look(()) == ([], [])
+        assert cluster.diff_servers(()) == ([], [])
         clock.now += 29.0
-        assert cluster.look(()) == ([], [])
+        assert cluster.diff_servers(()) == ([], [])
         say(cluster)
-        assert cluster.look(()) == ([], [])
+        assert cluster.diff_servers(()) == ([], [])
     say(cluster, ready=False)
-    assert cluster.look(()) == ([], [])
+    assert cluster.diff_servers(()) == ([], [])
     clock.now += 30.0
-    assert cluster.look(()) == ([], ["n"])
+    assert cluster.diff_servers(()) == ([], ["n"])
     say(cluster)
-    assert cluster.look(()) == ([ServerInfo("n", {"cpu": 4000})], [])
+    assert cluster.diff_servers(()) == ([ServerInfo("n", {"cpu": 4000})], [])
 
 
-def test_one_that_is_deleted_or_off_is_gone_at_once(cluster: Cluster) -> None:
+def test_one_that_is_deleted_or_off_is_gone_at_once(cluster: ClusterCache) -> None:
     say(cluster, ready=False, off=True)
-    assert cluster.look(()) == ([], ["n"])
+    assert cluster.diff_servers(()) == ([], ["n"])
     say(cluster)
-    cluster.look(())
+    cluster.diff_servers(())
     del cluster.nodes.items["n"]
-    assert cluster.look(()) == ([], ["n"])
+    assert cluster.diff_servers(()) == ([], ["n"])
 
 
-def test_nobody_is_gone_by_what_nobody_could_tell(cluster: Cluster, clock: Clock) -> None:
+def test_nobody_is_gone_by_what_nobody_could_tell(cluster: ClusterCache, clock: Clock) -> None:
     say(cluster, ready=False)
     cluster.nodes.healthy = False
     clock.now += 3600.0
-    assert cluster.look(()) == ([], [])
+    assert cluster.diff_servers(()) == ([], [])
     cluster.nodes.healthy = True  # it is asked again: from now on it counts
-    assert cluster.look(()) == ([], [])
+    assert cluster.diff_servers(()) == ([], [])
     clock.now += 31.0
-    assert cluster.look(()) == ([], ["n"])
+    assert cluster.diff_servers(()) == ([], ["n"])
 
 
 def test_what_was_never_ready_is_no_server_unless_it_is_reckoned_with(
-    cluster: Cluster, clock: Clock
+    cluster: ClusterCache, clock: Clock
 ) -> None:
     say(cluster, ready=False)
     cluster.servers = {}  # as one that begins now sees it
-    assert cluster.look(()) == ([], [])
-    assert cluster.look({"other"}) == ([], [])
-    assert cluster.look({"n"}) == ([ServerInfo("n", {"cpu": 4000})], [])
+    assert cluster.diff_servers(()) == ([], [])
+    assert cluster.diff_servers({"other"}) == ([], [])
+    assert cluster.diff_servers({"n"}) == ([ServerInfo("n", {"cpu": 4000})], [])
     clock.now += 31.0
-    assert cluster.look({"n"}) == ([], ["n"])
-    assert cluster.look({"n"}) == ([], [])
+    assert cluster.diff_servers({"n"}) == ([], ["n"])
+    assert cluster.diff_servers({"n"}) == ([], [])
 
 
 # ---------------------------------------------------------------------- the whole executor
@@ -125,7 +125,7 @@ def test_what_was_never_ready_is_no_server_unless_it_is_reckoned_with(
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at nodes all the time."""
-    monkeypatch.setattr(module, "PATROL", 0.02)
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 0.02)
 
 
 @asynccontextmanager
@@ -168,12 +168,12 @@ def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: P
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             server.say("two", "Unknown")
-            await wait_until_async(lambda: not executor.node("two").ready)
+            await wait_until_async(lambda: not executor.session.cluster.node("two").ready)
             assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
             await wait_until_async(lambda: any(isinstance(one, Started) for one in reports))
             await asyncio.sleep(0.3)
             server.say("two", "True")
-            await wait_until_async(lambda: bool(executor.node("two").ready))
+            await wait_until_async(lambda: bool(executor.session.cluster.node("two").ready))
             await asyncio.sleep(0.3)
             assert gone(reports) == []
             assert not [one for one in reports if isinstance(one, StartRefused)]

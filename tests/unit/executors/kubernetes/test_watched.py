@@ -15,9 +15,9 @@ from shadowprice.executors import background
 from shadowprice.executors.contract import Receipt, ServerAllocation, Started
 from shadowprice.executors.generations.disk import FileLock
 from shadowprice.executors.kubernetes import executor as module
-from shadowprice.executors.kubernetes.driving import Drive
+from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
+from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-from shadowprice.executors.kubernetes.looking import Cluster
 from tests.unit.executors.kubernetes.newer import Newer
 from tests.unit.executors.kubernetes.test_gates import order
 from tests.unit.executors.kubernetes.test_unready import opened, run
@@ -25,7 +25,7 @@ from tests.unit.executors.kubernetes.test_unready import opened, run
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATROL", 0.02)
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 0.02)
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.02)
 
 
@@ -35,7 +35,7 @@ def test_a_generation_is_carried_on_again(
 ) -> None:
     met = 0
 
-    async def failing(self: Drive) -> None:
+    async def failing(self: KubernetesGenerationController) -> None:
         nonlocal met
         met += 1
         raise KeyError("a bug")
@@ -43,7 +43,7 @@ def test_a_generation_is_carried_on_again(
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             with monkeypatch.context() as patch:
-                patch.setattr(Drive, step, failing)
+                patch.setattr(KubernetesGenerationController, step, failing)
                 assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
                 await wait_until_async(lambda: met > 2)
                 said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
@@ -76,19 +76,19 @@ def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.Monk
 def test_whatever_fails_when_it_ends_its_lock_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close = Cluster.close
+    close = ClusterCache.close
 
-    async def failing(self: Cluster) -> Any:
+    async def failing(self: ClusterCache) -> Any:
         await close(self)
         raise KeyError("a bug")
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Cluster, "close", failing)
+            patch.setattr(ClusterCache, "close", failing)
             with pytest.raises(KeyError):
                 async with opened(kubeconfig, tmp_path):
                     pass
-        lock = FileLock.take(tmp_path / "executor")
+        lock = FileLock.try_acquire(tmp_path / "executor")
         assert lock is not None
         lock.release()
 

@@ -43,6 +43,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from shadowprice.jobs.changes import Change, note_leaving
+from shadowprice.jobs.files import replace_file
 
 STOPPED: Final = 143
 """Exit status of a job that saved a checkpoint and ended on SIGTERM."""
@@ -50,7 +51,7 @@ STOPPED: Final = 143
 KEPT: Final = 2
 """Checkpoints kept: the newest, and the previous one in case the newest is damaged."""
 
-_DAMAGE: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
+_DAMAGE_ERRNOS: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
 """Error numbers of reads that fail because the disk's content is damaged."""
 
 _HEADER: Final = struct.Struct("<8sQQ32s")
@@ -60,8 +61,8 @@ _UNFINISHED: Final = re.compile(r"\.checkpoint-\d{15}\.(.+)\.(\d+)\.\d+")
 """Name of a checkpoint that is being written; the groups are its writer's host and process."""
 _ABANDONED_SECONDS: Final = 3600.0
 """Age from which an unfinished file of another host is abandoned."""
-_TIMEOUT: Final = 5.0
-_MOST: Final = 1e12
+_POST_TIMEOUT_SECONDS: Final = 5.0
+_MAX_MINIBATCHES: Final = 1e12
 """Limit of the mini-batches in a report."""
 
 
@@ -69,23 +70,11 @@ _MOST: Final = 1e12
 class Job:
     """Identity of this process within its job, as `current` reads it from the environment.
 
-    Parameters
-    ----------
-    name : str
-        Name of the job; empty outside a scheduler.
-    generation : int
-        Number of the job's placement, from 1; 0 outside a scheduler.
-    role : str
-        ``worker`` or ``ps``.
-    rank : int
-        Rank of this process within its role.
-    workers, ps : int
-        Number of processes of each role.
-    checkpoint_dir : Path
-        Directory of the checkpoints, the same in every generation.
-    slot_end : float
-        End of the slot in which this generation began, in seconds since 1970; 0 outside a
-        scheduler.
+    ``name`` is that of the job, and ``generation`` the number of its placement, from 1; they are
+    empty and 0 outside a scheduler. ``role`` is ``worker`` or ``ps``, and ``rank`` this process's
+    rank within it. ``workers`` and ``ps`` are the number of processes of each role.
+    ``checkpoint_dir`` is the same in every generation. ``slot_end`` is the end of the slot in which
+    this generation began, in seconds since 1970; 0 outside a scheduler.
     """
 
     name: str
@@ -127,35 +116,20 @@ def current() -> Job:
 def report(minibatches: float, **metrics: float) -> bool:
     """Report the progress of the job. Only the leading process (worker 0) sends it.
 
-    Parameters
-    ----------
-    minibatches : float
-        Mini-batches since the job's very beginning, over all its generations.
-    **metrics : float
-        Measured values: losses, accuracies.
-
-    Returns
-    -------
-    bool
-        Whether the report was delivered. A lost report does no harm, because the next one
-        replaces it.
+    ``minibatches`` counts from the job's very beginning, over all its generations. ``metrics`` are
+    measured values: losses, accuracies. Returns whether the report was delivered. A lost report
+    does no harm, because the next one replaces it.
     """
     return current().leads and announce(minibatches, metrics)
 
 
 def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
-    """Report progress from any process, such as a parameter server that outlives worker 0.
-
-    Parameters
-    ----------
-    minibatches, metrics
-        As in `report`.
-    """
+    """Report progress, as `report`, from any process, such as a PS that outlives worker 0."""
     job = current()
     if not job.generation:
         return False
-    if not 0 <= float(minibatches) <= _MOST:
-        _say_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
+    if not 0 <= float(minibatches) <= _MAX_MINIBATCHES:
+        _log_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
         return False
     numbers = _finite(metrics)
     if _change is not None:
@@ -171,13 +145,13 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     file = os.environ.get("SHADOWPRICE_PROGRESS_FILE")
     try:
         if file:
-            _replace(Path(file), content, lasting=False)
+            replace_file(Path(file), content, durable=False)
             return True
         return _post(content)
     except OSError as error:
         status = getattr(error, "code", 0)  # of an HTTPError
         if isinstance(status, int) and 400 <= status < 500:
-            _say_once(f"the service refused a report of progress: {error}")
+            _log_once(f"the service refused a report of progress: {error}")
         return False
 
 
@@ -188,25 +162,25 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            _say_once(f"the metric {name!r} is not reported: {error}")
+            _log_once(f"the metric {name!r} is not reported: {error}")
             continue
         if math.isfinite(number):  # a diverged loss is valid, but JSON has no NaN
             numbers[name] = number
     return numbers
 
 
-def _say_once(text: str) -> None:
+def _log_once(text: str) -> None:
     """Write the first such message to the process's log, and drop those that follow."""
-    if not _said:
-        _said.append(text)
-        _say(text)
+    if not _messages:
+        _messages.append(text)
+        _log(text)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"shadowprice: {text}", file=sys.stderr, flush=True)
 
 
-_said: Final[list[str]] = []
+_messages: Final[list[str]] = []
 
 
 def _post(content: bytes) -> bool:
@@ -222,7 +196,7 @@ def _post(content: bytes) -> bool:
     request = urllib.request.Request(address, content, headers, method="POST")
     # No proxy: the token is for the service only.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=_TIMEOUT):
+    with opener.open(request, timeout=_POST_TIMEOUT_SECONDS):
         return True
 
 
@@ -234,12 +208,8 @@ class StopSignal:
 
     Create it in the main thread: it installs the SIGTERM handler. A forked child gets the previous
     handler back, so that `terminate` ends it. While the interpreter exits, SIGTERM is ignored, so
-    that a process that has done its work keeps its own exit status.
-
-    Attributes
-    ----------
-    since : float or None
-        When SIGTERM came, by `time.monotonic`.
+    that a process that has done its work keeps its own exit status. ``since`` is when SIGTERM came,
+    by `time.monotonic`; None before.
     """
 
     _previous: Any
@@ -311,11 +281,6 @@ def note_saved(step: int) -> None:
     """Record that the job is on disk after SIGTERM. `save` calls it for its own checkpoints.
 
     Every process may call it; workers other than worker 0 record nothing.
-
-    Parameters
-    ----------
-    step : int
-        The step after which the job was saved.
     """
     job = current()
     if job.generation and _stop_requested_at is not None and (job.leads or job.role == "ps"):
@@ -325,13 +290,7 @@ def note_saved(step: int) -> None:
 
 
 def note_restored(step: int) -> None:
-    """Record that training can go on. `load` calls it; the last call counts.
-
-    Parameters
-    ----------
-    step : int
-        The step from which training goes on; 0 without a checkpoint.
-    """
+    """Record that training can go on from a step. `load` calls it; the last call counts."""
     global _change, _checkpoints  # noqa: PLW0603  # of the process, which is of one generation
     _checkpoints = True
     job = current()
@@ -342,10 +301,7 @@ def note_restored(step: int) -> None:
 def note_step(step: float) -> None:
     """Record that a step is done, for scripts that call `report` only for some steps.
 
-    Parameters
-    ----------
-    step : float
-        Steps since the job's very beginning.
+    ``step`` counts from the job's very beginning.
     """
     if _change is not None:
         _change.reached(step)
@@ -356,15 +312,7 @@ def note_step(step: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint as it was saved.
-
-    Parameters
-    ----------
-    step : int
-        The step after which it was saved.
-    data : bytes
-        The saved content.
-    """
+    """A checkpoint as it was saved; ``step`` is the step after which it was saved."""
 
     step: int
     data: bytes
@@ -373,22 +321,10 @@ class Checkpoint:
 def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> None:
     """Save a checkpoint atomically, and keep the previous one in case this one gets damaged.
 
-    Every process may call it: only worker 0 saves to the job's own directory. Processes that save
-    to one other directory don't disturb each other.
-
-    Parameters
-    ----------
-    step : int
-        Steps done so far; the checkpoint with the greatest step is the newest.
-    data : bytes or memoryview
-        Content that `load` returns; a view is written without being copied.
-    directory : Path, optional
-        Target directory; by default the job's own.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; earlier checkpoints are untouched.
+    Every process may call it: only worker 0 saves to the job's own directory, the default.
+    Processes that save to one other directory don't disturb each other. The checkpoint with the
+    greatest ``step`` is the newest. A view is written without being copied. If this raises OSError,
+    earlier checkpoints are untouched.
     """
     of_the_job = directory is None
     if of_the_job and not current().leads:
@@ -400,12 +336,12 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
     for unfinished in directory.glob(".checkpoint-*"):
         if _is_abandoned(unfinished):
             unfinished.unlink(missing_ok=True)
-    _replace(directory / f"checkpoint-{step:015d}", header, data, lasting=True)
-    for later, path in list(_listed(directory)):
+    replace_file(directory / f"checkpoint-{step:015d}", header, data, durable=True)
+    for later, path in list(_list_checkpoints(directory)):
         # Damaged and skipped when this run began: it must not count among those that are kept.
-        if later > step and _whole(path, later) is None:
+        if later > step and _read_valid(path, later) is None:
             path.unlink(missing_ok=True)
-    for _, old in list(_listed(directory))[KEPT:]:
+    for _, old in list(_list_checkpoints(directory))[KEPT:]:
         old.unlink(missing_ok=True)
     if of_the_job:
         note_saved(step)
@@ -414,15 +350,8 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
 def load(directory: Path | None = None) -> Checkpoint | None:
     """Return the newest valid checkpoint, None without any. Damaged checkpoints are skipped.
 
-    Parameters
-    ----------
-    directory : Path, optional
-        Directory to read; by default the job's own.
-
-    Raises
-    ------
-    OSError
-        If a checkpoint may not be read, or its storage is unreachable.
+    ``directory`` is by default the job's own. Raises OSError if a checkpoint may not be read, or
+    its storage is unreachable.
     """
     checkpoint = next(saved(directory), None)
     if directory is None:
@@ -433,20 +362,17 @@ def load(directory: Path | None = None) -> Checkpoint | None:
 def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
     """Yield the valid checkpoints, the newest first. Damaged ones are skipped.
 
-    Parameters
-    ----------
-    directory : Path, optional
-        Directory to read; by default the job's own.
+    ``directory`` is by default the job's own.
     """
-    for step, path in _listed(directory or current().checkpoint_dir):
-        data = _whole(path, step)
+    for step, path in _list_checkpoints(directory or current().checkpoint_dir):
+        data = _read_valid(path, step)
         if data is not None:
             yield Checkpoint(step, data)
         elif path.exists():
-            _say(f"{path} is damaged, and is passed over")
+            _log(f"{path} is damaged, and is passed over")
 
 
-def _whole(path: Path, step: int) -> bytes | None:
+def _read_valid(path: Path, step: int) -> bytes | None:
     """Return a checkpoint's data, None if it is damaged or gone.
 
     Permission and storage errors are raised, because the checkpoint may be valid. Skipping it would
@@ -457,7 +383,7 @@ def _whole(path: Path, step: int) -> bytes | None:
     except (FileNotFoundError, IsADirectoryError):
         return None
     except OSError as error:
-        if error.errno in _DAMAGE:
+        if error.errno in _DAMAGE_ERRNOS:
             return None
         raise
     if len(content) < _HEADER.size:
@@ -481,7 +407,7 @@ def _is_abandoned(path: Path) -> bool:
         return False
 
 
-def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
+def _list_checkpoints(directory: Path) -> Iterator[tuple[int, Path]]:
     """Yield step and path of each checkpoint file in a directory, the newest first."""
     try:
         entries = sorted(directory.iterdir(), reverse=True)
@@ -491,25 +417,3 @@ def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
         match = _NAME.fullmatch(path.name)
         if match:
             yield int(match[1]), path
-
-
-def _replace(path: Path, *content: bytes | memoryview, lasting: bool) -> None:
-    """Replace a file atomically. If it is to last, flush the content to disk before."""
-    writer = f"{os.uname().nodename}.{os.getpid()}"
-    new = path.with_name(f".{path.name}.{writer}.{time.monotonic_ns()}")
-    try:
-        with new.open("wb") as stream:
-            for piece in content:
-                stream.write(piece)
-            if lasting:
-                stream.flush()
-                os.fsync(stream.fileno())
-        new.replace(path)
-        if lasting:
-            descriptor = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-    finally:
-        new.unlink(missing_ok=True)

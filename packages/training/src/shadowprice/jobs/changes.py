@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from shadowprice.jobs.files import replace_file
 
 _FILE: Final = "left.json"
 
@@ -23,24 +26,12 @@ STEADY: Final = 5
 def note_leaving(directory: Path, generation: int, step: int, seconds: float) -> None:
     """Write the duration of saving to a file, which the next generation reports.
 
-    Parameters
-    ----------
-    directory : Path
-        Directory of the checkpoints.
-    generation : int
-        The generation that ends.
-    step : int
-        The step after which it ends.
-    seconds : float
-        Seconds from SIGTERM until the checkpoint was on disk.
+    ``generation`` ends after ``step``. ``seconds`` are from SIGTERM until the checkpoint was on
+    disk.
     """
-    new = directory / f".{_FILE}.{os.getpid()}"
     record = {"generation": generation, "step": step, "checkpoint": seconds, "at": time.time()}
-    try:
-        new.write_text(json.dumps(record), encoding="ascii")
-        new.replace(directory / _FILE)
-    except OSError:
-        new.unlink(missing_ok=True)  # only a measurement is lost
+    with suppress(OSError):  # only a measurement is lost
+        replace_file(directory / _FILE, json.dumps(record).encode(), durable=False)
 
 
 def began() -> float:
@@ -58,16 +49,9 @@ def began() -> float:
 class Change:
     """Measurement of the change that began a generation.
 
-    Parameters
-    ----------
-    checkpoint : float or None
-        Seconds that the previous generation took to save; None if it did not save when it ended.
-    away : float or None
-        Seconds from then until this process began.
-    start : float
-        Seconds from the beginning of this process until training could go on.
-    step : float
-        The step from which training goes on.
+    ``checkpoint`` is in seconds that the previous generation took to save; None if it did not save
+    when it ended. From then ``away`` seconds passed until this process began, and ``start`` seconds
+    more until training could go on, from ``step``.
     """
 
     checkpoint: float | None

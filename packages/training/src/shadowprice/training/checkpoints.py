@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice import jobs
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import say, wait_for
 
 State = Mapping[str, Any]
@@ -31,17 +31,7 @@ _PIECES = "_pieces"
 
 @dataclass(frozen=True)
 class Restored:
-    """A checkpoint that was loaded.
-
-    Parameters
-    ----------
-    step : int
-        Number of steps done when it was saved.
-    state : mapping
-        The saved state.
-    size : int
-        Size of the state in bytes.
-    """
+    """A checkpoint that was loaded: steps done when it was saved, its state, its size in bytes."""
 
     step: int
     state: dict[str, Any]
@@ -55,13 +45,7 @@ class Restored:
         return len(self._digests)
 
     def piece(self, number: int) -> dict[str, Any]:
-        """Return the state of a piece.
-
-        Raises
-        ------
-        OSError
-            If the piece has changed since this checkpoint was loaded.
-        """
+        """Return the state of a piece; raise OSError if it has changed since this was loaded."""
         data = _piece(self._directory, number, self.step, self._digests[number])
         if data is None:
             raise OSError(f"piece {number} of the checkpoint of step {self.step} is damaged")
@@ -71,17 +55,8 @@ class Restored:
 def packed(state: State, what: str = "a state") -> memoryview:
     """Serialize a state of tensors, numbers, strings, and mappings and sequences of them.
 
-    Parameters
-    ----------
-    state : mapping
-        The state.
-    what : str
-        Name of the state in errors.
-
-    Raises
-    ------
-    TrainingError
-        If the state contains anything else, such as numpy scalars, which couldn't be loaded.
+    ``what`` names the state in errors. Raises `TrainingError` if the state contains anything else,
+    such as numpy scalars, which couldn't be loaded.
     """
     stream = io.BytesIO()
     try:
@@ -101,10 +76,7 @@ def packed(state: State, what: str = "a state") -> memoryview:
 def unpacked(data: bytes) -> dict[str, Any]:
     """Deserialize the bytes from `packed`, with tensors on the CPU, without running code.
 
-    Raises
-    ------
-    pickle.UnpicklingError
-        If the bytes contain anything but a mapping of plain data.
+    Raises `pickle.UnpicklingError` if the bytes contain anything but a mapping of plain data.
     """
     state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
@@ -115,23 +87,11 @@ def unpacked(data: bytes) -> dict[str, Any]:
 def save(
     step: int, state: State, directory: Path | None = None, *, digests: Sequence[str] = ()
 ) -> int:
-    """Save a checkpoint, and return its size in bytes.
+    """Save a checkpoint after ``step`` steps, and return its size in bytes.
 
-    Parameters
-    ----------
-    step : int
-        Steps done.
-    state : mapping
-        State that `load` returns.
-    directory : Path, optional
-        Target directory; by default the job's checkpoint directory.
-    digests : sequence of str, optional
-        Results of `save_shard` in order of their numbers; the pieces must be on disk.
-
-    Raises
-    ------
-    OSError
-        If the checkpoint can't be written; earlier checkpoints remain.
+    ``directory`` is by default the job's checkpoint directory. ``digests`` are results of
+    `save_shard` in order of their numbers; the pieces must be on disk. If this raises OSError,
+    earlier checkpoints remain.
     """
     data = packed({**state, _PIECES: list(digests)})
     jobs.save(step, data, directory)
@@ -141,16 +101,8 @@ def save(
 def save_shard(step: int, number: int, state: State, directory: Path | None = None) -> str:
     """Save this process's piece of a checkpoint, and return its digest for `save`.
 
-    Parameters
-    ----------
-    step : int
-        Steps done.
-    number : int
-        Number of the piece, from 0.
-    state : mapping
-        State that `Restored.piece` returns.
-    directory : Path, optional
-        Directory of the whole checkpoint; by default the job's checkpoint directory.
+    Pieces are numbered from 0. ``directory`` is that of the complete checkpoint, by default the
+    job's checkpoint directory.
     """
     data = packed(state)
     jobs.save(step, data, _folder(directory or jobs.current().checkpoint_dir, number))
@@ -160,10 +112,7 @@ def save_shard(step: int, number: int, state: State, directory: Path | None = No
 def load(directory: Path | None = None) -> Restored | None:
     """Return the newest checkpoint that is valid and has all its pieces, or None.
 
-    Parameters
-    ----------
-    directory : Path, optional
-        Directory to read; by default the job's checkpoint directory.
+    ``directory`` is by default the job's checkpoint directory.
     """
     directory = directory or jobs.current().checkpoint_dir
     for checkpoint in jobs.saved(directory):
@@ -176,14 +125,8 @@ def load(directory: Path | None = None) -> Restored | None:
 def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Restored | None:
     """Load the newest checkpoint on the leader, and broadcast it to all processes.
 
-    Other processes read the directory only for pieces.
-
-    Parameters
-    ----------
-    directory : Path, optional
-        Directory to read; by default the job's checkpoint directory.
-    group : process group, optional
-        Group of the broadcast; it must support CPU tensors.
+    Other processes read the directory, by default the job's checkpoint directory, only for pieces.
+    ``group`` must support CPU tensors.
     """
     directory = directory or jobs.current().checkpoint_dir
     checkpoint = load(directory) if dist.get_rank() == 0 else None
@@ -210,7 +153,7 @@ def _restored(checkpoint: jobs.Checkpoint, directory: Path) -> Restored | None:
         state = unpacked(checkpoint.data)
         digests = tuple(str(value) for value in state.pop(_PIECES))
     except Exception as error:  # saved by other code: reading it may raise anything
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         say(f"ignoring the checkpoint of step {checkpoint.step}, saved by other code: {reason}")
         return None
     for number, digest in enumerate(digests):

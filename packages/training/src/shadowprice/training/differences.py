@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-def difference(after: Any, before: Any) -> Any:
+def tensor_delta(after: Any, before: Any) -> Any:
     """Return the difference of two tensors, 0 wherever they are equal.
 
     Plain subtraction gives NaN for equal infinities, which attention masks contain.

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice import jobs
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, first_line
 
 PATIENCE: Final = timedelta(minutes=5)
 """Timeout for joining, and of every collective operation."""
@@ -30,14 +30,8 @@ _NCCL_GRACE: Final = timedelta(seconds=30)
 class Generation:
     """Identity of this process among the processes of its generation.
 
-    Parameters
-    ----------
-    job : jobs.Job
-        Identity of the process in its job.
-    rank, world : int
-        Rank of this process, and number of processes; workers come first, then parameter servers.
-    address : str
-        Address of the rendezvous; empty if this is the only process.
+    Workers come first in ``rank``, then parameter servers; ``world`` is the number of processes.
+    ``address`` is that of the rendezvous; empty if this is the only process.
     """
 
     job: jobs.Job
@@ -54,10 +48,7 @@ class Generation:
 def current() -> Generation:
     """Return the identity of this process from the environment; by default the only process.
 
-    Raises
-    ------
-    TrainingError
-        If the environment is invalid, or has other processes but no address.
+    Raises `TrainingError` if the environment is invalid, or has other processes but no address.
     """
     job = jobs.current()
     try:
@@ -83,19 +74,9 @@ def join_group(
 ) -> None:
     """Join the process group of the generation with `torch.distributed`.
 
-    Parameters
-    ----------
-    generation : Generation
-        The generation to join.
-    backend : str, optional
-        Backend of the group; by default NCCL if every process has its own GPU, otherwise gloo.
-    patience : timedelta, optional
-        Timeout for joining and for all later collective operations.
-
-    Raises
-    ------
-    TrainingError
-        If the other processes don't join in time, or torch can't use the backend here.
+    ``backend`` is by default NCCL if every process has its own GPU, otherwise gloo. ``patience`` is
+    the timeout for joining and for all later collective operations. Raises `TrainingError` if the
+    other processes don't join in time, or torch can't use the backend here.
     """
     if dist.is_initialized():
         raise TrainingError(
@@ -105,9 +86,8 @@ def join_group(
         raise no_backend(backend)
     if generation.device.type == "cuda":
         torch.cuda.set_device(generation.device)
-    if generation.address and _loopback(generation.address.rpartition(":")[0]):
-        # Otherwise gloo resolves this machine's host name, which fails on some machines.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if generation.address:
+        bind_to_loopback(generation.address.rpartition(":")[0])
     rank, world = generation.rank, generation.world
     try:
         store = _rendezvous_store(rank, world, patience)
@@ -120,10 +100,9 @@ def join_group(
             timeout=patience + _NCCL_GRACE if backend == "nccl" else patience,
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise TrainingError(
             f"process {rank} of {world} failed to join the others at {generation.address}: "
-            f"{lines[0]}"
+            f"{first_line(error)}"
         ) from error
     hold(dist.group.WORLD)
 
@@ -220,11 +199,6 @@ def wait_for(work: Any) -> None:
     A gloo thread drops its reference shortly after the operation is done. If that is the last one,
     the thread frees the tensors, for which it needs the GIL. While the interpreter shuts down, no
     thread gets the GIL, and the process aborts (SIGABRT). The reference kept here prevents that.
-
-    Parameters
-    ----------
-    work : torch.distributed.Work
-        Result of `dist.all_reduce` and other collective operations.
     """
     work.wait()
     _latest_operations.append(work)
@@ -247,8 +221,15 @@ def say(text: str) -> None:
     print(f"shadowprice: {text}", file=sys.stderr, flush=True)
 
 
-def _loopback(address: str) -> bool:
+def bind_to_loopback(address: str) -> bool:
+    """Set gloo's interface to the loopback if an address is local; return whether it is.
+
+    Otherwise gloo resolves this machine's host name, which fails on some machines.
+    """
     try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
+        is_local = ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
-        return address == "localhost"
+        is_local = address == "localhost"
+    if is_local:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return is_local

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from shadowprice import jobs
 
 
-class Reporter:
+class ProgressReporter:
     """Sends the newest report in a thread of its own, and drops older unsent reports.
 
     ``every`` is the minimum number of seconds between two reports.

@@ -21,24 +21,16 @@ from shadowprice.training.errors import TrainingError
 
 Samples = NDArray[np.int64]
 
-_MOST = 2**62
+_MAX_NUMBER = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """The samples that a worker computes at a time.
 
-    Parameters
-    ----------
-    step : int
-        Step of the part, from 0.
-    number : int
-        Number of the part within its step.
-    samples : array of int64
-        Indices of its samples in the data set.
-    weight : float
-        Share of the step's mini-batch. It is 0 for a part that a worker computes only because it
-        has none of its own (`Order.share`).
+    ``step`` and ``number``, the part's number within it, count from 0. ``samples`` are indices in
+    the data set. ``weight`` is the share of the step's mini-batch. It is 0 for a part that a worker
+    computes only because it has none of its own (`Order.share`).
     """
 
     step: int
@@ -86,9 +78,9 @@ class Order:
         for name in ("shuffle", "whole"):
             object.__setattr__(self, name, bool(getattr(self, name)))
         for name in ("samples", "batch", "parts"):
-            if not 1 <= getattr(self, name) <= _MOST:
+            if not 1 <= getattr(self, name) <= _MAX_NUMBER:
                 raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")
-        if not 0 <= self.seed <= _MOST:
+        if not 0 <= self.seed <= _MAX_NUMBER:
             raise TrainingError(f"seed is {self.seed}: it has to be 0 or more")
         if self.parts > self.batch:
             raise TrainingError(
@@ -131,13 +123,6 @@ class Order:
 
         Neighbouring parts go to the same worker, as evenly as possible. A worker beyond the number
         of parts gets the first part with weight 0, so that it takes part in collective operations.
-
-        Parameters
-        ----------
-        step : int
-            The step.
-        rank, workers : int
-            Rank of the worker, and the number of workers.
         """
         parts = self.divided(step)
         even, more = divmod(len(parts), workers)
@@ -148,13 +133,8 @@ class Order:
     def key(self, step: int, part: int, use: int = 0) -> int:
         """Return the seed of a part's random numbers, 64 bits.
 
-        Parameters
-        ----------
-        step, part : int
-            Step, and number of the part within it.
-        use : int, optional
-            Purpose of the random numbers: 0 for the model, 1 for loading samples, 2 for the time
-            between steps, 3 for the creation of the model.
+        ``use`` is the purpose of the random numbers: 0 for the model, 1 for loading samples, 2 for
+        the time between steps, 3 for the creation of the model.
         """
         state = np.random.SeedSequence((self.seed, 1, step, part, use)).generate_state(1, np.uint64)
         return int(state[0])
@@ -166,10 +146,7 @@ class Order:
     def check(self, found: Mapping[str, Any]) -> None:
         """Check that a checkpoint was made in the same order.
 
-        Raises
-        ------
-        TrainingError
-            If a field differs; the message names it.
+        Raises `TrainingError`, which names the first field that differs.
         """
         for name, value in self.state().items():
             if found.get(name) != value:
@@ -180,13 +157,7 @@ class Order:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Return an integer of any type as Python's int.
-
-    Raises
-    ------
-    TrainingError
-        If the value isn't an integer.
-    """
+    """Return an integer of any type as Python's int; raise `TrainingError` for other values."""
     try:
         return operator.index(value)
     except TypeError as error:

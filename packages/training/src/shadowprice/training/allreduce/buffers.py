@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shadowprice.training.differences import difference
+from shadowprice.training.differences import tensor_delta
 from shadowprice.training.generation import wait_for
 
 
-class Buffers:
+class BufferSync:
     """The persistent buffers of models, whose values don't depend on the number of workers.
 
     Every part starts with the buffers from before the step. After the step, the floating-point
@@ -48,7 +48,7 @@ class Buffers:
         with torch.no_grad():
             columns = zip(self._changes, self._floating, self._floating_before, strict=True)
             for change, buffer, before in columns:
-                change.add_(difference(buffer, before), alpha=weight)
+                change.add_(tensor_delta(buffer, before), alpha=weight)
 
     def end(self) -> None:
         """Set the buffers to the weighted average over all parts of all workers."""

@@ -47,7 +47,7 @@ class _OwnParts(Sampler[Part]):
             yield from self._order.share(step, self._rank, self._workers)
 
 
-def batches(
+def iter_parts(
     data: Any,
     order: Order,
     steps: range,
@@ -61,12 +61,8 @@ def batches(
 
     ``data`` has a length and samples by number. ``collate`` makes a batch of samples, by default as
     torch does. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
-    ``pin_memory``.
-
-    Raises
-    ------
-    TrainingError
-        If the data set has no length, or its length differs from the order's.
+    ``pin_memory``. Raises `TrainingError` if the data set has no length, or its length differs from
+    the order's.
     """
     try:
         length = len(data)
@@ -89,16 +85,16 @@ def batches(
     )
 
 
-def moved(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Any, device: torch.device) -> Any:
     """Return a batch with all tensors in it, however nested, on a device."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return type(batch)({name: moved(value, device) for name, value in batch.items()})
+        return type(batch)({name: to_device(value, device) for name, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(value, device) for value in batch))
+        return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, tuple | list):
-        return type(batch)(moved(value, device) for value in batch)
+        return type(batch)(to_device(value, device) for value in batch)
     return batch
 
 

@@ -12,17 +12,12 @@ import torch
 from shadowprice.training.errors import TrainingError
 
 
-class Reduction:
+class GradientSync:
     """Synchronises a model's gradients once a step, and checks that none is missed.
 
     `DistributedDataParallel` averages gradients only in the first backward pass after a forward
     pass through it. Gradients of a second backward pass stay local, and the workers' models drift
     apart silently.
-
-    Attributes
-    ----------
-    wrapped : DistributedDataParallel
-        The model.
     """
 
     def __init__(self, wrapped: Any) -> None:

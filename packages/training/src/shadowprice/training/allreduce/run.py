@@ -26,12 +26,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from shadowprice import jobs
-from shadowprice.training import checkpoints
-from shadowprice.training.allreduce.buffers import Buffers
-from shadowprice.training.allreduce.loading import batches
-from shadowprice.training.allreduce.reduction import Reduction
+from shadowprice.training.allreduce.buffers import BufferSync
+from shadowprice.training.allreduce.loading import iter_parts
+from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.allreduce.step import Step
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.checkpoints import Restored, load_and_broadcast, packed
+from shadowprice.training.checkpoints import save as save_checkpoint
+from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import (
     PATIENCE,
     Generation,
@@ -44,7 +45,7 @@ from shadowprice.training.generation import (
     workers,
 )
 from shadowprice.training.randomness import seed_all
-from shadowprice.training.reporting import Reporter
+from shadowprice.training.reporting import ProgressReporter
 from shadowprice.training.sampling import Order
 
 SAVE_EVERY: Final = 600.0
@@ -90,9 +91,9 @@ class Run:
         """Stop flag, loss sum and report flag, summed over the workers."""
         hold(self._agreement)
         self._save_every = save_every
-        self._reporter = Reporter(report_every)
+        self._reporter = ProgressReporter(report_every)
         self._models: list[Any] = []
-        self._reductions: list[Reduction] = []
+        self._reductions: list[GradientSync] = []
         self._kept: dict[str, Any] | None = None
         self._gradients: dict[str, dict[str, Any]] = {}
         self._notes: dict[str, float] = {}
@@ -117,42 +118,25 @@ class Run:
     def wrap(self, model: Any, **options: Any) -> Any:
         """Return a model whose gradients are averaged over the workers.
 
-        Parameters
-        ----------
-        model : torch.nn.Module
-            The model, which is moved to this process's device.
-        **options
-            For `DistributedDataParallel`: ``find_unused_parameters``, ``bucket_cap_mb``.
+        The model is moved to this process's device. ``options`` go to `DistributedDataParallel`:
+        ``find_unused_parameters``, ``bucket_cap_mb``.
         """
         model = model.to(self.device)
         devices = [self.device] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=devices, **options)
-        wrapped.broadcast_buffers = (
-            False  # `Buffers` synchronises them; torch versions differ in the argument
-        )
+        # `Buffers` synchronises them. The constructor's argument differs between torch versions.
+        wrapped.broadcast_buffers = False
         self._models.append(wrapped)
-        self._reductions.append(Reduction(wrapped))
+        self._reductions.append(GradientSync(wrapped))
         return wrapped
 
     def keep(self, **objects: Any) -> bool:
         """Restore objects from the newest valid checkpoint, and save them in later checkpoints.
 
-        Parameters
-        ----------
-        **objects
-            Objects by name, with ``state_dict`` and ``load_state_dict``: models, optimizers,
-            learning rate schedules, gradient scalers.
-
-        Returns
-        -------
-        bool
-            Whether a checkpoint was restored.
-
-        Raises
-        ------
-        TrainingError
-            If the checkpoint has another order of the data or other objects, or if the state of an
-            object can't be saved.
+        ``objects`` have ``state_dict`` and ``load_state_dict``: models, optimizers, learning rate
+        schedules, gradient scalers. Returns whether a checkpoint was restored. Raises
+        `TrainingError` if the checkpoint has another order of the data or other objects, or if the
+        state of an object can't be saved.
         """
         if self._kept is not None:
             raise TrainingError("keep() was called twice; pass all objects in one call")
@@ -160,7 +144,7 @@ class Run:
             raise TrainingError("keep() needs at least the model and its optimizer")
         self._kept = {name: _unwrapped(value) for name, value in objects.items()}
         _check_states(self._kept)
-        restored = checkpoints.load_and_broadcast(group=self._group)
+        restored = load_and_broadcast(group=self._group)
         if restored is not None:
             self._restore(restored)
         # SIGTERM isn't handled earlier, because there was nothing to save.
@@ -172,7 +156,7 @@ class Run:
         self._saved_at, self._saved_step = time.monotonic(), self.done
         return restored is not None
 
-    def _restore(self, checkpoint: checkpoints.Restored) -> None:
+    def _restore(self, checkpoint: Restored) -> None:
         assert self._kept is not None
         self.order.check(checkpoint.state["order"])
         states = checkpoint.state["kept"]
@@ -205,23 +189,17 @@ class Run:
         """Yield the remaining steps.
 
         After each step, all workers agree on whether SIGTERM came. If it did, they save and exit.
-        The code after the loop runs once all steps are done and saved.
-
-        Parameters
-        ----------
-        data : Dataset
-            A map-style data set: ``__len__`` and ``__getitem__``.
-        collate : callable, optional
-            Function that combines samples into a batch; by default torch's.
-        **options
-            For `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
+        The code after the loop runs once all steps are done and saved. ``data`` is a map-style data
+        set: ``__len__`` and ``__getitem__``. ``collate`` combines samples into a batch; by default
+        torch's. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
+        ``pin_memory``.
         """
         if self._kept is None:
             raise TrainingError("call run.keep(model=..., optimizer=...) before the first step")
         rank, world = self.generation.rank, self.generation.world
         remaining = range(self.done, self.total)
-        loaded = batches(data, self.order, remaining, rank, world, collate=collate, **options)
-        buffers = Buffers([_unwrapped(model) for model in self._models])
+        loaded = iter_parts(data, self.order, remaining, rank, world, collate=collate, **options)
+        buffers = BufferSync([_unwrapped(model) for model in self._models])
         _set_gradients(self._kept, self._gradients)
         self._gradients = {}
         for number in remaining:
@@ -274,15 +252,13 @@ class Run:
         if self.leads:
             jobs.note_step(self.done)
             if stopping or (reads_loss and (self._reporter.due or self.done == self.total)):
-                self._reporter.report(self.done, {**self._loss_metrics(), **self._notes})
+                loss = {} if self.loss is None else {"loss": self.loss}
+                self._reporter.report(self.done, {**loss, **self._notes})
             waited = time.monotonic() - self._saved_at
             if not stopping and (self._save_requested or waited >= self._save_every):
                 self._save_if_possible()
         if stopping and self.done < self.total:
             self._save_and_exit()
-
-    def _loss_metrics(self) -> dict[str, float]:
-        return {} if self.loss is None else {"loss": self.loss}
 
     def _all_reduce(self, numbers: Any) -> None:
         wait_for(dist.all_reduce(numbers, group=self._group, async_op=True))
@@ -300,10 +276,9 @@ class Run:
                 ) from error
             if not self._stop:
                 raise
-            reason = (str(error).splitlines() or [""])[0]
             say(
                 f"stopping without a checkpoint after step {self.done}, because another worker has "
-                f"exited: {reason}"
+                f"exited: {first_line(error)}"
             )
             jobs.leave()
 
@@ -313,15 +288,10 @@ class Run:
         """Save a checkpoint now, on the leader only.
 
         If it is called during a step, when the kept objects are inconsistent, the checkpoint is
-        saved at the end of the step, and a write failure is only logged.
-
-        Raises
-        ------
-        TrainingError
-            If `keep` wasn't called, or the loop over the batches of a step was left early, so that
-            the kept objects may be ahead of the finished steps.
-        OSError
-            If the checkpoint can't be written; earlier checkpoints remain.
+        saved at the end of the step, and a write failure is only logged. Raises `TrainingError` if
+        `keep` wasn't called, or the loop over the batches of a step was left early, so that the
+        kept objects may be ahead of the finished steps. If this raises OSError, earlier checkpoints
+        remain.
         """
         if self._kept is None:
             message = "save() needs kept objects; call run.keep(model=..., optimizer=...) first"
@@ -349,7 +319,7 @@ class Run:
             "order": self.order.state(),
             "loss": self.loss,
         }
-        checkpoints.save(self.done, state, self.generation.job.checkpoint_dir)
+        save_checkpoint(self.done, state, self.generation.job.checkpoint_dir)
         self._saved_at, self._saved_step = time.monotonic(), self.done
 
     def _save_if_possible(self) -> None:
@@ -495,4 +465,4 @@ def _check_states(kept: dict[str, Any]) -> None:
             kind = type(target).__name__
             raise TrainingError(f"can't keep {name}: {kind} has no state_dict")
         if not isinstance(target, torch.nn.Module):
-            checkpoints.packed({name: target.state_dict()}, f"the state of {name}")
+            packed({name: target.state_dict()}, f"the state of {name}")

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shadowprice.training.allreduce.buffers import Buffers
-from shadowprice.training.allreduce.loading import moved
-from shadowprice.training.allreduce.reduction import Reduction
+from shadowprice.training.allreduce.buffers import BufferSync
+from shadowprice.training.allreduce.loading import to_device
+from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.sampling import Order, Part
@@ -20,14 +20,8 @@ from shadowprice.training.sampling import Order, Part
 class Step:
     """A mini-batch; iteration yields the batches of the parts that this worker computes.
 
-    Attributes
-    ----------
-    number : int
-        Number of the step since the job's beginning, from 0.
-    epoch : int
-        Epoch of the step, from 0.
-    ends_epoch : bool
-        Whether it is the last step of its epoch.
+    ``number`` counts from the job's beginning, from 0, and ``epoch`` too. ``ends_epoch`` says
+    whether it is the last step of its epoch.
     """
 
     def __init__(
@@ -36,8 +30,8 @@ class Step:
         order: Order,
         share: Sequence[Part],
         batches: Iterator[Any],
-        reductions: Sequence[Reduction],
-        buffers: Buffers,
+        reductions: Sequence[GradientSync],
+        buffers: BufferSync,
         *,
         workers: int,
         device: torch.device,
@@ -63,7 +57,7 @@ class Step:
             raise TrainingError(f"step {self.number} is gone through twice: its samples count once")
         self._buffers.begin()
         for index, part in enumerate(self._share):
-            batch = moved(next(self._batches), self._device)
+            batch = to_device(next(self._batches), self._device)
             self._buffers.reset()
             seed_all(self._order.key(part.step, part.number))
             self._part = part
@@ -89,14 +83,10 @@ class Step:
         self._weighed = 0
 
     def weigh(self, loss: Any) -> Any:
-        """Return a loss scaled by the weight of its part in the mini-batch.
+        """Return a loss, the mean over the samples of a part, scaled by the part's weight.
 
-        Parameters
-        ----------
-        loss : Tensor
-            Mean over the samples of the part. Weigh each of several losses and add them up:
-            gradients are averaged over the workers in one backward pass after a forward pass, and a
-            second backward pass is refused.
+        Weigh each of several losses and add them up: gradients are averaged over the workers in one
+        backward pass after a forward pass, and a second backward pass is refused.
         """
         if self._part is None:
             raise TrainingError(
@@ -112,13 +102,7 @@ class Step:
         self.weigh(loss).backward()
 
     def check_complete(self) -> None:
-        """Check that all parts of the step were computed.
-
-        Raises
-        ------
-        TrainingError
-            If some parts were left out.
-        """
+        """Raise `TrainingError` if some parts of the step weren't computed."""
         if self._done < len(self._share):
             raise TrainingError(
                 f"step {self.number} was left after {self._done} of {len(self._share)} parts: "

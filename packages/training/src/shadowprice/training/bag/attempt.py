@@ -42,12 +42,7 @@ class Attempt:
         """Directory for files that are kept only if this copy wins.
 
         When the function returns, one rename makes it ``task-...`` in the bag's directory. Outside
-        a bag it is the working directory.
-
-        Raises
-        ------
-        RuntimeError
-            If the bag has no directory.
+        a bag it is the working directory. Raises RuntimeError if the bag has no directory.
         """
         if self.scratch is not None:
             return self.scratch
@@ -62,12 +57,9 @@ class Attempt:
         unless this copy dies first. A copy that claims second never returns from here and is
         killed.
 
-        Returns
-        -------
-        int
-            The token; 0 outside a bag. A later holder's token is larger, also across restarts if
-            the bag has a directory. A store that keeps the largest token and refuses smaller ones
-            is therefore safe from messages of dead copies (a fencing token).
+        Outside a bag the token is 0. A later holder's token is larger, also across restarts if the
+        bag has a directory. A store that keeps the largest token and refuses smaller ones is
+        therefore safe from messages of dead copies (a fencing token).
         """
         return self._ask() if self._ask is not None else 0
 
@@ -80,7 +72,7 @@ def current() -> Attempt:
     return _current
 
 
-def serve(
+def worker_main(
     connection: Connection,
     lifeline: Connection,
     function: bytes,

@@ -20,21 +20,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from shadowprice.jobs.files import replace_file
 from shadowprice.training.errors import TrainingError
 
 RESULT: Final = "result.pickle"
 _FORMAT: Final = "shadowprice-bag"
 
 
-class Commits:
+class ResultStore:
     """The directory of one bag, created if necessary and locked against other processes.
 
-    Raises
-    ------
-    TrainingError
-        If the directory contains another bag or other files, or another process uses it.
-    OSError
-        If the directory can't be written.
+    Raises `TrainingError` if the directory contains another bag or other files, or another process
+    uses it.
     """
 
     def __init__(self, path: Path, function: Callable[..., Any], payloads: Sequence[bytes]) -> None:
@@ -75,7 +72,7 @@ class Commits:
                 raise TrainingError(
                     f"{self._path}: contains files, but no bag; give a new or empty directory"
                 ) from None
-            _write(file, json.dumps(identity).encode())
+            replace_file(file, json.dumps(identity).encode(), durable=True)
             return
         except ValueError:
             stored = None
@@ -92,13 +89,7 @@ class Commits:
             return 0
 
     def done(self) -> dict[int, Any]:
-        """Return the results of the tasks that earlier runs finished.
-
-        Raises
-        ------
-        TrainingError
-            If a result can't be read.
-        """
+        """Return the results of the tasks that earlier runs finished, by task."""
         results = {}
         for folder in sorted(self._path.glob("task-*")):
             file = folder / RESULT
@@ -122,7 +113,7 @@ class Commits:
     def grant(self) -> int:
         """Return a token larger than all earlier ones; it is on disk before the call returns."""
         self._token += 1
-        _write(self._path / "token", str(self._token).encode())
+        replace_file(self._path / "token", str(self._token).encode(), durable=True)
         return self._token
 
     def refusal_reason(self, scratch: Path) -> str:
@@ -166,12 +157,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _write(path: Path, content: bytes) -> None:
-    new = path.with_name(f".{path.name}.new")
-    with new.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    new.replace(path)

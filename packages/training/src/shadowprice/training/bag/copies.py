@@ -89,10 +89,7 @@ class StatedCopies:
     ) -> StatedPlan:
         """Return these copies.
 
-        Raises
-        ------
-        TrainingError
-            If a number is below 1, or the number of numbers differs from that of tasks.
+        Raises `TrainingError` unless there is a positive number for each task.
         """
         del processes
         stated = self.copies

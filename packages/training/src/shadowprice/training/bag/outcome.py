@@ -51,67 +51,34 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a bag.
-
-    Parameters
-    ----------
-    tasks, done, failed, waiting : int
-        All tasks, finished ones (in earlier runs too), abandoned ones, and those not yet started.
-    copies : int
-        Copies that run now.
-    failures : int
-        Copies that failed so far.
-    seconds : float
-        Time since the bag's beginning.
-    """
+    """Progress of a bag."""
 
     tasks: int
-    done: int
-    failed: int
-    waiting: int
-    copies: int
-    failures: int
-    seconds: float
+    done: int  # in earlier runs too
+    failed: int  # abandoned tasks
+    waiting: int  # tasks not yet started
+    copies: int  # that run now
+    failures: int  # copies that failed so far
+    seconds: float  # since the bag's beginning
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a bag.
+    """Result of a bag; ``ends`` and ``seconds`` are in seconds since its beginning."""
 
-    Parameters
-    ----------
-    values : mapping of int to object
-        Results of the finished tasks.
-    failed : mapping of int to TaskFailedError
-        Abandoned tasks.
-    tasks : int
-        Number of all tasks.
-    ends : mapping of int to float
-        End of each task in seconds since the bag's beginning; without tasks of earlier runs.
-    seconds : float
-        End of the last task, in the same time.
-    plan : Plan
-        Planned copies, and what they promised.
-    tries : tuple of Try
-        Every copy that ran, in the order of their ends.
-    """
-
-    values: Mapping[int, Any]
-    failed: Mapping[int, TaskFailedError]
-    tasks: int
-    ends: Mapping[int, float]
-    seconds: float
+    values: Mapping[int, Any]  # results of the finished tasks
+    failed: Mapping[int, TaskFailedError]  # abandoned tasks
+    tasks: int  # number of all tasks
+    ends: Mapping[int, float]  # of each task, without tasks of earlier runs
+    seconds: float  # end of the last task
     plan: Plan
-    tries: tuple[Try, ...]
+    tries: tuple[Try, ...]  # every copy that ran, in the order of their ends
 
     @property
     def results(self) -> list[Any]:
         """Every task's result, in the order of the tasks.
 
-        Raises
-        ------
-        TaskFailedError
-            The first error, if a task was abandoned.
+        Raises the first `TaskFailedError` if a task was abandoned.
         """
         if self.failed:
             raise self.failed[min(self.failed)]

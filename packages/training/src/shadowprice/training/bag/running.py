@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shadowprice import jobs
 from shadowprice.training.bag.attempt import CLAIM, DONE
+from shadowprice.training.bag.commits import ResultStore
+from shadowprice.training.bag.copies import Plan
 from shadowprice.training.bag.outcome import Ending, Outcome, Progress, TaskFailedError, Try
-
-if TYPE_CHECKING:
-    from shadowprice.training.bag.commits import Commits
-    from shadowprice.training.bag.copies import Plan
-    from shadowprice.training.bag.workers import Worker, Workers
+from shadowprice.training.bag.pool import Pool, Worker
 
 
 @dataclass(slots=True)
@@ -36,7 +34,7 @@ class _Copy:
     """Whether it has its task's token; then no other copy of the task runs or starts."""
 
 
-class Run:
+class BagRun:
     """A bag while it runs.
 
     ``plan`` covers the tasks ``remaining``, given by index; ``finished`` has the results of the
@@ -45,7 +43,7 @@ class Run:
 
     def __init__(
         self,
-        workers: Workers,
+        pool: Pool,
         plan: Plan,
         payloads: Sequence[bytes],
         remaining: Sequence[int],
@@ -53,10 +51,10 @@ class Run:
         *,
         retries: int,
         keep_going: bool,
-        store: Commits | None,
+        store: ResultStore | None,
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self._workers = workers
+        self._pool = pool
         self._plan = plan
         self._payloads = payloads
         self._remaining = tuple(remaining)
@@ -81,7 +79,7 @@ class Run:
         for number in range(maximum):
             planned = zip(self._remaining, self._plan.copies, strict=True)
             self._waiting.extend(task for task, copies in planned if number < copies)
-        self._workers.prepare(min(len(self._waiting), self._workers.processes))
+        self._pool.prepare(min(len(self._waiting), self._pool.processes))
         self._began = time.monotonic()
         try:
             while self._waiting or any(self._running.values()):
@@ -105,11 +103,8 @@ class Run:
     def _running_count(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def _is_over(self, task: int) -> bool:
-        return task in self._values or task in self._failed
-
     def _start_copies(self) -> None:
-        while self._running_count < self._workers.processes:
+        while self._running_count < self._pool.processes:
             task = self._next_task()
             if task is None:
                 return
@@ -119,8 +114,8 @@ class Run:
         """Return the task of the next copy to start, None if there is none."""
         while self._waiting:
             task = self._waiting.popleft()
-            is_claimed = any(copy.has_token for copy in self._running[task])
-            if not self._is_over(task) and not is_claimed:
+            is_over = task in self._values or task in self._failed
+            if not is_over and not any(copy.has_token for copy in self._running[task]):
                 return task
         if self._savings is None:
             return None
@@ -141,7 +136,7 @@ class Run:
         scratch = None if self._store is None else self._store.scratch(task, number)
         directory = None if scratch is None else str(scratch)
         while True:
-            worker, started = self._workers.acquire(), time.monotonic()
+            worker, started = self._pool.acquire(), time.monotonic()
             try:
                 worker.connection.send((task, number, directory, self._payloads[task]))
             except OSError:
@@ -209,12 +204,12 @@ class Run:
         self._values[copy.task] = value
         self._ends[copy.task] = timestamp - self._began
         self._end(copy, timestamp, Ending.WON)
-        self._workers.release(copy.worker)
+        self._pool.release(copy.worker)
         jobs.report(len(self._values))
 
     def _fail(self, copy: _Copy, reason: str, *, alive: bool = False) -> None:
         if alive:
-            self._workers.release(copy.worker)
+            self._pool.release(copy.worker)
         else:
             copy.worker.kill()
         self._end(copy, time.monotonic(), Ending.FAILED, reason)

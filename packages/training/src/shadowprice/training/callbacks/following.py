@@ -15,18 +15,18 @@ import torch.distributed as dist
 from shadowprice import jobs
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import hold, say, wait_for, workers
-from shadowprice.training.reporting import Reporter
+from shadowprice.training.reporting import ProgressReporter
 
 SAVE_EVERY: Final = 600.0
 """Seconds between two checkpoints of a job that isn't interrupted."""
 
 
-class Following:
+class TrainingMonitor:
     """Follow a training that another library leads; periods are in seconds."""
 
     def __init__(self, save_every: float, report_every: float) -> None:
         self._save_every = save_every
-        self._reporter = Reporter(report_every)
+        self._reporter = ProgressReporter(report_every)
         self._stop: jobs.StopSignal | None = None
         self._group: Any = None
         self._flags = torch.zeros(2)
@@ -102,7 +102,7 @@ class Following:
         self._reporter.report(self.done, finite)
 
 
-def be_a_node() -> tuple[int, int]:
+def set_torchrun_variables() -> tuple[int, int]:
     """Set the variables of torchrun that libraries read; return rank and number of workers.
 
     Every worker counts as a node with one process.
@@ -114,15 +114,11 @@ def be_a_node() -> tuple[int, int]:
     return int(rank), int(world)
 
 
-def divided(batch: int, largest: int, workers: int) -> tuple[int, int]:
+def split_batch(batch: int, largest: int, workers: int) -> tuple[int, int]:
     """Return the samples that a worker computes at a time, and how many times a step.
 
-    ``batch`` is over all workers, and ``largest`` limits the samples of a worker at a time.
-
-    Raises
-    ------
-    TrainingError
-        If the workers can't share the mini-batch evenly.
+    ``batch`` is over all workers, and ``largest`` limits the samples of a worker at a time. Raises
+    `TrainingError` if the workers can't share the mini-batch evenly.
     """
     if batch < 1 or largest < 1:
         raise TrainingError(f"batch is {batch} and largest {largest}: both have to be 1 or more")

@@ -19,9 +19,13 @@ import torch.distributed as dist
 from transformers import TrainerCallback
 
 from shadowprice import jobs
-from shadowprice.training.callbacks.following import SAVE_EVERY, Following, be_a_node, divided
-from shadowprice.training.callbacks.seals import newest as newest_whole
-from shadowprice.training.callbacks.seals import numbered, seal, unseal
+from shadowprice.training.callbacks.following import (
+    SAVE_EVERY,
+    TrainingMonitor,
+    set_torchrun_variables,
+    split_batch,
+)
+from shadowprice.training.callbacks.seals import latest_complete, numbered, seal, unseal
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
 
@@ -34,20 +38,11 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
     mini-batch, and `Elastic` checks this. transformers treats remaining samples differently for
     each number of workers.
 
-    Parameters
-    ----------
-    batch : int
-        Samples of a mini-batch, over all workers; every number of workers has to divide it.
-    largest : int
-        Maximum number of samples that a worker computes at a time.
-
-    Raises
-    ------
-    TrainingError
-        If the workers can't share the mini-batch evenly.
+    ``batch`` is over all workers; every number of workers has to divide it, or `TrainingError` is
+    raised. A worker computes at most ``largest`` samples at a time.
     """
-    _, workers = be_a_node()
-    size, times = divided(batch, largest, workers)
+    _, workers = set_torchrun_variables()
+    size, times = split_batch(batch, largest, workers)
     return {
         "output_dir": str(jobs.current().checkpoint_dir),
         "per_device_train_batch_size": size,
@@ -59,35 +54,27 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
 def newest(folder: str | Path | None = None) -> str | None:
     """Return the newest valid checkpoint of the Trainer, None without any.
 
-    Parameters
-    ----------
-    folder : str or Path, optional
-        The Trainer's ``output_dir``; by default the job's checkpoint directory.
+    ``folder`` is the Trainer's ``output_dir``; by default the job's checkpoint directory.
     """
-    checkpoint = newest_whole(Path(folder or jobs.current().checkpoint_dir), "checkpoint-")
+    checkpoint = latest_complete(Path(folder or jobs.current().checkpoint_dir), "checkpoint-")
     return None if checkpoint is None else str(checkpoint[1])
 
 
 class Elastic(TrainerCallback):
     """Reports the Trainer's progress, seals its checkpoints, and saves and exits on SIGTERM.
 
-    Parameters
-    ----------
-    save_every, report_every : float, optional
-        Seconds between two checkpoints beside the Trainer's own, and between two reports.
+    It saves every ``save_every`` seconds beside the Trainer's own checkpoints, and reports every
+    ``report_every`` seconds.
     """
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
-        self._following = Following(save_every, report_every)
+        self._following = TrainingMonitor(save_every, report_every)
         self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Begin to follow the training.
 
-        Raises
-        ------
-        TrainingError
-            If the data set has no length, or isn't a multiple of the mini-batch.
+        Raises `TrainingError` if the data set has no length, or isn't a multiple of the mini-batch.
         """
         del control
         own = args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -133,9 +120,8 @@ class Elastic(TrainerCallback):
             folder = Path(args.output_dir)
             seal(folder / f"checkpoint-{state.global_step}")
             kept = {path.name for _number, path in numbered(folder, "checkpoint-")}
-            for _number, seal_file in numbered(
-                folder, "checkpoint-", ".seal"
-            ):  # Trainer removed some
+            for _number, seal_file in numbered(folder, "checkpoint-", ".seal"):
+                # The Trainer may have removed the checkpoint.
                 if seal_file.name.removesuffix(".seal") not in kept:
                     unseal(seal_file.with_suffix(""))
         self._following.saved()

@@ -22,9 +22,13 @@ import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Sampler
 
 from shadowprice import jobs
-from shadowprice.training.callbacks.following import SAVE_EVERY, Following, be_a_node, divided
-from shadowprice.training.callbacks.seals import newest as newest_whole
-from shadowprice.training.callbacks.seals import numbered, seal, unseal
+from shadowprice.training.callbacks.following import (
+    SAVE_EVERY,
+    TrainingMonitor,
+    set_torchrun_variables,
+    split_batch,
+)
+from shadowprice.training.callbacks.seals import latest_complete, numbered, seal, unseal
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import shield
 from shadowprice.training.sampling import Order
@@ -34,7 +38,7 @@ _BEFORE, _AFTER, _KEPT = "lightning-", ".ckpt", 2
 
 def arguments() -> dict[str, Any]:
     """Return the arguments of Lightning's `Trainer` that depend on this generation's workers."""
-    _, workers = be_a_node()
+    _, workers = set_torchrun_variables()
     return {
         "num_nodes": workers,
         "devices": 1,
@@ -47,17 +51,14 @@ def arguments() -> dict[str, Any]:
 def newest(folder: str | Path | None = None) -> str | None:
     """Return the newest valid checkpoint of `Elastic`, None without any.
 
-    Parameters
-    ----------
-    folder : str or Path, optional
-        Directory to read; by default the job's own.
+    ``folder`` is by default the job's own directory.
     """
     checkpoint = _found(folder)
     return None if checkpoint is None else str(checkpoint[1])
 
 
 def _found(folder: str | Path | None) -> tuple[int, Path] | None:
-    return newest_whole(Path(folder or jobs.current().checkpoint_dir), _BEFORE, _AFTER)
+    return latest_complete(Path(folder or jobs.current().checkpoint_dir), _BEFORE, _AFTER)
 
 
 class _Steps(Sampler[list[int]]):
@@ -84,24 +85,13 @@ class _Steps(Sampler[list[int]]):
 def loader(data: Any, order: Order, folder: str | Path | None = None, **options: Any) -> Any:
     """Return a loader of this worker's share of mini-batches, from the newest checkpoint on.
 
-    Parameters
-    ----------
-    data : Dataset
-        A map-style data set: ``__len__`` and ``__getitem__``.
-    order : Order
-        Samples of each step; every number of workers has to divide its mini-batch.
-    folder : str or Path, optional
-        Directory of the checkpoints; by default the job's own.
-    **options
-        For `DataLoader`: ``num_workers``, ``collate_fn``.
-
-    Raises
-    ------
-    TrainingError
-        If the workers can't share the mini-batch evenly.
+    ``data`` is a map-style data set: ``__len__`` and ``__getitem__``. Every number of workers has
+    to divide the mini-batch of ``order``, or `TrainingError` is raised. ``folder`` has the
+    checkpoints; by default the job's own. ``options`` go to `DataLoader`: ``num_workers``,
+    ``collate_fn``.
     """
-    rank, workers = be_a_node()
-    size, _ = divided(order.batch, order.batch, workers)
+    rank, workers = set_torchrun_variables()
+    size, _ = split_batch(order.batch, order.batch, workers)
     checkpoint = _found(folder)
     steps = _Steps(order, 0 if checkpoint is None else checkpoint[0], rank, size)
     return DataLoader(data, batch_sampler=steps, worker_init_fn=shield, **options)
@@ -110,14 +100,11 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
 class Elastic(pl.Callback):
     """Reports the Trainer's progress, and saves and exits on SIGTERM.
 
-    Parameters
-    ----------
-    save_every, report_every : float, optional
-        Seconds between two checkpoints, and between two reports.
+    It saves every ``save_every`` seconds, and reports every ``report_every`` seconds.
     """
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
-        self._following = Following(save_every, report_every)
+        self._following = TrainingMonitor(save_every, report_every)
         self._batches = 0
         """Mini-batches done. `global_step` would count the steps of every optimizer."""
 
@@ -132,11 +119,8 @@ class Elastic(pl.Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to follow the training. Until here Lightning handles SIGTERM.
 
-        Raises
-        ------
-        TrainingError
-            If ``accumulate_grad_batches`` isn't 1 or ``limit_train_batches`` shortens an epoch,
-            because `loader` could not resume it.
+        Raises `TrainingError` if ``accumulate_grad_batches`` isn't 1 or ``limit_train_batches``
+        shortens an epoch, because `loader` could not resume it.
         """
         del pl_module
         if trainer.accumulate_grad_batches != 1:

@@ -10,35 +10,23 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from shadowprice.jobs.files import replace_file
 from shadowprice.training.generation import say
 
 
 def seal(path: Path) -> None:
     """Mark a checkpoint, a file or a folder of files, as complete once it is on disk.
 
-    Raises
-    ------
-    OSError
-        If it can't be read or the seal can't be written; the checkpoint then doesn't count.
+    If this raises OSError, the checkpoint doesn't count.
     """
-    content = json.dumps(_digests(path, lasting=True)).encode()
-    target = _seal_of(path)
-    new = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with new.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(target)
-    finally:
-        new.unlink(missing_ok=True)
+    replace_file(_seal_of(path), json.dumps(_digests(path, sync=True)).encode(), durable=True)
 
 
 def is_complete(path: Path) -> bool:
     """Return whether a checkpoint is sealed and unchanged since."""
     try:
         digests = json.loads(_seal_of(path).read_bytes())
-        return bool(digests == _digests(path, lasting=False))
+        return bool(digests == _digests(path, sync=False))
     except (OSError, ValueError):
         return False
 
@@ -55,7 +43,7 @@ def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, 
     yield from sorted(matches, reverse=True)
 
 
-def newest(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
+def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
     """Return number and path of the newest complete checkpoint, None without any."""
     for number, path in numbered(folder, before, after):
         if is_complete(path):
@@ -73,15 +61,15 @@ def _seal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.seal")
 
 
-def _digests(path: Path, *, lasting: bool) -> dict[str, list[object]]:
-    """Return size and SHA-256 of every file of a checkpoint; sync the files if ``lasting``."""
+def _digests(path: Path, *, sync: bool) -> dict[str, list[object]]:
+    """Return size and SHA-256 of every file of a checkpoint; ``sync`` flushes them."""
     files = (
         [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file())
     )
     digests: dict[str, list[object]] = {}
     for file in files:
         with file.open("rb") as stream:
-            if lasting:
+            if sync:
                 os.fsync(stream.fileno())
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         name = file.relative_to(path).as_posix() if file != path else ""

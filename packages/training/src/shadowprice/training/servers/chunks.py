@@ -53,18 +53,9 @@ _BACKOFF_SECONDS: Final = (0.1, 0.5, 2.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One chunk of a data set, as in the index.
+    """One chunk of a data set, as in the index: file name in the folder, and its properties.
 
-    Parameters
-    ----------
-    file : str
-        File name in the folder.
-    samples : int
-        Number of samples.
-    size : int
-        Size of the file in bytes.
-    digest : str
-        SHA-256 of the file, in hexadecimal.
+    ``size`` is in bytes, and ``digest`` the SHA-256 of the file, in hexadecimal.
     """
 
     file: str
@@ -77,16 +68,9 @@ class Chunk:
 class DataSet:
     """A data set on a storage.
 
-    Parameters
-    ----------
-    url : str
-        Its folder in fsspec's notation: a path, ``s3://...``, ``hdfs://...``.
-    chunks : tuple of Chunk
-        Chunks of its index.
-    options : mapping
-        Options of fsspec: credentials, ports.
-    namenode : str
-        Address that reports the locations of chunks, for data on HDFS: ``webhdfs://name:9870``.
+    ``url`` is its folder in fsspec's notation: a path, ``s3://...``, ``hdfs://...``. ``options``
+    are fsspec's: credentials, ports. ``namenode`` is the address that reports the locations of
+    chunks, for data on HDFS: ``webhdfs://name:9870``.
     """
 
     url: str
@@ -102,10 +86,7 @@ class DataSet:
     def fetch(self, number: int) -> Arrays:
         """Return a chunk's arrays.
 
-        Raises
-        ------
-        TrainingError
-            If the chunk is missing or differs from the index in every attempt.
+        Raises `TrainingError` if the chunk is missing or differs from the index in every attempt.
         """
         chunk = self.chunks[number]
         what = f"{self.url}/{chunk.file}"
@@ -132,10 +113,7 @@ class DataSet:
     def locations(self, number: int) -> list[list[Replica]]:
         """Return the replicas of each block of a chunk; none if the storage doesn't report them.
 
-        Raises
-        ------
-        TrainingError
-            If the storage reports no locations in any attempt.
+        Raises `TrainingError` if the storage reports no locations in any attempt.
         """
         if not self.has_locations:
             return []
@@ -266,10 +244,8 @@ def _read(url: str, name: str, max_bytes: int, options: Mapping[str, Any]) -> by
 def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the file system of an address, and the folder in it.
 
-    Raises
-    ------
-    TrainingError
-        If no installed package supports it. `_with_retries` doesn't retry this error.
+    Raises `TrainingError`, which `_with_retries` doesn't retry, if no installed package supports
+    it.
     """
     if any(f"{scheme}://" in url for scheme in _JVM_PROTOCOLS):
         _disable_jvm_signals()
@@ -309,10 +285,7 @@ def _load_arrays(content: bytes, samples: int) -> Arrays:
 def _numbers(name: str, array: Any) -> NDArray[Any]:
     """Return an array in a form that torch accepts: numbers in native byte order.
 
-    Raises
-    ------
-    ValueError
-        If it has another type or no rows, or a name that `numpy.savez` reserves.
+    Raises ValueError if it has another type or no rows, or a name that `numpy.savez` reserves.
     """
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "biufc":

@@ -22,18 +22,10 @@ Key = tuple[int, int]
 class Work:
     """The next assignment of a worker.
 
-    Parameters
-    ----------
-    token : int
-        Token for pushes and commits of the results.
-    epoch : int
-        The epoch, from 0.
-    chunk : int
-        The chunk; in synchronous training, the step.
-    first, last : int
-        Half-open range of mini-batches of the chunk, or of parts of the step.
-    ahead : int
-        The chunk that the worker will probably get next, for prefetching; -1 for none.
+    ``token`` is for pushes and commits of the results. ``chunk`` is the step in synchronous
+    training. ``first`` and ``last`` are a half-open range of mini-batches of the chunk, or of parts
+    of the step. ``ahead`` is the chunk that the worker will probably get next, for prefetching; -1
+    for none.
     """
 
     token: int
@@ -57,18 +49,9 @@ class Ledger:
     never assigned to a second worker while the first still processes it. Within an epoch a worker
     gets the nearest free chunk, and of several the first in the epoch's order.
 
-    Parameters
-    ----------
-    minibatches : sequence of int
-        Mini-batches of every chunk.
-    epochs : int
-        Number of epochs.
-    order : callable
-        Returns the order of the chunks in an epoch.
-    record : mapping, optional
-        Result of `record` to resume from.
-    distance : callable, optional
-        Returns the distance between a worker and a chunk, 0 for the nearest possible.
+    ``minibatches`` are those of every chunk. ``order`` returns the order of the chunks in an epoch.
+    ``record`` is a result of `record` to resume from. ``distance`` is that between a worker and a
+    chunk, 0 for the nearest possible.
     """
 
     def __init__(
@@ -89,11 +72,11 @@ class Ledger:
         self.committed: int = 0
         """Mini-batches committed since the start of the job."""
         self._opened = 0
-        self._left: dict[int, dict[int, int]] = {}
+        self._remaining: dict[int, dict[int, int]] = {}
         if record is not None:
             self.committed = int(record["committed"])
             self._opened = int(record["opened"])
-            self._left = {
+            self._remaining = {
                 int(epoch): {int(chunk): int(done) for chunk, done in chunks}
                 for epoch, chunks in record["left"]
             }
@@ -101,7 +84,7 @@ class Ledger:
     @property
     def epoch(self) -> int:
         """The first incomplete epoch, or the number of epochs if all are complete."""
-        return min(self._left, default=self._opened)
+        return min(self._remaining, default=self._opened)
 
     @property
     def finished(self) -> bool:
@@ -112,23 +95,18 @@ class Ledger:
         """Return the committed state as plain values; tokens expire with the generation."""
         remaining = [
             [epoch, [list(entry) for entry in chunks.items()]]
-            for epoch, chunks in self._left.items()
+            for epoch, chunks in self._remaining.items()
         ]
         return {"committed": self.committed, "opened": self._opened, "left": remaining}
 
     def deal(self, worker: int, workers: int) -> Work | None:
         """Assign a free chunk to a worker; return None if no chunk is free now.
 
-        Parameters
-        ----------
-        worker : int
-            The requesting worker, whose earlier assignment expires.
-        workers : int
-            Number of workers.
+        The worker's earlier assignment expires.
         """
         del workers
-        self._lapse(worker)
-        chosen = self._chosen(worker, self._reserved.pop(worker, None))
+        self._expire_leases(worker)
+        chosen = self._choose(worker, self._reserved.pop(worker, None))
         if chosen is None:
             return None
         self._reserved = {
@@ -142,47 +120,42 @@ class Ledger:
         ahead = self._ahead(worker)
         if ahead is not None:
             self._reserved[worker] = ahead
-        done = self._left[epoch][chunk]
+        done = self._remaining[epoch][chunk]
         ahead_chunk = -1 if ahead is None else ahead[1]
         return Work(self._tokens, epoch, chunk, done, self._minibatches[chunk], ahead_chunk)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
         """Commit a mini-batch; return the gradients to apply now, None if the commit is stale.
 
-        Parameters
-        ----------
-        worker, token : int
-            The worker that computed it, and its token.
-        index : int
-            Number of the mini-batch in its chunk.
+        ``index`` is the number of the mini-batch in its chunk.
         """
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker:
             return None
         _, epoch, chunk = lease
-        if index != self._left[epoch][chunk]:
+        if index != self._remaining[epoch][chunk]:
             return None
         self.committed += 1
-        self._left[epoch][chunk] += 1
-        if self._left[epoch][chunk] == self._minibatches[chunk]:
-            del self._leases[token], self._left[epoch][chunk]
-            if not self._left[epoch]:
-                del self._left[epoch]
+        self._remaining[epoch][chunk] += 1
+        if self._remaining[epoch][chunk] == self._minibatches[chunk]:
+            del self._leases[token], self._remaining[epoch][chunk]
+            if not self._remaining[epoch]:
+                del self._remaining[epoch]
         return ((token, index),)
 
     def lost(self, worker: int) -> None:
         """Release the assignments of a lost worker."""
-        self._lapse(worker)
+        self._expire_leases(worker)
         self._reserved.pop(worker, None)
 
     def holders(self) -> frozenset[int]:
         """Return the workers with an assignment."""
         return frozenset(worker for worker, _, _ in self._leases.values())
 
-    def _lapse(self, worker: int) -> None:
+    def _expire_leases(self, worker: int) -> None:
         self._leases = {token: lease for token, lease in self._leases.items() if lease[0] != worker}
 
-    def _chosen(self, worker: int, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
+    def _choose(self, worker: int, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the chunk to assign next, from the oldest epoch with free chunks.
 
         ``reserved`` is preferred, then the nearest chunk that no other worker has reserved.
@@ -197,7 +170,7 @@ class Ledger:
                     chunk = self._nearest(worker, free)
                 if chunk is not None:
                     return epoch, chunk
-            if not self._opened_another():
+            if not self._open_next_epoch():
                 return None
 
     def _ahead(self, worker: int) -> tuple[int, int] | None:
@@ -207,7 +180,7 @@ class Ledger:
                 chunk = self._nearest(worker, self._unreserved(epoch, self._free(epoch)))
                 if chunk is not None:
                     return epoch, chunk
-            if not self._opened_another():
+            if not self._open_next_epoch():
                 return None
 
     def _nearest(self, worker: int, chunks: Iterable[int]) -> int | None:
@@ -230,19 +203,19 @@ class Ledger:
 
     def _free(self, epoch: int) -> list[int]:
         """Return the unfinished chunks of an epoch that no worker has, in the epoch's order."""
-        unfinished = self._left[epoch]
+        unfinished = self._remaining[epoch]
         busy = {assigned for _, _, assigned in self._leases.values()}
         return [chunk for chunk in self._order(epoch) if chunk in unfinished and chunk not in busy]
 
     def _unfinished(self) -> list[int]:
         """Return the open epochs, without restored ones beyond the job's current number."""
-        return sorted(epoch for epoch in self._left if epoch < self._epochs)
+        return sorted(epoch for epoch in self._remaining if epoch < self._epochs)
 
-    def _opened_another(self) -> bool:
+    def _open_next_epoch(self) -> bool:
         """Open the next epoch, unless two are open or none remains."""
-        if self._opened >= self._epochs or len(self._left) > 1:
+        if self._opened >= self._epochs or len(self._remaining) > 1:
             return False
-        self._left[self._opened] = dict.fromkeys(range(len(self._minibatches)), 0)
+        self._remaining[self._opened] = dict.fromkeys(range(len(self._minibatches)), 0)
         self._opened += 1
         return True
 
@@ -251,16 +224,8 @@ class Rounds:
     """Assigns the parts of each step, one step at a time, for synchronous training.
 
     Every worker gets a share of the step's parts; the share of a lost worker goes to another. The
-    step is applied once all shares are committed, in the order of its parts.
-
-    Parameters
-    ----------
-    order : Order
-        Samples and parts of each step.
-    epochs : int
-        Number of epochs.
-    record : mapping, optional
-        Result of `record` to resume from.
+    step is applied once all shares are committed, in the order of its parts. ``record`` is a result
+    of `record` to resume from.
     """
 
     def __init__(self, order: Order, epochs: int, record: Mapping[str, Any] | None = None) -> None:
@@ -271,7 +236,7 @@ class Rounds:
         """Steps completed since the start of the job."""
         self._free: list[tuple[int, int]] = []
         self._leases: dict[int, tuple[int, tuple[int, int]]] = {}
-        self._in: dict[int, Key] = {}
+        self._committed_shares: dict[int, Key] = {}
         self._open = False
 
     @property
@@ -290,10 +255,10 @@ class Rounds:
 
     def deal(self, worker: int, workers: int) -> Work | None:
         """Assign parts of the current step to a worker, if any remain; see `Ledger.deal`."""
-        self._lapse(worker)
+        self._expire_leases(worker)
         if not self._open and not self.finished:
             parts = len(self._order.divided(self.committed))
-            self._free = list(_divided(parts, max(1, min(workers, parts))))
+            self._free = list(_even_ranges(parts, max(1, min(workers, parts))))
             self._open = True
         if not self._free:
             return None
@@ -311,30 +276,30 @@ class Rounds:
         if lease is None or lease[0] != worker or index != lease[1][0]:
             return None
         del self._leases[token]
-        self._in[index] = (token, index)
+        self._committed_shares[index] = (token, index)
         if self._free or self._leases:
             return ()
-        keys = tuple(self._in[first] for first in sorted(self._in))
-        self._in.clear()
+        keys = tuple(self._committed_shares[first] for first in sorted(self._committed_shares))
+        self._committed_shares.clear()
         self._open = False
         self.committed += 1
         return keys
 
     def lost(self, worker: int) -> None:
         """Release the assignments of a lost worker."""
-        self._lapse(worker)
+        self._expire_leases(worker)
 
     def holders(self) -> frozenset[int]:
         """Return the workers with an assignment."""
         return frozenset(worker for worker, _ in self._leases.values())
 
-    def _lapse(self, worker: int) -> None:
+    def _expire_leases(self, worker: int) -> None:
         for token, (holder, share) in list(self._leases.items()):
             if holder == worker:
                 del self._leases[token]
                 self._free.append(share)
 
 
-def _divided(parts: int, shares: int) -> Iterator[tuple[int, int]]:
+def _even_ranges(parts: int, shares: int) -> Iterator[tuple[int, int]]:
     for number in range(shares):
         yield parts * number // shares, parts * (number + 1) // shares

@@ -15,7 +15,7 @@ _STOP_POLL_SECONDS: Final = 0.1
 """Seconds between polls of the stop signal while a worker waits."""
 
 
-class Fetcher:
+class ChunkPrefetcher:
     """Fetches chunks in background threads, and keeps the last ones used.
 
     ``fetch`` returns a chunk by its number. It may take long, and may raise. ``keep`` is the number
@@ -48,14 +48,8 @@ class Fetcher:
     def take(self, number: int, stop: Any = None) -> Arrays:
         """Wait for a chunk, and return it.
 
-        ``stop`` becomes true on SIGTERM, which ends the wait even if the storage hangs.
-
-        Raises
-        ------
-        SystemExit
-            Status 143, if SIGTERM comes before the chunk.
-        TrainingError
-            If the chunk can't be fetched; the next call retries.
+        ``stop`` becomes true on SIGTERM. Then the process exits with status 143, even if the
+        storage hangs. Raises `TrainingError` if the chunk can't be fetched; the next call retries.
         """
         prefetched = self._futures.get(number)
         if prefetched is not None and prefetched.done() and prefetched.exception() is not None:

@@ -17,11 +17,11 @@ from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
 from shadowprice.training.servers.dealing import Key, Ledger, Rounds, equally_near
 from shadowprice.training.servers.locality import Localities
-from shadowprice.training.servers.measuring import Measured
-from shadowprice.training.servers.messages import GoneError, Kind, Link, Message
+from shadowprice.training.servers.measuring import LeaderMetrics
+from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
-from shadowprice.training.servers.server import Server
-from shadowprice.training.servers.shard import Shard, State, gathered
+from shadowprice.training.servers.server import ParameterServer
+from shadowprice.training.servers.shard import Shard, State, merge_shards
 
 _POLL_SECONDS: float = 0.2
 """Seconds between two checks of deadlines and of the stop signal."""
@@ -30,7 +30,7 @@ _LEAVE_TIMEOUT_SECONDS: float = 10.0
 """Timeout for workers that never connect, or are silent, after training has finished."""
 
 
-class Leader(Server):
+class Leader(ParameterServer):
     """The first parameter server, which supervises the job.
 
     A gradient counts once its commit is accepted. Commits are accepted under one lock, so all
@@ -62,7 +62,7 @@ class Leader(Server):
             dealer = Ledger(minibatches, recipe.epochs, order.chunks, record, near)
         shard = Shard(recipe, 0, servers, None if state is None else state["model"], device)
         super().__init__(shard, dealer.committed, keeps=settings.synchronous)
-        self.measured = Measured()
+        self.measured = LeaderMetrics()
         self.followers: list[Link] = []
         """Links to the other servers, in their order."""
         self._recipe, self._settings = recipe, settings
@@ -116,20 +116,22 @@ class Leader(Server):
 
     def respond(self, worker: int, message: Message) -> Message:
         """Return the response to a worker's message; see `Server.respond`."""
-        if message.kind is Kind.NEXT:
-            return self._next(worker, message.payload)
-        if message.kind is Kind.COMMIT:
-            return self._committed(worker, message)
+        if message.kind is MessageKind.NEXT:
+            return self._assign(worker, message.payload)
+        if message.kind is MessageKind.COMMIT:
+            return self._commit(worker, message)
         return super().respond(worker, message)
 
     def pull_response(self) -> list[Message]:
         """Return the parameters, and the buffers if the model has any."""
         messages = super().pull_response()
         if len(self.shard.buffers):
-            messages.append(Message(Kind.BUFFERS, version=self.version, payload=self.shard.buffers))
+            messages.append(
+                Message(MessageKind.BUFFERS, version=self.version, payload=self.shard.buffers)
+            )
         return messages
 
-    def _next(self, worker: int, host_and_rack: Any) -> Message:
+    def _assign(self, worker: int, host_and_rack: Any) -> Message:
         """Wait for work, and assign it; ``host_and_rack`` is the payload of the request."""
         with self.changed, self._counted_as_waiting(worker):
             if host_and_rack is not None:
@@ -137,7 +139,9 @@ class Leader(Server):
                 self._localities.add_worker(worker, host, rack)
             while not self.ended:
                 if self._dealer.finished:
-                    return Message(Kind.DONE, 0, int(self._shows_result(worker)), self.version)
+                    return Message(
+                        MessageKind.DONE, 0, int(self._shows_result(worker)), self.version
+                    )
                 self._reassign_silent(time.monotonic())
                 work = self._dealer.deal(worker, max(1, len(self._live)))
                 if work is not None:
@@ -154,14 +158,14 @@ class Leader(Server):
                     self._clocks[worker] = max(self._clocks.get(worker, 0), slowest)
                     numbers = (work.epoch, work.chunk, work.first, work.last, work.ahead)
                     return Message(
-                        Kind.WORK,
+                        MessageKind.WORK,
                         work.token,
                         0,
                         self.version,
                         tuple(float(number) for number in numbers),
                     )
                 self.changed.wait()
-            return Message(Kind.STOP)
+            return Message(MessageKind.STOP)
 
     def _shows_result(self, worker: int) -> bool:
         """Return whether a worker shows the result: the first of the remaining workers.
@@ -179,18 +183,18 @@ class Leader(Server):
             self.changed.notify_all()
         return self._showing == worker
 
-    def _committed(self, worker: int, message: Message) -> Message:
+    def _commit(self, worker: int, message: Message) -> Message:
         """Accept a worker's gradient if its token is current; return the response."""
         key = (message.token, message.index)
         with self.changed:
             if self.ended:
-                return Message(Kind.STOP)
+                return Message(MessageKind.STOP)
             now = time.monotonic()
             silence, self._last_requests[worker] = now - self._last_requests.get(worker, now), now
             keys = self._dealer.commit(worker, *key)
             if keys is None:
                 self._raise_timeout(worker, silence)
-                return Message(Kind.REFUSED, version=self.version)
+                return Message(MessageKind.REFUSED, version=self.version)
             self._record_measurements(message)
             self._losses[key] = message.numbers[0]
             if message.payload is not None:
@@ -199,13 +203,15 @@ class Leader(Server):
                 self._apply_everywhere(keys)
             self._clocks[worker] = self._clocks.get(worker, 0) + 1
             self._wait_if_ahead(worker)
-            return Message(Kind.STOP if self.ended else Kind.TAKEN, version=self.version)
+            return Message(
+                MessageKind.STOP if self.ended else MessageKind.TAKEN, version=self.version
+            )
 
     def _apply_everywhere(self, keys: Sequence[Key]) -> None:
         """Apply gradients on all servers."""
         flat = torch.tensor(keys, dtype=torch.int64).view(-1)
         for follower in self.followers:
-            follower.send(Message(Kind.APPLY, payload=flat))
+            follower.send(Message(MessageKind.APPLY, payload=flat))
         began = time.monotonic()
         for key in keys:
             change = self._buffers.pop(key, None)
@@ -253,10 +259,7 @@ class Leader(Server):
     def lead(self, stop: Any) -> str:
         """Supervise the job until it is done or SIGTERM comes; return ``done`` or ``stop``.
 
-        Raises
-        ------
-        GoneError
-            If another server or all workers are gone.
+        Raises `GoneError` if another server or all workers are gone.
         """
         saved = reported = occupied = time.monotonic()
         finished = float("inf")
@@ -272,7 +275,7 @@ class Leader(Server):
                 self._save_if_possible()
                 self.report()
             elif not done and bool(stop):
-                return self._end("stop")
+                return self._finish("stop")
             with self.changed:
                 self._reassign_silent(now)
             if now - saved >= self._settings.save_every and not done:
@@ -287,12 +290,12 @@ class Leader(Server):
                     occupied = now
                 timed_out = now - finished > _LEAVE_TIMEOUT_SECONDS
                 if done and not self._live and (all_joined or stop or timed_out):
-                    return self._end("done")
+                    return self._finish("done")
             if now - occupied > _LEAVE_TIMEOUT_SECONDS:  # the executor ended all workers
-                self._end("stop")
-                raise GoneError("all workers are gone")
+                self._finish("stop")
+                raise PeerLostError("all workers are gone")
 
-    def _end(self, how: str) -> str:
+    def _finish(self, how: str) -> str:
         with self.changed:
             self.ended = how
             self.changed.notify_all()
@@ -304,7 +307,7 @@ class Leader(Server):
                 raise TrainingError(message) from error
             self.report()
         for follower in self.followers:
-            follower.send(Message(Kind.END, index=int(how == "done")))
+            follower.send(Message(MessageKind.END, index=int(how == "done")))
         return how
 
     @contextlib.contextmanager
@@ -357,14 +360,14 @@ class Leader(Server):
         """Save a checkpoint of all servers at one version; return its size in bytes."""
         with self.changed:
             for follower in self.followers:
-                follower.send(Message(Kind.STATE))
+                follower.send(Message(MessageKind.STATE))
             states = [self.shard.state()]
             for follower in self.followers:
                 response = follower.receive()
                 if response.version != self.version:
-                    raise GoneError("a server lacks gradients that the leader accepted")
+                    raise PeerLostError("a server lacks gradients that the leader accepted")
                 states.append(checkpoints.unpacked(response.payload.numpy().tobytes()))
-            model = {**gathered(states), "buffers": self.shard.buffers.clone()}
+            model = {**merge_shards(states), "buffers": self.shard.buffers.clone()}
             record, version = self._dealer.record(), self.version
         state = {
             "synchronous": self._settings.synchronous,

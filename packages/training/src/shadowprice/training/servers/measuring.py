@@ -15,7 +15,7 @@ _WEIGHT: Final = 0.05
 """Weight of the newest mini-batch in a running mean, once there are enough mini-batches."""
 
 
-class Running:
+class RunningMean:
     """A running mean: of all values at first, then exponentially weighted over a few dozen.
 
     It starts over after an infinite value or NaN.
@@ -33,7 +33,7 @@ class Running:
         self.value += (value - self.value) * max(1.0 / self.count, _WEIGHT)
 
 
-class Traffic:
+class TrafficMeter:
     """Bytes that a server moved, and the time during which it moved any, over all its workers."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Traffic:
         self.bytes = 0
         self.seconds = 0.0
 
-    def __enter__(self) -> Traffic:
+    def __enter__(self) -> TrafficMeter:
         with self._lock:
             if not self._moving:
                 self._since = time.monotonic()
@@ -58,49 +58,31 @@ class Traffic:
 
 
 @dataclass(slots=True)
-class Measured:
+class LeaderMetrics:
     """Measurements of the leading server.
 
-    Parameters
-    ----------
-    gradient_bytes : int
-        Bytes that a worker pushes per mini-batch, to all servers together: the papers' e and g.
-    minibatch_time : Running
-        Seconds that a worker computes per mini-batch, without exchange: tau.
-    exchange_time : Running
-        Seconds that a worker pushes and pulls per mini-batch.
-    update_time : Running
-        Seconds that the leading server takes to apply a mini-batch: Astraea's G.
-    worker_bandwidth : Running
-        Bits per second of a worker while it pushes and pulls: b.
-    ps_bandwidth : float
-        Bits per second of the leading server while it moves any: B, as far as workers used it.
-    staleness : Running
-        Mini-batches applied to the parameters between a worker's pull and its push.
-    stalest : int
-        Maximum staleness.
-    loss : Running
-        The loss.
-    distances : Counter
-        Assigned chunks by their distance from the worker, without those of unknown location.
+    Times are in seconds, and bandwidths in bits per second while data moves. ``gradient_bytes`` is
+    pushed per mini-batch to all servers together (the papers' e and g). ``staleness`` counts the
+    mini-batches applied to the parameters between a worker's pull and its push. ``distances``
+    counts assigned chunks, without those of unknown location.
     """
 
     gradient_bytes: int = 0
-    minibatch_time: Running = field(default_factory=Running)
-    exchange_time: Running = field(default_factory=Running)
-    update_time: Running = field(default_factory=Running)
-    worker_bandwidth: Running = field(default_factory=Running)
-    ps_bandwidth: float = 0.0
-    staleness: Running = field(default_factory=Running)
-    stalest: int = 0
-    loss: Running = field(default_factory=Running)
+    minibatch_time: RunningMean = field(default_factory=RunningMean)  # without exchange: tau
+    exchange_time: RunningMean = field(default_factory=RunningMean)  # push and pull
+    update_time: RunningMean = field(default_factory=RunningMean)  # Astraea's G
+    worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # b
+    ps_bandwidth: float = 0.0  # B, as far as workers used it
+    staleness: RunningMean = field(default_factory=RunningMean)
+    stalest: int = 0  # maximum staleness
+    loss: RunningMean = field(default_factory=RunningMean)
     distances: Counter[Distance] = field(default_factory=Counter)
 
     def metrics(self) -> dict[str, float]:
         """Return the available metrics of a report, in seconds, bytes and bits per second."""
         metrics = {"gradient_bytes": float(self.gradient_bytes)}
         for name in ("minibatch_time", "exchange_time", "update_time", "worker_bandwidth"):
-            running: Running = getattr(self, name)
+            running: RunningMean = getattr(self, name)
             if running.count:
                 metrics[name] = running.value
         if self.ps_bandwidth:

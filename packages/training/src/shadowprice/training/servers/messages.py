@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import torch
 
 
-class GoneError(Exception):
+class PeerLostError(Exception):
     """The process at the other end of a link is gone."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kind of a message."""
 
     NEXT = 1
@@ -59,28 +59,14 @@ class Kind(IntEnum):
 
 @dataclass(slots=True)
 class Message:
-    """One message.
+    """One message. Its token and index are the `dealing.Key` of the work that it is about."""
 
-    Parameters
-    ----------
-    kind : Kind
-        Kind of the message.
-    token, index : int
-        `dealing.Key` of the work that the message is about.
-    version : int
-        Number of mini-batches, or steps, in the parameters.
-    numbers : tuple of float
-        Other content, at most `NUMBERS` values.
-    payload : tensor or None
-        One-dimensional tensor. A received payload is valid until the next message of its kind.
-    """
-
-    kind: Kind
+    kind: MessageKind
     token: int = 0
     index: int = 0
-    version: int = 0
-    numbers: tuple[float, ...] = ()
-    payload: Any = None
+    version: int = 0  # number of mini-batches, or steps, in the parameters
+    numbers: tuple[float, ...] = ()  # other content, at most `NUMBERS` values
+    payload: Any = None  # 1-D tensor; a received one is valid until the next of its kind
 
 
 class Link(Protocol):
@@ -95,23 +81,12 @@ class Link(Protocol):
         """Device of the gradients and parameters on this link."""
 
     def send(self, message: Message) -> None:
-        """Send a message.
-
-        Raises
-        ------
-        GoneError
-            If the other end is gone.
-        """
+        """Send a message; raise `PeerLostError` if the other end is gone."""
 
     def receive(self, into: Any = None) -> Message:
-        """Wait for the next message, and return it.
+        """Wait for the next message, and return it; raise `PeerLostError` if the other end is gone.
 
         The payload is written to ``into``, a tensor of its size in bytes.
-
-        Raises
-        ------
-        GoneError
-            If the other end is gone.
         """
 
     def close(self) -> None:
@@ -156,7 +131,7 @@ class LocalLink:
         message = self._incoming.get()
         if message is None:
             self._incoming.put(None)
-            raise GoneError("the link was closed")
+            raise PeerLostError("the link was closed")
         assert isinstance(message, Message)
         if into is not None and message.payload is not None:
             into.copy_(message.payload)

@@ -20,19 +20,20 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from shadowprice.training.servers.measuring import Traffic
-from shadowprice.training.servers.messages import GoneError, Kind, Message
-from shadowprice.training.servers.wires import WIRES, Wire, device_of
+from shadowprice.training.errors import first_line
+from shadowprice.training.servers.measuring import TrafficMeter
+from shadowprice.training.servers.messages import Message, MessageKind, PeerLostError
+from shadowprice.training.servers.wires import TRANSPORTS, TensorTransport, transport_device
 
-NUMBERS: Final = 24
+MAX_HEADER_NUMBERS: Final = 24
 """Limit of the numbers in a message."""
 
 _FIXED: Final = 7
-_HERE: Final = 1
+_INLINE: Final = 1
 _SHARED: Final = 2
-_BESIDE: Final = 3
+_TRANSPORT: Final = 3
 """How a payload travels: after its header, in shared memory, or through a GPU transport."""
-_LEAST: Final = 4096
+_MIN_SHARED_BYTES: Final = 4096
 """Minimum bytes of a payload for shared memory; below, it saves nothing."""
 
 _TYPES: Final = (
@@ -46,7 +47,7 @@ _TYPES: Final = (
 _FOREVER: Final = timedelta(days=3650)
 """No timeout, because a worker computes as long as necessary; the other's death ends a wait."""
 
-_LARGE: Final = (Kind.PUSH, Kind.VALUES)
+_LARGE_KINDS: Final = (MessageKind.PUSH, MessageKind.VALUES)
 """Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
 next one overwrites it. A worker waits for only one of the two kinds at a time, so they never
 block each other on a transport.
@@ -54,10 +55,10 @@ block each other on a transport.
 
 _CPU: Final = torch.device("cpu")
 
-_MARK: Final = 32
+_MARK_BYTES: Final = 32
 
 
-class Memory:
+class SharedMemoryBuffer:
     """Memory that two processes of one machine share, half of it for each direction.
 
     It has no name in a file system, so it disappears with the processes, however they end. The
@@ -66,31 +67,32 @@ class Memory:
     """
 
     def __init__(self, mapped: mmap.mmap, *, first: bool) -> None:
-        content = torch.frombuffer(mapped, dtype=torch.uint8)[_MARK:]
+        content = torch.frombuffer(mapped, dtype=torch.uint8)[_MARK_BYTES:]
         half = len(content) // 2
         lower, upper = content[:half], content[half:]
         self.outgoing, self.incoming = (lower, upper) if first else (upper, lower)
         self.capacity = half
 
     @classmethod
-    def make(cls, capacity: int) -> tuple[Memory, str] | None:
+    def make(cls, capacity: int) -> tuple[SharedMemoryBuffer, str] | None:
         """Return new memory and its address for the other process; None if it is unavailable."""
         if not hasattr(os, "memfd_create"):
             return None
-        size = _MARK + 2 * _rounded(capacity)
+        pages = -(-capacity // mmap.PAGESIZE)
+        size = _MARK_BYTES + 2 * pages * mmap.PAGESIZE
         try:
             descriptor = os.memfd_create("shadowprice", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, size)
             mapped = mmap.mmap(descriptor, size)
         except OSError:
             return None
-        mark = secrets.token_bytes(_MARK)
-        mapped[:_MARK] = mark
+        mark = secrets.token_bytes(_MARK_BYTES)
+        mapped[:_MARK_BYTES] = mark
         # The descriptor stays open, because the other process opens it by its name in /proc.
         return cls(mapped, first=True), f"/proc/{os.getpid()}/fd/{descriptor}:{size}:{mark.hex()}"
 
     @classmethod
-    def open(cls, handle: str) -> Memory | None:
+    def open(cls, handle: str) -> SharedMemoryBuffer | None:
         """Return the memory at an address, None if it is on another machine."""
         try:
             path, size, mark = handle.split(":")
@@ -104,7 +106,7 @@ class Memory:
                 os.close(descriptor)
         except (OSError, ValueError):
             return None
-        return cls(mapped, first=False) if mapped[:_MARK].hex() == mark else None
+        return cls(mapped, first=False) if mapped[:_MARK_BYTES].hex() == mark else None
 
 
 class PairLink:
@@ -114,16 +116,16 @@ class PairLink:
     through ``wire`` if there is one.
     """
 
-    def __init__(self, group: Any, rank: int, wire: Wire | None = None) -> None:
+    def __init__(self, group: Any, rank: int, wire: TensorTransport | None = None) -> None:
         self._group = group
         self._other = 1 - rank
         self._wire = wire
         self.device = _CPU if wire is None else wire.device
         """Device of gradients and parameters."""
-        self.memory: Memory | None = None
-        self.traffic = Traffic()
+        self.memory: SharedMemoryBuffer | None = None
+        self.traffic = TrafficMeter()
         """Meter of moved bytes, which several links may share."""
-        self._received: dict[Kind, Any] = {}
+        self._received: dict[MessageKind, Any] = {}
 
     @property
     def copies(self) -> bool:
@@ -143,37 +145,37 @@ class PairLink:
             type_index = _TYPES.index(payload.dtype)
             content = payload.view(torch.uint8)
         size = 0 if content is None else content.numel()
-        route = self._place(message.kind, size)
-        header = torch.zeros(_FIXED + NUMBERS, dtype=torch.float64)
+        route = self._route(message.kind, size)
+        header = torch.zeros(_FIXED + MAX_HEADER_NUMBERS, dtype=torch.float64)
         fixed = (message.kind, message.token, message.index, message.version)
         rest = (size, 10 * type_index + route, len(message.numbers), *message.numbers)
         values = torch.tensor((*fixed, *rest), dtype=torch.float64)
         header[: len(values)] = values
         try:
             with self.traffic:
-                if route == _BESIDE:
-                    self._wire.send(content, lambda: self._announced(header))  # type: ignore[union-attr]
+                if route == _TRANSPORT:
+                    self._wire.send(content, lambda: self._announce(header))  # type: ignore[union-attr]
                 else:
                     if route == _SHARED:  # before the header, which allows the receiver to read
                         self.memory.outgoing[:size].copy_(content)  # type: ignore[union-attr]
-                    self._sent(header, 0)
-                    if size and route == _HERE:
-                        self._sent(content, 1)
+                    self._send_tensor(header, 0)
+                    if size and route == _INLINE:
+                        self._send_tensor(content, 1)
                 self.traffic.bytes += size
         except RuntimeError as error:
-            raise GoneError(_first_line(error)) from error
+            raise PeerLostError(first_line(error)[:200]) from error
 
-    def _place(self, kind: Kind, size: int) -> int:
-        if kind not in _LARGE or not size:
-            return _HERE
+    def _route(self, kind: MessageKind, size: int) -> int:
+        if kind not in _LARGE_KINDS or not size:
+            return _INLINE
         if self._wire is not None:
-            return _BESIDE
-        shared = self.memory is not None and _LEAST <= size <= self.memory.capacity
-        return _SHARED if shared else _HERE
+            return _TRANSPORT
+        shared = self.memory is not None and _MIN_SHARED_BYTES <= size <= self.memory.capacity
+        return _SHARED if shared else _INLINE
 
     def receive(self, into: Any = None) -> Message:
         """Return the next message; see `messages.Link.receive`."""
-        header = torch.empty(_FIXED + NUMBERS, dtype=torch.float64)
+        header = torch.empty(_FIXED + MAX_HEADER_NUMBERS, dtype=torch.float64)
         try:
             self._group.recv([header], self._other, 0).wait(_FOREVER)
             values = header.tolist()
@@ -184,14 +186,14 @@ class PairLink:
             payload = None
             if size:
                 with self.traffic:
-                    payload = self._content(Kind(kind), size, route, into)
+                    payload = self._receive_payload(MessageKind(kind), size, route, into)
                     self.traffic.bytes += size
         except RuntimeError as error:
-            raise GoneError(_first_line(error)) from error
+            raise PeerLostError(first_line(error)[:200]) from error
         if payload is not None and payload is not into:
             payload = payload.view(_TYPES[type_index])
         numbers = tuple(values[_FIXED : _FIXED + count])
-        return Message(Kind(kind), token, index, version, numbers, payload)
+        return Message(MessageKind(kind), token, index, version, numbers, payload)
 
     def close(self) -> None:
         """Say that nothing more comes; see `messages.Link.close`."""
@@ -199,33 +201,33 @@ class PairLink:
             self._wire.close()
         self._group = self._wire = None
 
-    def _sent(self, tensor: Any, tag: int) -> None:
+    def _send_tensor(self, tensor: Any, tag: int) -> None:
         self._group.send([tensor.to(_CPU)], self._other, tag).wait(_FOREVER)
 
-    def _announced(self, header: Any) -> None:
+    def _announce(self, header: Any) -> None:
         """Send the header of a tensor in transit, and wait until the tensor has arrived."""
-        self._sent(header, 0)
+        self._send_tensor(header, 0)
         self._group.recv([torch.empty(1)], self._other, 1).wait(_FOREVER)
 
-    def _content(self, kind: Kind, size: int, place: int, into: Any) -> Any:
+    def _receive_payload(self, kind: MessageKind, size: int, place: int, into: Any) -> Any:
         target = None if into is None else into.view(torch.uint8)
         if target is not None and target.numel() != size:
-            raise GoneError(f"{size} bytes came where {target.numel()} are expected")
+            raise PeerLostError(f"{size} bytes came where {target.numel()} are expected")
         if place == _SHARED and self.memory is not None:
             shared = self.memory.incoming[:size]
             if target is None:
                 return shared
             target.copy_(shared)
             return into
-        device = self.device if place == _BESIDE else _CPU
+        device = self.device if place == _TRANSPORT else _CPU
         direct = target is not None and target.device == device
         received = target if direct else self._received.get(kind)
         if received is None or received.numel() != size:
             received = torch.empty(size, dtype=torch.uint8, device=device)
             self._received[kind] = received
-        if place == _BESIDE and self._wire is not None:
+        if place == _TRANSPORT and self._wire is not None:
             self._wire.receive(received)
-            self._sent(torch.zeros(1), 1)
+            self._send_tensor(torch.zeros(1), 1)
         else:
             self._group.recv([received], self._other, 1).wait(_FOREVER)
         if target is None:
@@ -235,57 +237,48 @@ class PairLink:
         return into
 
 
-def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "gloo") -> PairLink:
+def connect_pair(
+    store: Any, name: str, rank: int, patience: timedelta, backend: str = "gloo"
+) -> PairLink:
     """Return one end of a link, once the other process has connected.
 
     Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``patience`` is the
-    timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs.
-
-    Raises
-    ------
-    GoneError
-        If the other process doesn't connect in time.
-    TrainingError
-        If torch lacks the backend here.
+    timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs. Raises
+    `GoneError` if the other process doesn't connect in time, and `TrainingError` if torch lacks the
+    backend here.
     """
-    device_of(backend)  # fail before waiting for the other process
+    transport_device(backend)  # fail before waiting for the other process
     wire = None
     try:
         group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, patience)
-        if backend in WIRES:
-            wire = WIRES[backend](dist.PrefixStore(f"{name}-wire", store), rank)
+        if backend in TRANSPORTS:
+            wire = TRANSPORTS[backend](dist.PrefixStore(f"{name}-wire", store), rank)
             wire.meet(patience)
     except RuntimeError as error:
-        raise GoneError(f"{name}: the other process did not come: {_first_line(error)}") from error
+        raise PeerLostError(
+            f"{name}: the other process did not come: {first_line(error)[:200]}"
+        ) from error
     return PairLink(group, rank, wire)
 
 
-def offer(link: PairLink, capacity: int) -> bool:
+def offer_shared_memory(link: PairLink, capacity: int) -> bool:
     """Offer shared memory to a worker; return whether the worker is on this machine."""
-    memory = Memory.make(capacity) if capacity and not link.wired else None
+    memory = SharedMemoryBuffer.make(capacity) if capacity and not link.wired else None
     address = b"" if memory is None else memory[1].encode()
     payload = torch.frombuffer(bytearray(address), dtype=torch.uint8) if address else None
-    link.send(Message(Kind.OFFER, payload=payload))
+    link.send(Message(MessageKind.OFFER, payload=payload))
     taken = bool(link.receive().numbers[0])
     if memory is not None and taken:
         link.memory = memory[0]
     return taken
 
 
-def take_offer(link: PairLink) -> bool:
+def accept_shared_memory(link: PairLink) -> bool:
     """Accept a server's offer of shared memory; return whether the server is on this machine."""
     message = link.receive()
     memory = None
     if message.payload is not None:
-        memory = Memory.open(message.payload.numpy().tobytes().decode())
-    link.send(Message(Kind.OFFER, numbers=(float(memory is not None),)))
+        memory = SharedMemoryBuffer.open(message.payload.numpy().tobytes().decode())
+    link.send(Message(MessageKind.OFFER, numbers=(float(memory is not None),)))
     link.memory = memory
     return memory is not None
-
-
-def _rounded(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 import threading
@@ -16,15 +15,20 @@ import torch.distributed as dist
 
 from shadowprice import jobs
 from shadowprice.training import checkpoints
-from shadowprice.training.errors import TrainingError
-from shadowprice.training.generation import Generation, current, say
+from shadowprice.training.errors import TrainingError, first_line
+from shadowprice.training.generation import Generation, bind_to_loopback, current, say
 from shadowprice.training.servers.leader import Leader
-from shadowprice.training.servers.messages import GoneError, Link, LocalLink
-from shadowprice.training.servers.pairs import PairLink, offer, pair, take_offer
+from shadowprice.training.servers.messages import Link, LocalLink, PeerLostError
+from shadowprice.training.servers.pairs import (
+    PairLink,
+    accept_shared_memory,
+    connect_pair,
+    offer_shared_memory,
+)
 from shadowprice.training.servers.recipe import Recipe, Settings
-from shadowprice.training.servers.server import Server
-from shadowprice.training.servers.shard import Shard, State, layout_of, seeded
-from shadowprice.training.servers.wires import device_of
+from shadowprice.training.servers.server import ParameterServer
+from shadowprice.training.servers.shard import Shard, State, build_seeded_model, parameter_layout
+from shadowprice.training.servers.wires import transport_device
 from shadowprice.training.servers.worker import Worker
 
 _SIGTERM_SPREAD_SECONDS: Final = 5.0
@@ -38,16 +42,10 @@ _THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0
 class Outcome:
     """Result of a worker.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model with the final parameters.
-    minibatches : int
-        Mini-batches that it includes; steps in synchronous training.
-    leads : bool
-        Whether this worker should report and save the model; true for exactly one worker.
-    measured : dict of str to float
-        Measurements of the leading server, if it is in this process: outside a scheduler.
+    ``model`` has the final parameters. ``minibatches`` is the number that it includes; steps in
+    synchronous training. ``leads`` is true for exactly one worker, which should report and save the
+    model. ``measured`` are measurements of the leading server, if it is in this process: outside a
+    scheduler.
     """
 
     model: Any
@@ -59,27 +57,11 @@ class Outcome:
 def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
     """Train in the role that this process has: worker or parameter server.
 
-    Outside a scheduler the process has both roles.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The training; the same in every process.
-    settings : Settings, optional
-        Its options; the same in every process.
-
-    Returns
-    -------
-    Outcome or None
-        Result of a worker, once training is done; None for a server.
-
-    Raises
-    ------
-    TrainingError
-        If the recipe is invalid, data can't be read, or another process is gone. A server with open
-        connections instead logs the error and ends with status 1.
-    SystemExit
-        Status 143, once everything is saved, after SIGTERM.
+    Outside a scheduler the process has both roles. The arguments are the same in every process.
+    Returns the result of a worker, once training is done; None for a server. After SIGTERM, the
+    process exits with status 143 once everything is saved. Raises `TrainingError` if the recipe is
+    invalid, data can't be read, or another process is gone. A server with open connections instead
+    logs the error and ends with status 1.
     """
     connection_threads: list[threading.Thread] = []
     try:
@@ -122,7 +104,7 @@ def _run_role(
                 jobs.leave()
             return None
         return _work(recipe, settings, generation, stop)
-    except GoneError as error:
+    except PeerLostError as error:
         # The other processes may have received SIGTERM a moment before this one.
         if stop.wait(_SIGTERM_SPREAD_SECONDS):
             jobs.leave()
@@ -152,7 +134,7 @@ def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
     leader.measured.gradient_bytes = worker.gradient_bytes
     try:
         minibatches = worker.work()
-    except GoneError:
+    except PeerLostError:
         leading.join()
         if ended and isinstance(ended[0], Exception):
             raise ended[0] from None
@@ -180,9 +162,9 @@ def _run_ps(
 ) -> str:
     """Run as a parameter server until the end; return ``done`` or ``stop``."""
     job = generation.job
-    device = device_of(settings.backend)
+    device = transport_device(settings.backend)
     state = _load_state(recipe, settings)
-    server: Server
+    server: ParameterServer
     if job.rank == 0:
         server = Leader(recipe, settings, job.ps, job.workers, state, device)
         server.measured.gradient_bytes = _gradient_bytes(recipe)
@@ -190,7 +172,7 @@ def _run_ps(
         version = 0 if state is None else int(state["dealer"]["committed"])
         model = None if state is None else state["model"]
         shard = Shard(recipe, job.rank, job.ps, model, device)
-        server = Server(shard, version, keeps=settings.synchronous)
+        server = ParameterServer(shard, version, keeps=settings.synchronous)
     store = _run_until_sigterm(lambda: _store(generation, settings), stop)
     patience = timedelta(seconds=settings.join)
 
@@ -199,10 +181,10 @@ def _run_ps(
             # Each thread has a connection of its own to the store, because waiting for a worker
             # that never comes blocks the connection.
             own = store.clone()
-            link = pair(own, _name(worker, job.rank), 1, patience, settings.backend)
-            offer(link, server.shard.values.nbytes if settings.shared_memory else 0)
+            link = connect_pair(own, _name(worker, job.rank), 1, patience, settings.backend)
+            offer_shared_memory(link, server.shard.values.nbytes if settings.shared_memory else 0)
             link.traffic = server.traffic
-        except GoneError as error:
+        except PeerLostError as error:
             say(f"worker {worker} did not connect: {error}")
             return
         server.serve(worker, link)
@@ -248,28 +230,28 @@ def _exit(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _wait_for_leader(server: Server) -> str:
+def _wait_for_leader(server: ParameterServer) -> str:
     """Wait until the leader announces the end."""
     with server.changed:
         server.changed.wait_for(lambda: bool(server.ended))
     if server.failure is not None:
         raise server.failure
     if server.ended == "gone":
-        raise GoneError("lost the connection to the leading parameter server")
+        raise PeerLostError("lost the connection to the leading parameter server")
     return server.ended
 
 
 def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> Outcome:
     job = generation.job
-    device_of(settings.backend)  # fail before waiting for other processes
+    transport_device(settings.backend)  # fail before waiting for other processes
 
     def meet() -> tuple[Any, list[Link]]:
         store = _store(generation, settings)
         links: list[Link] = []
         patience = timedelta(seconds=settings.join)
         for server in range(job.ps):
-            link = pair(store, _name(job.rank, server), 0, patience, settings.backend)
-            take_offer(link)
+            link = connect_pair(store, _name(job.rank, server), 0, patience, settings.backend)
+            accept_shared_memory(link)
             links.append(link)
         return store, links
 
@@ -287,7 +269,7 @@ def _name(worker: int, server: int) -> str:
 
 
 def _pairing(store: Any, name: str, rank: int, settings: Settings) -> Callable[[], PairLink]:
-    return lambda: pair(store, name, rank, timedelta(seconds=settings.join))
+    return lambda: connect_pair(store, name, rank, timedelta(seconds=settings.join))
 
 
 def _store(generation: Generation, settings: Settings) -> Any:
@@ -297,12 +279,8 @@ def _store(generation: Generation, settings: Settings) -> Any:
     have. It is needed until all have met.
     """
     address, _, port = generation.address.rpartition(":")
-    local = _is_loopback(address)
-    if local:
-        # gloo resolves this machine's host name, which fails on some machines.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     job = generation.job
-    hosts = job.rank == 0 and job.role == ("ps" if local else "worker")
+    hosts = job.rank == 0 and job.role == ("ps" if bind_to_loopback(address) else "worker")
     try:
         return dist.TCPStore(
             address.strip("[]"),
@@ -312,17 +290,9 @@ def _store(generation: Generation, settings: Settings) -> Any:
             timeout=timedelta(seconds=settings.join),
         )
     except (RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise TrainingError(
-            f"cannot connect to the rendezvous store at {generation.address}: {reason}"
+            f"cannot connect to the rendezvous store at {generation.address}: {first_line(error)}"
         ) from error
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
@@ -368,8 +338,8 @@ def _load_state(recipe: Recipe, settings: Settings) -> State | None:
 
 
 def _gradient_bytes(recipe: Recipe) -> int:
-    model = seeded(recipe)
+    model = build_seeded_model(recipe)
     size = next(
         parameter for parameter in model.parameters() if parameter.requires_grad
     ).element_size()
-    return layout_of(model).elements * int(size)
+    return parameter_layout(model).elements * int(size)

@@ -10,12 +10,12 @@ import torch
 
 from shadowprice.training import checkpoints
 from shadowprice.training.servers.dealing import Key
-from shadowprice.training.servers.measuring import Traffic
-from shadowprice.training.servers.messages import GoneError, Kind, Link, Message
+from shadowprice.training.servers.measuring import TrafficMeter
+from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.shard import Shard
 
 
-class Server:
+class ParameterServer:
     """A parameter server; the leader decides which gradients count.
 
     ``version`` is the number of mini-batches in ``shard``. With ``keeps``, as in synchronous
@@ -26,7 +26,7 @@ class Server:
         self.shard = shard
         self.version = version
         self.changed = threading.Condition()
-        self.traffic = Traffic()
+        self.traffic = TrafficMeter()
         self.ended: str = ""
         """``done``, ``stop``, ``gone`` or ``failed`` once it has ended; empty while it runs."""
         self.failure: BaseException | None = None
@@ -42,17 +42,16 @@ class Server:
         try:
             while True:
                 message = link.receive()
-                if message.kind is Kind.BYE:
+                if message.kind is MessageKind.BYE:
                     break
-                if message.kind is Kind.PULL:
+                if message.kind is MessageKind.PULL:
                     self._send_parameters(message.version, link)
                 else:
                     link.send(self.respond(worker, message))
-        except GoneError:
+        except PeerLostError:
             pass
-        except (
-            Exception
-        ) as error:  # the job can't continue after an error of the script or this package
+        except Exception as error:
+            # The job can't continue after an error of the script or of this package.
             self.fail(error)
         finally:
             self.on_worker_left(worker)
@@ -61,17 +60,11 @@ class Server:
         """Handle the end of a worker; its pushed gradients may still be accepted."""
 
     def respond(self, worker: int, message: Message) -> Message:
-        """Return the response to a worker's message; may block until other workers respond.
-
-        Raises
-        ------
-        GoneError
-            If workers can't send the message.
-        """
-        if message.kind is Kind.PUSH:
+        """Return the response to a worker's message; may block until other workers respond."""
+        if message.kind is MessageKind.PUSH:
             self._stage(worker, (message.token, message.index), message.payload)
-            return Message(Kind.STAGED)
-        raise GoneError(
+            return Message(MessageKind.STAGED)
+        raise PeerLostError(
             f"worker {worker} sent {message.kind.name}, which isn't a message of workers"
         )
 
@@ -87,7 +80,7 @@ class Server:
         with self.changed:
             self.changed.wait_for(lambda: self.version >= version or self.ended)
             if self.version < version:
-                raise GoneError(f"training ended before version {version}")
+                raise PeerLostError(f"training ended before version {version}")
             messages = self.pull_response()
             for message in messages:  # the next gradient may be applied during the send
                 message.payload = message.payload.clone()
@@ -97,7 +90,7 @@ class Server:
 
     def pull_response(self) -> list[Message]:
         """Return the messages that respond to a pull; the caller holds `changed`."""
-        return [Message(Kind.VALUES, version=self.version, payload=self.shard.values)]
+        return [Message(MessageKind.VALUES, version=self.version, payload=self.shard.values)]
 
     # ------------------------------------------------------------------ for the leader
 
@@ -117,19 +110,19 @@ class Server:
         try:
             while True:
                 message = link.receive()
-                if message.kind is Kind.APPLY:
+                if message.kind is MessageKind.APPLY:
                     keys = [(int(row[0]), int(row[1])) for row in message.payload.view(-1, 2)]
                     with self.changed:
                         self.apply(keys)
-                elif message.kind is Kind.STATE:
+                elif message.kind is MessageKind.STATE:
                     with self.changed:
                         content = checkpoints.packed(self.shard.state())
                     payload = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-                    link.send(Message(Kind.STATE, version=self.version, payload=payload))
-                elif message.kind is Kind.END:
+                    link.send(Message(MessageKind.STATE, version=self.version, payload=payload))
+                elif message.kind is MessageKind.END:
                     ended = "done" if message.index else "stop"
                     break
-        except GoneError:
+        except PeerLostError:
             ended = "gone"
         except Exception as error:
             self.fail(error)

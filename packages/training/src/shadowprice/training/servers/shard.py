@@ -16,19 +16,16 @@ from shadowprice.training.servers.sharding import Layout
 State = dict[str, Any]
 
 
-def seeded(recipe: Recipe) -> Any:
+def build_seeded_model(recipe: Recipe) -> Any:
     """Return a recipe's model, identical in every process."""
     seed_all(recipe.seed)
     return recipe.model()
 
 
-def trained(model: Any) -> list[tuple[str, Any]]:
+def trainable_parameters(model: Any) -> list[tuple[str, Any]]:
     """Return names and values of the trainable parameters, in the model's order.
 
-    Raises
-    ------
-    TrainingError
-        If there are none, or they differ in type.
+    Raises `TrainingError` if there are none, or they differ in type.
     """
     parameters = [
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
@@ -43,9 +40,11 @@ def trained(model: Any) -> list[tuple[str, Any]]:
     return parameters
 
 
-def layout_of(model: Any) -> Layout:
+def parameter_layout(model: Any) -> Layout:
     """Return the layout of a model's parameters."""
-    return Layout(tuple((name, parameter.numel()) for name, parameter in trained(model)))
+    return Layout(
+        tuple((name, parameter.numel()) for name, parameter in trainable_parameters(model))
+    )
 
 
 def model_buffers(model: Any) -> list[Any]:
@@ -80,8 +79,9 @@ def set_buffers(model: Any, values: Any) -> None:
 class Shard:
     """A server's slice of the parameters.
 
-    ``server`` is its rank among ``servers``. ``state`` is a result of `gathered` from any number of
-    servers. ``device`` is where parameters are kept and gradients arrive, by default the CPU.
+    ``server`` is its rank among ``servers``. ``state`` is a result of `merge_shards` from any
+    number of servers. ``device`` is where parameters are kept and gradients arrive, by default the
+    CPU.
     """
 
     def __init__(
@@ -92,10 +92,12 @@ class Shard:
         state: Mapping[str, Any] | None = None,
         device: Any = None,
     ) -> None:
-        model = seeded(recipe)
-        layout = layout_of(model)
+        model = build_seeded_model(recipe)
+        layout = parameter_layout(model)
         first, last = layout.span(server, servers)
-        flat = torch.cat([item.detach().reshape(-1).cpu() for _, item in trained(model)])
+        flat = torch.cat(
+            [item.detach().reshape(-1).cpu() for _, item in trainable_parameters(model)]
+        )
         self.values = flat[first:last].clone().to(device or "cpu")
         """The parameters, in one dimension."""
         self.buffers = flattened_buffers(model)
@@ -159,7 +161,7 @@ class Shard:
             self._check()
 
     def state(self) -> State:
-        """Return the whole state, for `gathered`."""
+        """Return the whole state, for `merge_shards`."""
         states = [
             {name: _on(value, "cpu") for name, value in self._optimizer.state.get(view, {}).items()}
             for view in self._views
@@ -214,7 +216,7 @@ def _on(value: Any, device: Any) -> Any:
     return value.to(device) if torch.is_tensor(value) else value
 
 
-def gathered(states: Sequence[Mapping[str, Any]]) -> State:
+def merge_shards(states: Sequence[Mapping[str, Any]]) -> State:
     """Return the joint state of all servers by parameter, independent of their number.
 
     ``states`` are the results of `Shard.state`, in the order of the servers.

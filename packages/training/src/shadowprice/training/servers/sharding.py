@@ -14,15 +14,7 @@ from shadowprice.training.errors import TrainingError
 
 @dataclass(frozen=True, slots=True)
 class ParameterSlice:
-    """A server's slice of one parameter.
-
-    Parameters
-    ----------
-    name : str
-        The parameter.
-    start, stop : int
-        Range of its elements in the flattened parameter.
-    """
+    """A server's slice of one parameter: a range of its elements in the flattened parameter."""
 
     name: str
     start: int
@@ -36,13 +28,7 @@ class ParameterSlice:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The concatenated parameters of a model.
-
-    Parameters
-    ----------
-    sizes : tuple of (str, int)
-        Every parameter with its number of elements, in the model's order.
-    """
+    """The concatenated parameters of a model: names and numbers of elements, in its order."""
 
     sizes: tuple[tuple[str, int], ...]
 
@@ -54,10 +40,7 @@ class Layout:
     def span(self, server: int, servers: int) -> tuple[int, int]:
         """Return the half-open range of a server's elements.
 
-        Raises
-        ------
-        TrainingError
-            If there are more servers than elements.
+        Raises `TrainingError` if there are more servers than elements.
         """
         elements = self.elements
         if not 1 <= servers <= elements:

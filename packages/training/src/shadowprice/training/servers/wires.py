@@ -20,21 +20,21 @@ import torch.distributed as dist
 from shadowprice.training.generation import nccl_here, no_backend, own_device
 
 _FOREVER: Final = timedelta(days=3650)
-_STALLED: Final = 60.0
-"""Timeout of a tensor in transit, in seconds, plus its transfer time at `_SLOWEST`."""
-_SLOWEST: Final = 10e6
+_TRANSFER_TIMEOUT_SECONDS: Final = 60.0
+"""Timeout of a tensor in transit, in seconds, plus its transfer time at `_MIN_BYTES_PER_SECOND`."""
+_MIN_BYTES_PER_SECOND: Final = 10e6
 """Minimum bandwidth in bytes per second; a slower tensor counts as lost."""
-_LEAST_PAUSE: Final = 20e-6
-_MOST_PAUSE: Final = 1e-3
+_MIN_POLL_SECONDS: Final = 20e-6
+_MAX_POLL_SECONDS: Final = 1e-3
 """Seconds between two polls of a transfer, at first and later."""
 
-_UNWATCHED: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
+_NCCL_ENVIRONMENT: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 """Keeps torch from watching groups in a thread of its own, which would end a server's process when
-a worker dies. `Wire` waits for each operation itself and gets its errors.
+a worker dies. `TensorTransport` waits for each operation itself and gets its errors.
 """
 
 
-class Wire:
+class TensorTransport:
     """One end of a GPU transport.
 
     ``group`` is a process group of two for these tensors only, and ``rank`` is 0 or 1. ``device``
@@ -51,16 +51,11 @@ class Wire:
 
         NCCL connects each direction at its first use, and needs both ends for that. A first send
         would therefore block until the receive. Later the receiver waits for a header, which comes
-        after the send.
-
-        Raises
-        ------
-        RuntimeError
-            If the connection fails or times out.
+        after the send. Raises RuntimeError if the connection fails or times out.
         """
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
         operations = [self._group.send, self._group.recv]
-        with self._aside():
+        with self._on_own_stream():
             for operation in operations if self._other else reversed(operations):
                 self._wait_for(operation([byte], self._other, 0), patience)
 
@@ -68,30 +63,22 @@ class Wire:
         """Send bytes, and return when they have arrived.
 
         ``content`` is a tensor of bytes on `device`. ``announce`` sends their header, and waits for
-        the acknowledgement of the receiver.
-
-        Raises
-        ------
-        RuntimeError
-            If the other end is gone.
+        the acknowledgement of the receiver. Raises RuntimeError if the other end is gone.
         """
-        with self._or_none():
-            with self._aside():
+        with self._aborting():
+            with self._on_own_stream():
                 work = self._group.send([content], self._other, 0)
             announce()
-            with self._aside():
-                self._wait_for(work, _limit(content))
+            with self._on_own_stream():
+                self._wait_for(work, _transfer_timeout(content))
 
     def receive(self, into: Any) -> None:
         """Receive announced bytes into a tensor of the same size on `device`.
 
-        Raises
-        ------
-        RuntimeError
-            If they don't arrive.
+        Raises RuntimeError if they don't arrive.
         """
-        with self._or_none(), self._aside():
-            self._wait_for(self._group.recv([into], self._other, 0), _limit(into))
+        with self._aborting(), self._on_own_stream():
+            self._wait_for(self._group.recv([into], self._other, 0), _transfer_timeout(into))
 
     def close(self) -> None:
         """Abort the group."""
@@ -100,14 +87,14 @@ class Wire:
     def _wait_for(self, work: Any, limit: timedelta) -> None:
         """Wait for an operation with short polls, because torch polls only every 10 ms."""
         if self._stream is not None:
-            deadline, pause = time.monotonic() + limit.total_seconds(), _LEAST_PAUSE
+            deadline, pause = time.monotonic() + limit.total_seconds(), _MIN_POLL_SECONDS
             while not work.is_completed() and time.monotonic() < deadline:
                 time.sleep(pause)
-                pause = min(2.0 * pause, _MOST_PAUSE)
+                pause = min(2.0 * pause, _MAX_POLL_SECONDS)
         work.wait(limit)
 
     @contextlib.contextmanager
-    def _or_none(self) -> Any:
+    def _aborting(self) -> Any:
         """Abort the group on an error; a failed operation would block its stream forever."""
         try:
             yield
@@ -116,7 +103,7 @@ class Wire:
             raise
 
     @contextlib.contextmanager
-    def _aside(self) -> Any:
+    def _on_own_stream(self) -> Any:
         """Run transfers on a stream of their own, parallel to the GPU's computation.
 
         All threads compute on one stream. A transfer on it that waits for another process would
@@ -130,36 +117,33 @@ class Wire:
             yield
 
 
-def _limit(content: Any) -> timedelta:
-    return timedelta(seconds=_STALLED + content.numel() / _SLOWEST)
+def _transfer_timeout(content: Any) -> timedelta:
+    return timedelta(seconds=_TRANSFER_TIMEOUT_SECONDS + content.numel() / _MIN_BYTES_PER_SECOND)
 
 
-def create_nccl_transport(store: Any, rank: int) -> Wire:
+def create_nccl_transport(store: Any, rank: int) -> TensorTransport:
     """Return one end of a transport between GPUs.
 
     Both ends meet in ``store``; ``rank`` is 0 at one end and 1 at the other.
     """
-    for name, value in _UNWATCHED.items():
+    for name, value in _NCCL_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = _FOREVER  # `Wire` has limits of its own
-    return Wire(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
+    options._timeout = _FOREVER  # `TensorTransport` has limits of its own
+    return TensorTransport(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
 
 
-WIRES: Final[dict[str, Callable[[Any, int], Wire]]] = {"nccl": create_nccl_transport}
+TRANSPORTS: Final[dict[str, Callable[[Any, int], TensorTransport]]] = {
+    "nccl": create_nccl_transport
+}
 """Constructors of transports by backend; with gloo, tensors travel with their headers."""
 
 
-def device_of(backend: str) -> Any:
+def transport_device(backend: str) -> Any:
     """Return the device for transfers of tensors, where a server keeps its shard.
 
-    ``backend`` is that of `recipe.Settings`.
-
-    Raises
-    ------
-    TrainingError
-        If torch lacks the backend here.
+    ``backend`` is that of `recipe.Settings`. Raises `TrainingError` if torch lacks it here.
     """
-    if backend not in {"gloo", *WIRES} or (backend == "nccl" and not nccl_here()):
+    if backend not in {"gloo", *TRANSPORTS} or (backend == "nccl" and not nccl_here()):
         raise no_backend(backend)
     return own_device() if backend == "nccl" else torch.device("cpu")

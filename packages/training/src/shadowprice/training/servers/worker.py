@@ -11,20 +11,20 @@ import numpy as np
 import torch
 
 from shadowprice import jobs
-from shadowprice.training.differences import difference
+from shadowprice.training.differences import tensor_delta
 from shadowprice.training.generation import own_device
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.servers.dealing import Work
-from shadowprice.training.servers.fetching import Fetcher
+from shadowprice.training.servers.fetching import ChunkPrefetcher
 from shadowprice.training.servers.locality import own_host_and_rack
-from shadowprice.training.servers.messages import GoneError, Kind, Link, Message
+from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.shard import (
+    build_seeded_model,
     flattened_buffers,
-    layout_of,
-    seeded,
+    parameter_layout,
     set_buffers,
-    trained,
+    trainable_parameters,
 )
 
 Batch = Mapping[str, Any]
@@ -41,10 +41,10 @@ class Worker:
     ) -> None:
         self._recipe, self._settings, self._links, self._stop = recipe, settings, links, stop
         self._device = torch.device(settings.device) if settings.device else own_device()
-        self.model = seeded(recipe).to(self._device)
-        layout = layout_of(self.model)
+        self.model = build_seeded_model(recipe).to(self._device)
+        layout = parameter_layout(self.model)
         self._spans = [layout.span(number, len(links)) for number in range(len(links))]
-        named_parameters = trained(self.model)
+        named_parameters = trainable_parameters(self.model)
         first = named_parameters[0][1]
         # Parameters and gradients become flat tensors each, so that a server's share is a slice.
         self._values = torch.empty(layout.elements, dtype=first.dtype, device=self._device)
@@ -60,7 +60,7 @@ class Worker:
         self._buffers = flattened_buffers(self.model)
         self._order = recipe.order()
         self._steps = recipe.steps(settings.parts)
-        self._chunks = Fetcher(recipe.data.fetch, settings.keep)
+        self._chunks = ChunkPrefetcher(recipe.data.fetch, settings.keep)
         self.leads = False
         """Whether this worker, the first of the remaining ones, is to show the result."""
         self._version = -1
@@ -78,38 +78,32 @@ class Worker:
     def work(self) -> int:
         """Process assignments until training is done; return the number of mini-batches.
 
-        The model then has the final parameters.
-
-        Raises
-        ------
-        SystemExit
-            Status 143, after SIGTERM.
-        GoneError
-            If a server is gone.
+        The model then has the final parameters. Exits with status 143 after SIGTERM. Raises
+        `GoneError` if a server is gone.
         """
         content = bytearray(json.dumps(own_host_and_rack()).encode())
-        request = Message(Kind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
+        request = Message(MessageKind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
         while True:
             response = self._request(request)
-            request = Message(Kind.NEXT)
+            request = Message(MessageKind.NEXT)
             self._wanted = response.version
-            if response.kind is Kind.DONE:
+            if response.kind is MessageKind.DONE:
                 self.leads = bool(response.index)
                 break
             epoch, chunk, first, last, ahead = (int(number) for number in response.numbers)
             work = Work(response.token, epoch, chunk, first, last, ahead)
             if self._settings.synchronous:
-                self._share(work)
+                self._process_parts(work)
             else:
-                self._chunk(work)
+                self._process_chunk(work)
         self._pull()
         for link in self._links:
-            link.send(Message(Kind.BYE))
+            link.send(Message(MessageKind.BYE))
         return self._version
 
     # ------------------------------------------------------------------ assignments
 
-    def _chunk(self, work: Work) -> None:
+    def _process_chunk(self, work: Work) -> None:
         """Process the rest of a chunk, one mini-batch after the other, while it is assigned."""
         self._chunks.want(work.chunk)
         self._chunks.prefetch_if_room(work.ahead)
@@ -121,12 +115,12 @@ class Worker:
             batch = {name: torch.from_numpy(array[indices]) for name, array in arrays.items()}
             key = (self._recipe.seed, 4, work.epoch, work.chunk, index)
             self._gradient.zero_()
-            loss, change = self._computed(batch, 1.0, key)
-            self._wait_out()
-            if not self._pushed(work.token, index, loss, change):
+            loss, change = self._compute_gradient(batch, 1.0, key)
+            self._wait_for_pace()
+            if not self._push(work.token, index, loss, change):
                 return
 
-    def _share(self, work: Work) -> None:
+    def _process_parts(self, work: Work) -> None:
         """Compute this worker's parts of a step."""
         self._set_pace()
         self._pull()
@@ -134,14 +128,14 @@ class Worker:
         loss, changes = 0.0, torch.zeros_like(self._buffers)
         for part in self._steps.divided(work.chunk)[work.first : work.last]:
             # `part.samples` are positions in the epoch's order.
-            batch = self._located(work.epoch, part.samples)
+            batch = self._batch_at(work.epoch, part.samples)
             key = (self._recipe.seed, 5, work.chunk, part.number)
-            part_loss, change = self._computed(batch, part.weight, key)
+            part_loss, change = self._compute_gradient(batch, part.weight, key)
             loss, changes = loss + part_loss, changes + change
-        self._wait_out()
-        self._pushed(work.token, work.first, loss, changes)
+        self._wait_for_pace()
+        self._push(work.token, work.first, loss, changes)
 
-    def _located(self, epoch: int, positions: Any) -> Batch:
+    def _batch_at(self, epoch: int, positions: Any) -> Batch:
         """Return the samples at positions of an epoch's order, and prefetch the next chunk."""
         rows: dict[str, list[Any]] = {}
         for chunk, indices in self._order.located(epoch, positions):
@@ -155,7 +149,9 @@ class Worker:
 
     # ------------------------------------------------------------------ computing
 
-    def _computed(self, batch: Batch, weight: float, key: Sequence[int]) -> tuple[float, Any]:
+    def _compute_gradient(
+        self, batch: Batch, weight: float, key: Sequence[int]
+    ) -> tuple[float, Any]:
         """Add the gradient of some samples; return their loss and the buffers' change.
 
         The model's random numbers depend only on the samples, not on the worker.
@@ -172,7 +168,7 @@ class Worker:
             if parameter.grad is not gradient:  # the script has replaced the tensor
                 gradient.copy_(parameter.grad)
                 parameter.grad = gradient
-        change = difference(flattened_buffers(self.model), self._buffers) * weight
+        change = tensor_delta(flattened_buffers(self.model), self._buffers) * weight
         loss_value = float(loss.detach())
         self._computing += time.monotonic() - started
         return loss_value, change
@@ -188,7 +184,7 @@ class Worker:
         start = self._due if 0.0 <= now - self._due < pace else now
         self._due = start + pace
 
-    def _wait_out(self) -> None:
+    def _wait_for_pace(self) -> None:
         """Wait for the end of a mini-batch's minimum time; exit on SIGTERM."""
         remaining = self._due - time.monotonic()
         if self._settings.pace and remaining > 0.0 and self._stop.wait(remaining):
@@ -196,26 +192,26 @@ class Worker:
 
     # ------------------------------------------------------------------ exchanging
 
-    def _pushed(self, token: int, index: int, loss: float, change: Any) -> bool:
+    def _push(self, token: int, index: int, loss: float, change: Any) -> bool:
         """Push the gradient to all servers and commit it; return whether it counts."""
         started = time.monotonic()
         gradient = self._gradient.to(self._links[0].device)
         for link, (first, last) in zip(self._links, self._spans, strict=True):
-            link.send(Message(Kind.PUSH, token, index, payload=gradient[first:last]))
+            link.send(Message(MessageKind.PUSH, token, index, payload=gradient[first:last]))
         for link in self._links:
-            self._answer(link, Kind.STAGED)
+            self._receive(link, MessageKind.STAGED)
         self._exchanging += time.monotonic() - started
         self._moved += self.gradient_bytes
         numbers = (loss, self._computing, self._exchanging, float(self._moved), self._version)
         self._computing = self._exchanging = 0.0
         self._moved = 0
         commit = Message(
-            Kind.COMMIT, token, index, numbers=tuple(float(number) for number in numbers)
+            MessageKind.COMMIT, token, index, numbers=tuple(float(number) for number in numbers)
         )
         commit.payload = change if len(change) else None
         response = self._request(commit)
         self._wanted = response.version
-        return response.kind is Kind.TAKEN
+        return response.kind is MessageKind.TAKEN
 
     def _pull(self) -> None:
         """Pull parameters, unless this worker already has the required version."""
@@ -223,13 +219,13 @@ class Worker:
             return
         started = time.monotonic()
         for link in self._links:
-            link.send(Message(Kind.PULL, version=self._wanted))
+            link.send(Message(MessageKind.PULL, version=self._wanted))
         values = self._values.to(self._links[0].device)  # no copy on the same device
         versions = []
         for number, (link, (first, last)) in enumerate(zip(self._links, self._spans, strict=True)):
-            versions.append(self._answer(link, Kind.VALUES, values[first:last]).version)
+            versions.append(self._receive(link, MessageKind.VALUES, values[first:last]).version)
             if number == 0 and len(self._buffers):
-                self._answer(link, Kind.BUFFERS, self._buffers)
+                self._receive(link, MessageKind.BUFFERS, self._buffers)
         if values is not self._values:
             self._values.copy_(values)
         if len(self._buffers):
@@ -245,12 +241,12 @@ class Worker:
         leader = self._links[0]
         leader.send(message)
         response = leader.receive()
-        if response.kind is Kind.STOP:
+        if response.kind is MessageKind.STOP:
             jobs.leave()
         return response
 
-    def _answer(self, link: Link, kind: Kind, into: Any = None) -> Message:
+    def _receive(self, link: Link, kind: MessageKind, into: Any = None) -> Message:
         response = link.receive(into)
         if response.kind is not kind:
-            raise GoneError(f"a server said {response.kind.name} for {kind.name}")
+            raise PeerLostError(f"a server said {response.kind.name} for {kind.name}")
         return response

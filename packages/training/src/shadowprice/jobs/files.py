@@ -1,0 +1,29 @@
+"""Atomic replacement of files."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def replace_file(path: Path, *content: bytes | memoryview, durable: bool) -> None:
+    """Replace a file atomically; if ``durable``, content and name are on disk afterwards."""
+    writer = f"{os.uname().nodename}.{os.getpid()}"
+    new = path.with_name(f".{path.name}.{writer}.{time.monotonic_ns()}")
+    try:
+        with new.open("wb") as stream:
+            for piece in content:
+                stream.write(piece)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        new.replace(path)
+        if durable:
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    finally:
+        new.unlink(missing_ok=True)

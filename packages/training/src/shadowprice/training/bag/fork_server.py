@@ -1,0 +1,42 @@
+"""Preloading of the fork server, so that each forked process starts at once.
+
+CPython before 3.14 doesn't preload the main program's own module. Functions of scripts are defined
+there, and it may be slow to import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from multiprocessing import forkserver, set_forkserver_preload, spawn
+from typing import Any, Final
+
+_VARIABLE: Final = "SHADOWPRICE_BAG_PROGRAM"
+_PARTS: Final = ("sys_path", "init_main_from_name", "init_main_from_path")
+
+
+def start_fork_server(module: str) -> None:
+    """Start the fork server of this program with a function's module preloaded.
+
+    A server that already runs, for an earlier bag or for the program itself, stays as it is.
+    Processes then import what it lacks.
+    """
+    data = spawn.get_preparation_data("fork server")
+    os.environ[_VARIABLE] = json.dumps({name: data[name] for name in _PARTS if name in data})
+    try:
+        preload = [__name__, "shadowprice.training.bag.attempt"]
+        set_forkserver_preload([*preload, module] if module != "__main__" else preload)
+        forkserver.ensure_running()
+    finally:
+        del os.environ[_VARIABLE]
+
+
+def _prepare() -> None:
+    """Import the main program, in the fork server."""
+    data: dict[str, Any] = json.loads(os.environ.pop(_VARIABLE, "null")) or {}
+    with contextlib.suppress(Exception):  # every process tries again, and reports the error
+        spawn.prepare(data)
+
+
+_prepare()

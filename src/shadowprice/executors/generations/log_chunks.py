@@ -1,0 +1,27 @@
+"""Chunks of logs on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from shadowprice.executors.contract import LogChunk
+from shadowprice.executors.generations import logs
+
+MAX_CHUNK_BYTES: Final = 1 << 20
+"""Maximum bytes of a chunk."""
+
+
+def read_chunk(
+    folder: Path, number: int, process: str, start: int | None, most: int, *, complete: bool
+) -> LogChunk:
+    """Return a chunk of a process's log in a generation's log folder; see `Executor.logs`.
+
+    ``complete`` says whether the process has ended.
+    """
+    if process not in logs.names(folder):
+        raise KeyError(f"{process} of generation {number}")
+    most = max(1, min(most, MAX_CHUNK_BYTES))
+    begin, end, text = logs.read(folder, process, start, most, complete=complete)
+    _, last, _ = logs.read(folder, process, None, 1, complete=True)
+    return LogChunk(number, process, begin, end, text, complete and end >= last)

@@ -1,0 +1,142 @@
+"""How a generation ended, from the ends of its processes. Standard library only."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+EXIT_SIGTERM: Final = 128 + signal.SIGTERM
+"""Exit status of a process that handled or died of SIGTERM."""
+
+ALL_WORKERS_SUCCEEDED: Final = "every worker exited 0"
+"""Reason of a generation that completed normally."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOutcome:
+    """How a generation ended.
+
+    ``ending`` is a value of `contract.Ending`. ``process`` decided the result, with exit status
+    ``code``. ``reason`` is for people.
+    """
+
+    ending: str
+    process: str
+    code: int
+    reason: str
+
+
+def shell_exit_status(returned: int) -> int:
+    """Return the exit status as shells report it: 128 + n for death by signal n."""
+    return 128 - returned if returned < 0 else returned
+
+
+def has_outcome(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
+    """Return whether a generation that wasn't stopped has its result already.
+
+    ``exits`` are processes with their exit statuses, in order of their ends. If ``tolerant``, the
+    generation continues if a worker dies.
+    """
+    return all_succeeded(exits, workers, tolerant=tolerant) or bool(
+        _failed(exits, workers, tolerant)
+    )
+
+
+def all_succeeded(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
+    """Return whether every worker exited 0; if tolerant, all ended and at least one exited 0."""
+    codes = [code for name, code in exits if _is_worker(name)]
+    return bool(codes) and len(codes) == workers and (0 in codes if tolerant else not any(codes))
+
+
+def _failed(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> str:
+    """Return the process that made the generation fail, or an empty string.
+
+    It is the first process with a nonzero status. If tolerant, it is the first such parameter
+    server, or the last worker if none exited 0.
+    """
+    worker_codes = [code for name, code in exits if _is_worker(name)]
+    for name, code in exits:
+        workers -= _is_worker(name)
+        if code and (
+            not tolerant or not _is_worker(name) or (not workers and 0 not in worker_codes)
+        ):
+            return name
+    return ""
+
+
+def _is_worker(name: str) -> bool:
+    return name.startswith("worker-")
+
+
+def compute_outcome(
+    exits: Sequence[tuple[str, int]],
+    workers: int,
+    *,
+    tolerant: bool = False,
+    stopped: bool,
+    from_outside: bool,
+    killed: Set[str],
+    notes: Mapping[str, str],
+) -> GenerationOutcome:
+    """Return how a generation ended, from the exits of all its processes in order.
+
+    A stop command that preceded any deciding exit makes it ``stopped``. ``from_outside`` means that
+    an external cause ended it, such as a shutdown or an operator. ``killed`` are processes killed
+    after the grace period. ``notes`` explain a process besides its exit status: why it didn't
+    start, an OOM kill, processes that it left running.
+    """
+    codes = dict(exits)
+    if all_succeeded(exits, workers, tolerant=tolerant):
+        succeeded = [name for name, code in exits if _is_worker(name) and code == 0]
+        name = "worker-0" if "worker-0" in succeeded else succeeded[0]
+        return GenerationOutcome("done", name, 0, _completion(exits, notes))
+    signalled = stopped or from_outside
+    # A process that ended as requested counts as one that exited 0.
+    effective_exits = [
+        (name, 0 if name in killed or (signalled and code == EXIT_SIGTERM) else code)
+        for name, code in exits
+    ]
+    name = _failed(effective_exits, workers, tolerant)
+    if name:
+        reason = f"{name} {_how(codes[name], stop_requested=signalled)}"
+        if name in notes:
+            reason += f": {notes[name]}"
+        return GenerationOutcome("failed", name, codes[name], reason)
+    name = next((process for process, _ in exits if process in killed), exits[0][0])
+    ending = "lost" if from_outside and not stopped else "stopped"
+    reason = (
+        "the scheduler stopped it"
+        if stopped
+        else "it received a signal that the scheduler did not send"
+    )
+    if killed & codes.keys():
+        reason += f"; {name} did not exit within its grace period, and was killed"
+    return GenerationOutcome(ending, name, codes[name], reason)
+
+
+def _completion(exits: Sequence[tuple[str, int]], notes: Mapping[str, str]) -> str:
+    died = [
+        f"{name} {_how(code, stop_requested=False)}"
+        for name, code in exits
+        if code and _is_worker(name)
+    ]
+    summary = ALL_WORKERS_SUCCEEDED
+    if died:
+        summary = f"the remaining workers exited 0; earlier {', '.join(died)}"
+    noted = [name for name, code in exits if name in notes and not code and _is_worker(name)]
+    return "; ".join((summary, *(f"{name}: {notes[name]}" for name in noted)))
+
+
+def _how(code: int, *, stop_requested: bool) -> str:
+    after = " after the order to stop (143 was expected)" if stop_requested else ""
+    if code == EXIT_SIGTERM:
+        return f"exited {code}, or was ended by a SIGTERM that the scheduler did not send"
+    if code > 128:
+        try:
+            name = signal.Signals(code - 128).name
+        except ValueError:
+            return f"exited {code}{after}"
+        return f"ended by {name}, status {code}{after}"
+    return f"exited {code}{after}"

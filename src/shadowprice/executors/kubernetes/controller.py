@@ -1,0 +1,521 @@
+"""The controller of one generation on Kubernetes, from acceptance to its end.
+
+    accepted -> running -> ended
+    accepted -> refused
+
+The generation's secret gates its pods, which can't start without it. The service that creates the
+pods creates it first, once, and it is deleted before the generation's end is reported. So a delayed
+request of a partitioned or ended service starts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from shadowprice.executors.contract import Ending
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    ENDED,
+    REFUSED,
+    RUNNING,
+    TERMINAL_PHASES,
+)
+from shadowprice.executors.generations.process_exits import ProcessExit, outcome_from_exits
+from shadowprice.executors.kubernetes.launcher import (
+    INITIAL_BACKOFF_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    GenerationLauncher,
+)
+from shadowprice.executors.kubernetes.objects import GenerationObjects
+from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_failure_reason
+from shadowprice.executors.kubernetes.pods import whole_grace_seconds
+from shadowprice.executors.kubernetes.session import KubernetesSession
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
+from shadowprice.executors.kubernetes.views import PodView, merge_pod_view
+from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.pausing import Backoff
+
+log = logging.getLogger("shadowprice.executors")
+
+PEER_ENDED_COMMAND: Final = -1
+"""Stop command for the remaining processes of a generation that has its result."""
+
+LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0
+"""Seconds that a node has to open a log stream before its pod is deleted."""
+
+EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7
+"""The same for an empty log, because the start of an empty stream can't be observed."""
+
+MISSING_POD_POLL_SECONDS: Final = 2.0
+"""Seconds after which created pods without an event are listed."""
+
+MAX_LIST_BACKOFF_SECONDS: Final = 30.0
+"""Maximum backoff in seconds of such listings that fail."""
+
+STEADY_POLL_SECONDS: Final = 10.0
+"""Seconds between checks of a running generation without events of its pods."""
+
+SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
+"""Endings that follow from the pods' exit statuses, without a command."""
+
+LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0
+"""Timeout in seconds for collecting the log of an ended pod."""
+
+REFUSED_SECONDS: Final = 10.0
+"""Seconds for which refused requests are repeated, because rights may just be changing.
+
+Other errors become an obstacle if they last as long.
+"""
+
+_OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
+
+
+class KubernetesGenerationController:
+    """Drives one generation to its end."""
+
+    def __init__(self, session: KubernetesSession, entry: KubernetesGeneration) -> None:
+        self._session = session
+        self._cluster = session.cluster
+        self._entry = entry
+        self._objects = GenerationObjects(session, entry)
+        self._following: set[asyncio.Task[None]] = set()
+        self._launched = False
+        self._closed = False
+        self._progress_count = 0
+        """Number of accepted changes, so that the backoff starts again after progress."""
+        self._listed_at = 0.0
+        self._obstructed_since: float | None = None
+        self._pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        self._unseen = Backoff(MISSING_POD_POLL_SECONDS, MAX_LIST_BACKOFF_SECONDS)
+
+    async def run(self) -> None:
+        """Drive the generation from its current phase to its end."""
+        try:
+            await self._session.background.repeat(
+                "drive", self._attempt, self._entry.task_description
+            )
+        finally:
+            tasks = tuple(self._following)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _attempt(self) -> bool:
+        """Make one attempt to drive it to its end; return whether it has ended."""
+        entry, count_before = self._entry, self._progress_count
+        if entry.is_finished:
+            return True
+        try:
+            await self._run()
+            self._session.emit(entry.pop_reports())
+        except ApiError as error:
+            log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+            await self._on_error(error)
+        if not entry.is_finished:  # `_finish` may have found a pod that still runs
+            if self._progress_count > count_before:
+                self._pauses.succeeded()
+            await asyncio.sleep(self._pauses.failed())
+        return entry.is_finished
+
+    async def _on_error(self, error: ApiError) -> None:
+        """Note why the generation can't start or end; give it up after a time limit.
+
+        Otherwise it would keep its servers from all other jobs until its rights return. A running
+        generation isn't given up: nothing has to be done for it.
+        """
+        if not error.status:  # no answer, which is no problem of this generation
+            self._obstructed_since = None
+            return
+        entry, now = self._entry, time.monotonic()
+        if self._obstructed_since is None:
+            self._obstructed_since = now
+        settings = self._session.settings
+        starting = entry.phase == ACCEPTED and not entry.stop_ordered
+        if not (starting or self._has_to_end()):
+            return
+        seconds_obstructed = now - self._obstructed_since
+        # An error of a moment, such as throttling, is no obstacle yet.
+        if error.refused or seconds_obstructed >= REFUSED_SECONDS:
+            entry.obstacle = str(error)
+        limit = settings.patience if starting else settings.lost_after
+        if error.refused:
+            limit = min(limit, REFUSED_SECONDS)
+        if seconds_obstructed >= limit:
+            try:
+                await self._give_up(error)
+            except ApiError as second:
+                log.warning("generation %d of %r: %s", entry.number, entry.job, second)
+
+    def _has_to_end(self) -> bool:
+        entry = self._entry
+        return (
+            entry.stop_ordered
+            or bool(entry.state.get("closing") or entry.state.get("end"))
+            or entry.is_outcome_final
+        )
+
+    async def _give_up(self, error: ApiError) -> None:
+        """Record the end of a generation whose objects the API server doesn't delete.
+
+        Its pods count as used capacity while they run, and keep newer generations of the job from
+        starting.
+        """
+        entry = self._entry
+        with contextlib.suppress(ApiError):  # a pod of a delayed request can't start without it
+            await self._objects.delete_named("secrets")
+        views = [view for view in await self._objects.pods() if view.may_run]
+        reason = f"the API server refused it: {error}"
+        if views:
+            pods = ", ".join(sorted(view.name for view in views[:3]))
+            reason = f"its pods couldn't be deleted and may still run ({pods}): {error}"
+        if entry.phase == ACCEPTED and not views:
+            await self._write(phase=REFUSED, reason=reason, plan=None)
+        else:
+            end = entry.state.get("end")
+            if not end and entry.is_outcome_final:
+                end = self._result()
+            lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
+            await self._write(**_OVER, **(end or lost))
+        log.warning("lost generation %d of %r: %s", entry.number, entry.job, reason)
+        self._session.leave(views)
+        self._session.emit(entry.pop_reports())
+
+    async def _run(self) -> None:
+        entry = self._entry
+        if entry.state.get("end"):
+            await self._finish_known()
+            return
+        if not self._launched and not entry.state.get("closing"):
+            launch = GenerationLauncher(self._session, entry, self._objects)
+            reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
+            if reason and launch.created_nothing:
+                await self._write(phase=REFUSED, reason=reason, plan=None)
+                return
+            if reason:
+                await self._mark_withdrawn(reason)
+            self._launched, self._listed_at = True, time.monotonic()
+        if entry.state.get("closing"):
+            await self._withdraw()
+        while any(part.end is None for part in entry.parts.values()):
+            entry.changed.clear()
+            await self._judge()
+            self._session.emit(entry.pop_reports())  # the wait below may be long
+            if entry.state.get("closing") and not self._closed:
+                await self._withdraw()
+            await self._order()
+            entry.obstacle, self._obstructed_since = "", None
+            if any(part.end is None for part in entry.parts.values()):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(STEADY_POLL_SECONDS if self._is_steady() else 1.0):
+                        await entry.changed.wait()
+        await self._finish()
+
+    def _is_steady(self) -> bool:
+        """Return whether only events, and no timeouts, can change the generation's state."""
+        entry = self._entry
+        return entry.phase == RUNNING and all(
+            part.view is not None
+            and part.view.running
+            and part.vanished is None
+            and self._cluster.gone_since(part.server) is None
+            for part in entry.parts.values()
+            if part.end is None
+        )
+
+    async def _write(self, **change: Any) -> None:
+        """Update the generation's record, unless it has ended."""
+
+        def update(record: Any) -> dict[str, Any]:
+            state = record.generations.get(self._entry.number)
+            if state is None:
+                return {"phase": ENDED, "ending": "lost", "reason": "its record is gone"}
+            if state["phase"] not in TERMINAL_PHASES:
+                state |= {"at": time.time(), **change}
+            return dict(state)
+
+        state = await self._session.records.change(self._entry.job, update)
+        self._entry.load_state(state)
+        self._progress_count += 1
+
+    # ---------------------------------------------------------------- following
+
+    async def _judge(self) -> None:
+        """Apply the state of the pods: starts, ends and refusals."""
+        entry, cluster, settings = self._entry, self._cluster, self._session.settings
+        await self._list_unseen()
+        for part in entry.parts.values():
+            if part.end is not None:
+                continue
+            self._update_view(part)
+            part.end = process_exit_of(
+                part,
+                node=cluster.nodes.items.get(part.server),
+                lost_after=settings.lost_after,
+                gone_since=cluster.gone_since(part.server),
+                withdrawn=bool(entry.state.get("closing")),
+            )
+            if part.end is not None:
+                await self._collect(part)
+        if entry.phase != ACCEPTED or entry.state.get("closing"):
+            return
+        parts = entry.parts.values()
+        failed = any(part.end is not None and part.end.code > 0 for part in parts)
+        # A process may have exited before any of its running states was observed.
+        if failed or all(part.has_started or (part.end and not part.end.lost) for part in parts):
+            starts = [part.view.began for part in parts if part.view and part.view.began]
+            await self._write(phase=RUNNING, started=max([*starts, entry.state["accepted"]]))
+            return
+        reason = start_failure_reason(entry, settings.patience)
+        if reason:
+            await self._mark_withdrawn(reason)
+
+    def _update_view(self, part: PodProcess) -> None:
+        key = f"{self._entry.namespace}/{part.pod}"
+        view = self._cluster.own.get(key)
+        if view is not None and self._is_of(part, view):
+            part.view, part.vanished = merge_pod_view(part.view, view), None
+            return
+        last = self._cluster.last.pop(key, None)
+        if last is not None and self._is_of(part, last):
+            part.view = merge_pod_view(part.view, last)
+        if part.view is not None and part.vanished is None:
+            part.vanished = time.monotonic()
+
+    def _is_of(self, part: PodProcess, view: PodView) -> bool:
+        """Return whether a pod of a process's name is this generation's."""
+        entry = self._entry
+        own = (view.job, view.generation) == (entry.key, entry.number)
+        return own and part.uid in {"", view.uid}
+
+    async def _list_unseen(self) -> None:
+        """List created pods of which no event arrived.
+
+        Events may be late, and a pod may come and go between two events. The API server's storage
+        decides.
+        """
+        missing = [
+            part
+            for part in self._entry.parts.values()
+            if part.end is None and part.view is None and part.vanished is None
+        ]
+        now = time.monotonic()
+        if not missing or not self._launched or now - self._listed_at < MISSING_POD_POLL_SECONDS:
+            return
+        if not self._unseen.over:
+            return
+        try:
+            views = {view.process: view for view in await self._objects.pods()}
+        except ApiError:
+            self._unseen.failed()
+            return  # a failed request says nothing about pods
+        self._listed_at = now
+        self._unseen.succeeded()
+        for part in missing:
+            if part.process in views:
+                part.view = views[part.process]
+            else:
+                part.vanished = time.monotonic()
+
+    async def _mark_withdrawn(self, why: str) -> None:
+        """Record that the generation is to be withdrawn, before any object is deleted."""
+        await self._write(closing=why)
+        self._entry.changed.set()
+
+    async def _withdraw(self) -> None:
+        """Delete the secret, and find the pods that have to end."""
+        await self._discard("secrets")
+        views = {view.process: view for view in await self._objects.pods()}
+        for part in self._entry.parts.values():
+            if part.process in views:
+                part.view = merge_pod_view(part.view, views[part.process])
+            if part.view is None:
+                part.end = ProcessExit(part.process, -1, time.time(), lost="it never existed")
+        self._closed = True
+
+    async def _order(self) -> None:
+        """Delete pods after a stop command, or once another process decided the result."""
+        entry = self._entry
+        stop = entry.state.get("stop")
+        if stop:
+            command, grace = int(stop["command"]), float(stop["grace"])
+        elif entry.state.get("closing"):
+            command, grace = PEER_ENDED_COMMAND, 0.0
+        elif entry.is_outcome_final:
+            await self._record_deciding_exits()
+            command, grace = PEER_ENDED_COMMAND, entry.grace
+        else:
+            return
+        if entry.phase == ACCEPTED and stop and not entry.state.get("closing"):
+            await self._mark_withdrawn("it was stopped before it started")
+        for part in entry.parts.values():
+            if part.view is not None and part.view.deleting and part.ending is None:
+                # Deleted by an earlier service or another client.
+                part.ending = time.monotonic() - self._seconds_since_deletion(part.view)
+        undelivered = [
+            item for item in entry.parts.values() if item.end is None and item.delivered != command
+        ]
+        await asyncio.gather(*(self._delete_pod(part, command, grace) for part in undelivered))
+
+    async def _record_deciding_exits(self) -> None:
+        """Record the ends that decide the result, before the other pods are deleted.
+
+        Otherwise a restarted service would find deleted pods, and blame another client for them.
+        """
+        parts = self._entry.parts
+        ends = {name: part.exit_record() for name, part in parts.items() if part.end is not None}
+        if len(ends) < len(parts) and not self._entry.state.get("deciding"):
+            await self._write(deciding=ends)
+
+    def _seconds_since_deletion(self, view: PodView) -> float:
+        """Return the seconds since a pod's deletion was requested, by the server's clock.
+
+        The clock of this machine may differ. Both times are truncated to seconds, so one second is
+        added, which never shortens a grace period.
+        """
+        now = self._objects.connection.time()
+        if now is None or view.terminating_since is None:
+            return 0.0
+        return float(max(0.0, now + 1.0 - view.terminating_since))
+
+    async def _delete_pod(self, part: PodProcess, command: int, grace: float) -> None:
+        if part.view is None:
+            return
+        if part.view.running and not part.delivered:
+            await self._follow_log(part)
+        lost = self._cluster.is_lost(part.server)
+        part.stop_requested = True
+        # The server counts a grace period from the first deletion, and only ever shortens it.
+        now = time.monotonic()
+        since = now if part.ending is None else part.ending
+        allowed = min(part.allowed, now - since + grace)
+        grace_seconds = 0 if lost else whole_grace_seconds(allowed)
+        await self._objects.delete("pods", part.pod, part.view.uid, grace_seconds)
+        part.ending, part.allowed = since, allowed
+        part.delivered = command
+        self._progress_count += 1
+
+    async def _follow_log(self, part: PodProcess) -> None:
+        """Fetch a pod's log, and follow it, before the pod is deleted.
+
+        This happens once, even if the deletion is retried.
+        """
+        if part.listened:
+            return
+        part.listened = True
+        follower = self._objects.follower(part)
+        with contextlib.suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(LOG_OPEN_TIMEOUT_SECONDS):
+                await follower.fetch_new()
+        opened = asyncio.Event()
+        following = follower.follow(opened)
+        task = self._session.background.spawn("logs", following, "following a log", vital=False)
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(
+                LOG_OPEN_TIMEOUT_SECONDS if follower.has_output else EMPTY_LOG_TIMEOUT_SECONDS
+            ):
+                await opened.wait()
+
+    # ---------------------------------------------------------------- ending
+
+    async def _collect(self, part: PodProcess) -> None:
+        """Fetch the rest of a process's log."""
+        if part.view is None or not part.view.began:
+            return
+        follower = self._objects.follower(part)
+        with contextlib.suppress(ApiError, TimeoutError, OSError):
+            async with asyncio.timeout(LOG_DRAIN_TIMEOUT_SECONDS):
+                await follower.fetch_rest()
+        part.tail = follower.tail()
+
+    async def _finish(self) -> None:
+        """Delete the generation's objects, and record its result."""
+        entry = self._entry
+        refused = entry.phase == ACCEPTED and entry.state.get("closing")
+        end = {} if refused else self._result()
+        if end.get("ending") in SELF_TERMINATED:
+            # Recorded first, because only the pods know this result. Otherwise a restarted
+            # service would find no pods and count the generation as lost.
+            await self._write(end=end)
+        await self._discard("secrets")
+        views = await self._objects.pods()  # listed, because events may be late
+        for view in views:
+            part = entry.parts.get(view.process)
+            if part is not None and part.end is not None and self._may_run(view):
+                part.end, part.view, part.vanished, part.delivered = None, view, None, 0
+                return
+        await self._delete_objects(views)
+        if refused:
+            await self._write(phase=REFUSED, reason=refused, plan=None)
+        else:
+            await self._write(**_OVER, **end)
+
+    async def _finish_known(self) -> None:
+        """Delete the remaining objects of a generation whose result is recorded."""
+        await self._discard("secrets")
+        while True:
+            views = await self._objects.pods()
+            await self._delete_objects(views)
+            if not any(map(self._may_run, views)):
+                break
+            await asyncio.sleep(INITIAL_BACKOFF_SECONDS)
+        end = self._entry.state["end"]
+        await self._write(**_OVER, **end)
+
+    def _may_run(self, view: PodView) -> bool:
+        """Return whether a pod may still run processes, on a node that isn't lost."""
+        part = self._entry.parts.get(view.process)
+        return view.may_run and not (part is not None and self._cluster.is_lost(part.server))
+
+    async def _discard(self, kind: str) -> None:
+        """Delete the secret or the service object; a refusal leaves it behind.
+
+        It belongs to the generation's owner, and is garbage collected with it.
+        """
+        try:
+            await self._objects.delete_named(kind)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            entry = self._entry
+            log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
+
+    async def _delete_objects(self, views: Iterable[PodView]) -> None:
+        """Delete the pods and the service object; raise if a pod that may run remains."""
+        for view in views:
+            part = self._entry.parts.get(view.process)
+            lost = part is not None and self._cluster.is_lost(part.server)
+            try:
+                await self._objects.delete(
+                    "pods", view.name, view.uid, 0 if lost or view.over else 1
+                )
+            except ApiError as error:
+                if not error.refused or view.may_run:
+                    raise
+                log.warning("left the pod %s/%s: %s", view.namespace, view.name, error)
+        if len(self._entry.parts) > 1:
+            await self._discard("services")
+
+    def _result(self) -> dict[str, Any]:
+        """Return the result for the record."""
+        entry = self._entry
+        ends = [part.end for part in entry.parts.values() if part.end is not None]
+        result = outcome_from_exits(
+            ends, entry.workers, stop_ordered=entry.stop_ordered, tolerant=entry.tolerant
+        )
+        decided = entry.parts[result.process]
+        has_code = result.code >= 0 and not decided.unseen
+        return {
+            "ending": result.ending,
+            "process": result.process,
+            "code": result.code if has_code else None,
+            "reason": result.reason,
+            "tail": list(decided.tail),
+            "forced": any(end.killed for end in ends),
+        }

@@ -1,0 +1,99 @@
+"""The executor's lease: only one executor sends commands at a time."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Final
+
+from shadowprice.executors.contract import Election, ExecutorError
+from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
+from shadowprice.kubernetes.lease import Lease
+
+log = logging.getLogger("shadowprice.executors")
+
+ACQUIRE_TIMEOUT_SECONDS: Final = 45.0
+"""Seconds to wait at the start until a killed service's lease expires."""
+
+REACQUIRE_TIMEOUT_SECONDS: Final = 2.0
+"""The same after an outage; it is short, because the resync tries again."""
+
+
+class ExecutorLease:
+    """The lease of an executor, subject to the leader election of its service.
+
+    There are two leases because they expire independently. A service without an election only has
+    the executor's lease. A newly elected replica may have to wait until its predecessor's executor
+    lease expires. ``service`` is the service's label.
+    """
+
+    def __init__(self, service: str, election: Election | None) -> None:
+        self._service, self._election = service, election
+        self._identity = secrets.token_hex(8)
+        self._lease: Lease | None = None
+
+    def holds(self) -> bool:
+        """Return whether this executor is the only one allowed to send commands.
+
+        Only this machine's clock is used.
+        """
+        return self._elected() and self._lease is not None and self._lease.holds()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease isn't held and may be reacquired."""
+        return self._lease is None or self._lease.lost.is_set()
+
+    async def acquire(self, connection: ApiClient, namespace: str) -> None:
+        """Acquire the lease; raise `ExecutorError` if another service holds it."""
+        lease = self._new(connection, namespace)
+        if not await lease.take(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
+            raise ExecutorError(
+                f"the lease {self._service}-executor in {namespace} is held: the cluster is used "
+                "by another service; stop that one, or serve from another namespace"
+            )
+        self._lease = lease
+
+    async def reacquire(self, connection: ApiClient, namespace: str) -> None:
+        """Reacquire a lease that expired while the API server was unreachable.
+
+        Raises `ApiError` if another executor holds the lease or leads; commands are then refused
+        until it is released.
+        """
+        if not self._elected():
+            raise LeadershipLostError
+        lease = self._new(connection, namespace)
+        if not await lease.take(REACQUIRE_TIMEOUT_SECONDS):
+            raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
+        self._lease = lease
+        log.info("the lease of %s is held again", self._service)
+
+    async def release(self) -> None:
+        """Release the lease, so that the next holder needn't wait."""
+        if self._lease is not None:
+            await self._lease.release()
+            self._lease = None
+
+    def _elected(self) -> bool:
+        return self._election is None or self._election.holds()
+
+    def _new(self, connection: ApiClient, namespace: str) -> Lease:
+        identity, election = self._identity, self._election
+        if election is not None and election.number:
+            identity = f"{election.name} {election.number} {identity}"
+        return Lease(connection, namespace, f"{self._service}-executor", identity)
+
+    def _is_deposed(self, holder: str) -> bool:
+        """Return whether the lease's holder was elected before this service.
+
+        That holder no longer sends commands once this service is elected; see `holds`.
+        """
+        name, number, *_ = [*holder.split(" "), "", ""]
+        election = self._election
+        return (
+            election is not None
+            and name == election.name
+            and number.isdecimal()
+            and (int(number) < election.number)
+        )

@@ -1,0 +1,166 @@
+"""Logs of pods, fetched incrementally.
+
+The API server returns a log from a given time in whole seconds, with a timestamp on every line.
+Lines that were already fetched are recognized by their timestamps and skipped. If the node rotated
+lines away before they were fetched, a line in the log marks their loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from shadowprice.executors.generations.logs import LogWriter
+from shadowprice.executors.kubernetes import names
+from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.pausing import Backoff
+
+MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
+"""Minimum seconds between two fetches of a log that is being read."""
+
+MAX_FETCH_BACKOFF_SECONDS: Final = 10.0
+"""Maximum backoff in seconds of fetches that fail."""
+
+_TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:\d\d)")
+_LONG: Final = 3600.0
+_SHORT: Final = 30.0
+"""Timeout in seconds of a silent stream: ``_LONG`` if followed, ``_SHORT`` if read."""
+
+_MISSING: Final = b"[some output is missing here: its node had removed it]\n"
+
+
+class PodLogFollower:
+    """Fetches the log of one pod into local files.
+
+    ``path`` is the API path of the pod. Of the log, ``limit`` bytes are kept, in ``folder``;
+    ``secret`` is replaced by ``***``.
+    """
+
+    def __init__(
+        self,
+        connection: ApiClient,
+        path: str,
+        folder: Path,
+        process: str,
+        limit: int,
+        secret: str,
+    ) -> None:
+        self._connection = connection
+        self._path = f"{path}/log"
+        self._folder = folder
+        self._process = process
+        self._limit = limit
+        self._secret = secret
+        self._writer: LogWriter | None = None
+        self._last = b""
+        self._same = 0
+        self._looked = float("-inf")
+        self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
+        self._busy = asyncio.Lock()
+        self._followed = False
+        self.complete = False
+
+    @property
+    def has_output(self) -> bool:
+        """Whether any line was fetched."""
+        return bool(self._last)
+
+    def tail(self) -> tuple[str, ...]:
+        """Return the last lines."""
+        return tuple(self._writer.tail()) if self._writer is not None else ()
+
+    async def fetch_new(self) -> None:
+        """Fetch new lines, unless a fetch succeeded or failed a moment ago."""
+        recent = time.monotonic() - self._looked <= MIN_FETCH_INTERVAL_SECONDS
+        if self.complete or self._followed or recent or not self._pauses.over:
+            return
+        try:
+            await self._fetch(follow=False)
+        except (ApiError, asyncio.CancelledError):  # the caller may have timed out
+            self._pauses.failed()
+            raise
+        self._pauses.succeeded()
+
+    async def fetch_rest(self) -> None:
+        """Fetch the rest of an ended pod's log."""
+        if not self.complete:
+            await self._fetch(follow=False)
+            self._end()
+
+    async def follow(self, begun: asyncio.Event) -> None:
+        """Fetch lines until the pod ends; set ``begun`` at the first line, or at the end."""
+        self._followed = True
+        try:
+            while not self.complete:
+                since = time.monotonic()
+                try:
+                    await self._fetch(follow=True, begun=begun)
+                    self._end()
+                except ApiError as error:
+                    if not error.passing:
+                        return  # the pod is gone
+                    if time.monotonic() - since > MAX_FETCH_BACKOFF_SECONDS:
+                        self._pauses.succeeded()
+                    await asyncio.sleep(self._pauses.failed())
+        finally:
+            self._followed = False
+            begun.set()
+
+    def _end(self) -> None:
+        self.complete = True
+        if self._writer is not None:
+            self._writer.close()
+
+    async def _fetch(self, *, follow: bool, begun: asyncio.Event | None = None) -> None:
+        async with self._busy:
+            query: dict[str, object] = {"container": names.CONTAINER, "timestamps": True}
+            if follow:
+                query["follow"] = True
+            if self._last:
+                query["sinceTime"] = self._last[:19].decode("ascii") + "Z"
+            resumed, seen_before, skipped = bool(self._last), self._same, 0
+            before = self._last
+            silence = _LONG if follow else _SHORT
+            lines = self._connection.lines(self._path, silence=silence, answer=silence, **query)
+            async for line in _begun(lines, begun):
+                timestamp, separator, text = line.partition(b" ")
+                if not separator or _TIME.fullmatch(timestamp) is None:
+                    continue  # a message of the kubelet
+                if resumed and (
+                    timestamp < before or (timestamp == before and skipped < seen_before)
+                ):
+                    skipped += timestamp == before
+                    continue
+                if resumed and not skipped:
+                    self._keep(_MISSING)
+                resumed = False
+                self._same = self._same + 1 if timestamp == self._last else 1
+                self._last = timestamp
+                self._keep(text)
+            self._ready()
+            self._looked = time.monotonic()
+
+    def _ready(self) -> LogWriter:
+        if self._writer is None:
+            # Lines fetched by an earlier service are fetched again, with new offsets.
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for old in self._folder.glob(f"{self._process}.*.log"):
+                old.unlink(missing_ok=True)
+            self._writer = LogWriter(self._folder, self._process, self._limit, [self._secret])
+        return self._writer
+
+    def _keep(self, text: bytes) -> None:
+        self._ready().feed(text)
+
+
+async def _begun(lines: AsyncIterator[bytes], begun: asyncio.Event | None) -> AsyncIterator[bytes]:
+    """Yield lines, and set ``begun`` at the first."""
+    async for line in lines:
+        if begun is not None:
+            begun.set()
+        yield line

@@ -1,0 +1,182 @@
+"""Ends of processes, and refusals of generations, derived from the state of their pods."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, Final
+
+from shadowprice.executors.generations.outcome import EXIT_SIGTERM
+from shadowprice.executors.generations.process_exits import ProcessExit
+from shadowprice.executors.kubernetes.nodes import NodeView
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
+from shadowprice.executors.kubernetes.views import ContainerExit, PodView
+
+POD_GONE_AFTER_SECONDS: Final = 5.0
+"""Seconds after a forced deletion of a pod until its node has surely killed its processes.
+
+It is also the time after which a created pod counts as missing if no event or list shows it.
+"""
+
+EXIT_SIGKILL: Final = 137
+TAKEN_OVER_RECORD: Final[dict[str, Any]] = {
+    "command": 0,
+    "at": 0.0,
+    "reason": "another service took over",
+}
+
+_PERMANENT_WAIT_REASONS: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
+_NORMAL_WAIT_REASONS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+_START_ERRORS: Final = (
+    ("no such file or directory", "No such file or directory"),
+    ("executable file not found", "No such file or directory"),
+    ("permission denied", "Permission denied"),
+    ("is a directory", "Permission denied"),
+)
+
+
+def process_exit_of(
+    part: PodProcess,
+    *,
+    node: NodeView | None,
+    lost_after: float,
+    gone_since: float | None,
+    withdrawn: bool,
+) -> ProcessExit | None:
+    """Return how a process ended, None if it hasn't.
+
+    ``gone_since`` is the monotonic time since which its node is missing or not ready;
+    ``lost_after`` seconds later the process counts as lost. ``withdrawn`` says whether its
+    generation is being withdrawn.
+    """
+    view = part.view
+    now = time.monotonic()
+    if view is None:
+        since = part.vanished
+        if since is None or now - since < (0.0 if withdrawn else POD_GONE_AFTER_SECONDS):
+            return None
+        return (
+            _exit_after_deletion(part)
+            if part.stop_requested
+            else _lost_exit(part, _deletion_reason(part))
+        )
+    signalled = part.stop_requested
+    if view.exit is not None and not view.running:
+        return _observed_exit(part, view, view.exit, stop_requested=signalled)
+    if gone_since is not None and (
+        now - gone_since > lost_after or (node is not None and node.off)
+    ):
+        reason = f"the node {part.server} was removed while {part.process} ran on it"
+        return _lost_exit(part, reason)
+    if view.over and not view.running and view.began is None and not signalled:
+        return _never_began(part, view)
+    if part.vanished is None:
+        if not view.over or not _seems_over(part, view, now):
+            return None
+        return (
+            _exit_after_deletion(part)
+            if signalled
+            else _lost_exit(part, _pod_end_reason(part, view))
+        )
+    if gone_since is not None or (view.running and now - part.vanished < POD_GONE_AFTER_SECONDS):
+        return None
+    return _exit_after_deletion(part) if signalled else _lost_exit(part, _deletion_reason(part))
+
+
+def _exit_after_deletion(part: PodProcess) -> ProcessExit:
+    """Return the end of a process that was deleted, with an unknown exit status."""
+    part.unseen = True
+    return ProcessExit(part.process, EXIT_SIGTERM, time.time(), stop_requested=True)
+
+
+def _lost_exit(part: PodProcess, why: str) -> ProcessExit:
+    return ProcessExit(part.process, -1, time.time(), lost=why)
+
+
+def _seems_over(part: PodProcess, view: PodView, now: float) -> bool:
+    """Return whether the processes of a pod in a final phase have ended.
+
+    An evicted pod is marked as failed before they end.
+    """
+    if not view.running:
+        return True
+    part.over_since = part.over_since or now
+    return now - part.over_since > POD_GONE_AFTER_SECONDS
+
+
+def _observed_exit(
+    part: PodProcess, view: PodView, exit_: ContainerExit, *, stop_requested: bool
+) -> ProcessExit:
+    out_of_memory = exit_.reason == "OOMKilled"
+    note = ""
+    if out_of_memory:
+        note = "it used more memory than its job requests (OOMKilled)"
+    elif exit_.reason in {"StartError", "ContainerCannotRun", "RunContainerError"}:
+        note = start_error_message(exit_.message)
+    if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
+        if not (stop_requested or exit_.code == 0):
+            return ProcessExit(part.process, -1, exit_.at, lost=_pod_end_reason(part, view))
+    elif view.deleting and not stop_requested and exit_.code in {EXIT_SIGTERM, EXIT_SIGKILL}:
+        return ProcessExit(part.process, -1, exit_.at, lost=_deletion_reason(part))
+    killed = stop_requested and exit_.code == EXIT_SIGKILL and not out_of_memory
+    return ProcessExit(
+        part.process, exit_.code, exit_.at, stop_requested=stop_requested, killed=killed, note=note
+    )
+
+
+def start_error_message(message: str) -> str:
+    """Return why a program couldn't be started, from the container runtime's message."""
+    match = re.search(r'exec: "([^"]*)"', message)
+    program = match[1] if match else "it"
+    reason = next((text for pattern, text in _START_ERRORS if pattern in message), message)
+    return f"cannot run {program}: {reason}"
+
+
+def _never_began(part: PodProcess, view: PodView) -> ProcessExit:
+    reason = view.message or view.reason or "its pod ended before its container started"
+    context = f"{part.server} did not take {part.process}"
+    return _lost_exit(part, f"{context}: {view.reason}: {reason}")
+
+
+def _deletion_reason(part: PodProcess) -> str:
+    return f"the pod of {part.process} was deleted by someone other than the scheduler"
+
+
+def _pod_end_reason(part: PodProcess, view: PodView) -> str:
+    reason = f"{view.reason}: {view.message}" if view.message else view.reason
+    return f"the pod of {part.process} was ended on {part.server}: {reason or 'no reason given'}"
+
+
+def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
+    """Return why a generation is refused, empty while it may start.
+
+    ``patience`` is the timeout in seconds of its pods' start.
+    """
+    waited = time.monotonic() - entry.since
+    for part in entry.parts.values():
+        if part.end is not None and part.end.lost:
+            return part.end.lost
+    for part in entry.parts.values():
+        view = part.view
+        if view is not None and view.waiting[0] in _PERMANENT_WAIT_REASONS:
+            return _wait_reason(part, view)
+    if waited <= patience:
+        return ""
+    for part in entry.parts.values():
+        view = part.view
+        if view is not None and view.unplaced:
+            return f"no place on {part.server} within {patience:g} s: {view.unplaced}"
+        if view is not None and view.waiting[0] not in _NORMAL_WAIT_REASONS:
+            return _wait_reason(part, view)
+    late = next((part for part in entry.parts.values() if not part.has_started), None)
+    return (
+        ""
+        if late is None
+        else f"{late.process} did not start on {late.server} within {patience:g} s"
+    )
+
+
+def _wait_reason(part: PodProcess, view: PodView) -> str:
+    reason, message = view.waiting
+    details = f": {message}" if message else ""
+    return f"{part.process} can't start on {part.server}: {reason}{details}"

@@ -1,0 +1,133 @@
+"""The service's end of the connection to the bridge process, which may die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.executors.contract import ExecutorError
+
+log = logging.getLogger("shadowprice.executors")
+
+MAX_RESPONSE_BYTES: Final = 32 << 20
+"""Maximum bytes of a response."""
+
+
+class BridgeClient:
+    """A connection to a running bridge.
+
+    ``log`` is the file for the bridge's output. ``event`` receives each event.
+    """
+
+    def __init__(self, log: Path, event: Callable[[dict[str, Any]], None]) -> None:
+        self._log = log
+        self._event = event
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the bridge can receive requests."""
+        return self._reading is not None and not self._reading.done()
+
+    async def open(self, keep: int) -> None:
+        """Start the bridge; it holds the descriptor ``keep`` while it lives."""
+        with self._log.open("wb") as log:  # replaces the previous bridge's log
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "shadowprice.executors.ray.bridge",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+                start_new_session=True,  # Ctrl-C must only reach the service
+                pass_fds=(keep,),
+                limit=MAX_RESPONSE_BYTES,
+            )
+        self._reading = asyncio.create_task(self._read(self._process))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                message = json.loads(line)
+                if "event" in message:
+                    self._event(message)
+                    continue
+                future = self._pending.pop(message["id"], None)
+                if future is None or future.done():
+                    continue
+                if "error" in message:
+                    future.set_exception(BridgeError(message["error"], message["kind"]))
+                else:
+                    future.set_result(message["is"])
+        except Exception:  # the executor's resync starts another bridge
+            log.exception("failed to process a message of the Ray bridge")
+        finally:
+            for future in self._pending.values():
+                if not future.done():
+                    future.set_exception(BridgeError("the connection to Ray was lost", "Closed"))
+            self._pending.clear()
+
+    async def call(self, what: str, limit: float | None = None, **more: Any) -> Any:
+        """Send the request ``what`` and return the bridge's response.
+
+        ``limit`` is a timeout in seconds, and ``more`` the arguments of the request. Raises
+        `BridgeError` if the request fails, or the bridge has ended.
+        """
+        if not self.is_running or self._process is None or self._process.stdin is None:
+            raise BridgeError("not connected to Ray", "Closed")
+        number = next(self._numbers)
+        future = self._pending[number] = asyncio.get_running_loop().create_future()
+        request = json.dumps({"id": number, "do": what, **more})
+        try:
+            self._process.stdin.write(request.encode() + b"\n")
+            await self._process.stdin.drain()
+            async with asyncio.timeout(limit):  # wait_for can swallow a cancellation
+                return await future
+        except TimeoutError:
+            raise BridgeError(f"no answer within {limit:g} s", "Timeout") from None
+        except OSError as error:
+            raise BridgeError("the connection to Ray was lost", "Closed") from error
+        finally:
+            self._pending.pop(number, None)
+
+    async def close(self) -> None:
+        """Kill the bridge and wait for its end."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    def last_output_line(self) -> str:
+        """Return the last line of the bridge's log, for people."""
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+class BridgeError(ExecutorError):
+    """A request to the bridge failed.
+
+    ``kind`` is the type name of the bridge's exception, or ``Closed`` if the bridge has ended.
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -1,0 +1,349 @@
+"""The controller of one generation on Ray, from acceptance to its end.
+
+    accepted -> launching -> running -> ended
+
+``launching`` is durable here before any actor is created, and an actor starts its process only on
+`go`, once. So from ``launching`` on, a restarted service starts no process: it re-adopts running
+ones and ends actors that never got `go`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any, Final
+
+from shadowprice.executors.contract import GenerationSpec
+from shadowprice.executors.environment import INHERITED_VARIABLES, Process, processes_of
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    ENDED,
+    LAUNCHING,
+    REFUSED,
+    RUNNING,
+    own_identity,
+)
+from shadowprice.executors.generations.placement_checks import gpu_millis, process_demand
+from shadowprice.executors.generations.process_exits import (
+    ProcessExit,
+    is_outcome_final,
+    outcome_from_exits,
+)
+from shadowprice.executors.ray.bridge_client import BridgeError
+from shadowprice.executors.ray.launch_plan import build_process_plan
+from shadowprice.executors.ray.nodes import actor_resources
+from shadowprice.executors.ray.session import RaySession
+from shadowprice.executors.ray.tracked_generation import RayGeneration, RayProcess
+
+log = logging.getLogger("shadowprice.executors")
+
+PEER_ENDED_COMMAND: Final = -1
+"""Stop command for the remaining processes of a generation that has its result."""
+
+BRIDGE_CALL_TIMEOUT_SECONDS: Final = 90.0
+"""Timeout in seconds of a request to the bridge."""
+
+
+class RayGenerationController:
+    """Drives one generation to its end."""
+
+    def __init__(self, session: RaySession, entry: RayGeneration) -> None:
+        self._session = session
+        self._entry = entry
+        self._asking: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+
+    async def run(self) -> None:
+        """Drive the generation from its current phase to its end."""
+        try:
+            await self._session.background.repeat(
+                "drive", self._attempt, self._entry.task_description
+            )
+        finally:
+            for task in self._asking:
+                task.cancel()
+
+    async def _attempt(self) -> bool:
+        """Make one attempt to drive it to its end; return whether it has ended."""
+        entry = self._entry
+        try:
+            await asyncio.to_thread(entry.read)  # an interrupted attempt may have changed it
+            await self._run()
+            await self._session.refresh(entry)
+        except (BridgeError, OSError) as error:
+            log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+        if not entry.is_finished:
+            await asyncio.sleep(1.0)
+        return entry.is_finished
+
+    async def _run(self) -> None:
+        entry = self._entry
+        if entry.phase == ACCEPTED and not await self._launch():
+            return
+        if entry.lock is None:
+            entry.lock = entry.generation.try_lock()
+        if entry.state.get("ending"):
+            await self._release_actors()
+            return
+        while any(part.end is None for part in entry.parts.values()):
+            entry.changed.clear()
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            for part in entry.parts.values():
+                if part.end is None and not part.attached and not part.asking:
+                    part.asking = True
+                    self._start_task(self._attach(part))
+            await asyncio.to_thread(entry.read)
+            await self._order()
+            await self._session.refresh(entry)
+            await entry.changed.wait()
+        await self._finish()
+
+    def _start_task(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._asking.add(task)
+        task.add_done_callback(self._on_request_done)
+
+    def _on_request_done(self, task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
+            self._entry.changed.set()
+
+    async def _ask(self, what: str, **more: Any) -> Any:
+        link = self._session.link
+        if link is None:
+            raise BridgeError("not connected to Ray", "Closed")
+        return await link.call(what, BRIDGE_CALL_TIMEOUT_SECONDS, **more)
+
+    def _write(self, **change: Any) -> None:
+        generation = self._entry.generation
+        generation.write_state({**generation.state(), "at": time.time(), **change})
+
+    # ---------------------------------------------------------------- beginning
+
+    async def _launch(self) -> bool:
+        """Create the actors and start the processes; return whether that succeeded."""
+        entry, session = self._entry, self._session
+        lock = await asyncio.to_thread(entry.generation.claim, own_identity())
+        if lock is None:
+            return False
+        entry.lock = lock
+        spec = GenerationSpec.from_record(entry.generation.plan()["spec"])
+        folder = session.folder(spec.job)
+        checkpoints = spec.checkpoint_dir or str(folder / "checkpoints")
+        work = str(folder / "work")
+        folders = [checkpoints, *([] if spec.program.directory else [work])]
+        processes = {item.name: item for item in processes_of(spec)}
+        parts = list(entry.parts.values())
+        results = await asyncio.gather(
+            *(self._prepare(part, spec, processes[part.process], folders) for part in parts),
+            return_exceptions=True,  # all requests have ended after this
+        )
+        properties: list[dict[str, Any]] = []
+        for item in results:
+            if isinstance(item, BaseException) and not isinstance(item, BridgeError):
+                raise item
+            properties.append({"error": str(item)} if isinstance(item, BridgeError) else item)
+        errors = [item["error"] for item in properties if "error" in item]
+        await asyncio.to_thread(entry.read)
+        if entry.stop_ordered:
+            errors.append("it was stopped before it started")
+        if errors:
+            await self._end_actors()
+            await asyncio.to_thread(self._write, phase=REFUSED, reason=errors[0])
+            entry.unlock()
+            return False
+        master = (properties[0]["address"], properties[0]["port"])
+
+        async def go(part: RayProcess, place: dict[str, Any]) -> None:
+            plan = build_process_plan(
+                spec,
+                processes[part.process],
+                actor=part.actor,
+                master=master,
+                checkpoints=checkpoints,
+                work=work,
+                inherited=place["environment"],
+                gpus=place["gpus"],
+                log_bytes=session.settings.log_bytes,
+                limit_memory=session.settings.memory == "rlimit",
+            )
+            with contextlib.suppress(BridgeError):  # `_attach` finds out whether it started
+                await self._ask("call", name=part.actor, method="go", arguments=[plan])
+
+        await asyncio.gather(*(go(*item) for item in zip(parts, properties, strict=True)))
+        await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
+        return True
+
+    async def _prepare(
+        self, part: RayProcess, spec: GenerationSpec, process: Process, folders: list[str]
+    ) -> dict[str, Any]:
+        """Create the actor of a process on its node.
+
+        Returns the node's properties, or ``error``.
+        """
+        session = self._session
+        node = session.nodes.get(part.server)
+        if node is None or node.id != part.node:
+            return {"error": f"the node {part.server} has left the Ray cluster"}
+        properties: dict[str, Any] = await self._ask(
+            "create",
+            name=part.actor,
+            node=part.node,
+            options=actor_resources(process_demand(spec, process), node),
+            prepare={
+                "base": str(session.base),
+                "token": session.token,
+                "folders": folders,
+                "gpus": bool(gpu_millis(node.server.capacity)),
+                "inherit": list(INHERITED_VARIABLES),
+            },
+            patience=session.settings.patience,
+        )
+        if "error" in properties:
+            return {"error": f"{part.server}: {properties['error']}"}
+        return properties
+
+    async def _end_actors(self) -> None:
+        for part in self._entry.parts.values():
+            with contextlib.suppress(BridgeError):
+                await self._ask("kill", name=part.actor)
+
+    # ---------------------------------------------------------------- following
+
+    async def _attach(self, part: RayProcess) -> None:
+        """Find and follow a process's actor; without one, find out how the process ended."""
+        try:
+            if part.gone_since is None and await self._actor_exists(part):
+                if self._entry.phase == LAUNCHING:
+                    look = await self._ask("call", name=part.actor, method="look", arguments=[])
+                    if look["state"] is None:  # never got `go`, and must not start now
+                        await self._ask("kill", name=part.actor)
+                        part.mark_lost(f"the service stopped before it started {part.process}")
+                        return
+                part.attached = True
+                part.delivered = 0
+                return
+            await self._clear(part)
+        except BridgeError as error:
+            if error.kind != "Closed":
+                part.gone_since = part.gone_since or time.monotonic()
+        finally:
+            part.asking = False
+            if part.end is not None or part.attached:
+                self._entry.changed.set()
+
+    async def _actor_exists(self, part: RayProcess) -> bool:
+        """Return whether the actor exists; retry until Ray knows."""
+        while True:
+            try:
+                return bool(await self._ask("find", name=part.actor))
+            except BridgeError as error:  # the failure says nothing about the actor
+                if error.kind == "Closed":
+                    raise
+                log.warning("looking for %s on %s: %s", part.process, part.server, error)
+                await asyncio.sleep(1.0)
+
+    async def _clear(self, part: RayProcess) -> None:
+        """Find out how a process without an actor ended.
+
+        If its node doesn't return within `lost_after` seconds, the process counts as lost.
+        """
+        part.gone_since = part.gone_since or time.monotonic()
+        session = self._session
+        ids = {node.id for node in session.nodes.values()}
+        current = session.nodes.get(part.server)
+        node = part.node if part.node in ids else current.id if current is not None else ""
+        if node:
+            into = str(self._entry.generation.logs)
+            result = await self._ask("clear", name=part.actor, node=node, into=into)
+            if result["known"] and result["cleared"]:
+                part.on_node = False
+                part.load_state(result["state"])
+                if part.end is not None and part.end.lost:
+                    part.mark_lost(f"the supervisor of {part.process} was killed on {part.server}")
+                elif part.end is None:
+                    part.mark_lost(f"{part.process} was never started on {part.server}")
+                return
+            if not result["known"] and node == part.node:
+                part.mark_lost(
+                    f"the actor of {part.process} ended on {part.server} before it started"
+                )
+                return
+        if time.monotonic() - part.gone_since > session.settings.lost_after:
+            session.litter[part.actor] = part.server
+            part.mark_lost(
+                f"the node {part.server} left the Ray cluster while {part.process} ran on it"
+            )
+
+    async def _order(self) -> None:
+        """Stop the processes after a stop command, or once another process decided the result."""
+        entry = self._entry
+        stop = await asyncio.to_thread(entry.generation.stop)
+        if stop["command"]:
+            command = int(stop["command"])
+            grace = stop["grace"]  # starts at delivery, which an outage of Ray may delay
+        else:
+            ends = [part.end for part in entry.parts.values() if part.end is not None]
+            if not is_outcome_final(ends, entry.workers, tolerant=entry.tolerant):
+                return
+            command, grace = PEER_ENDED_COMMAND, entry.grace
+        undelivered = [
+            part
+            for part in entry.parts.values()
+            if part.end is None and part.attached and part.delivered != command
+        ]
+        await asyncio.gather(*(self._deliver(part, command, grace) for part in undelivered))
+
+    async def _deliver(self, part: RayProcess, command: int, grace: float) -> None:
+        try:
+            await self._ask("call", name=part.actor, method="stop", arguments=[command, grace])
+        except BridgeError:
+            return  # its actor ended, or delivery is retried
+        part.delivered = command
+
+    # ---------------------------------------------------------------- ending
+
+    async def _finish(self) -> None:
+        """Collect the logs, store the result, and release the actors."""
+        entry = self._entry
+        parts = list(entry.parts.values())
+        into = str(entry.generation.logs)
+        for part in parts:
+            if part.on_node:
+                with contextlib.suppress(BridgeError):
+                    await self._ask("collect", name=part.actor, into=into)
+        ends = [part.end for part in parts if isinstance(part.end, ProcessExit)]
+        ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
+        result = outcome_from_exits(
+            ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant
+        )
+        decided = next(part for part in parts if part.process == result.process)
+        change: dict[str, Any] = {
+            "ending": result.ending,
+            "process": result.process,
+            "code": result.code if result.code >= 0 else None,
+            "reason": result.reason,
+            "tail": decided.state.get("tail", []),
+            "forced": any(bool(part.state.get("forced")) for part in parts),
+        }
+        # Stored before the actors are released, because only they know how their processes ended.
+        # Otherwise a restarted service would count the generation as lost.
+        await asyncio.to_thread(self._write, **change)
+        await self._release_actors()
+
+    async def _release_actors(self) -> None:
+        """Release the actors, and then mark the generation as ended."""
+        entry = self._entry
+        for part in entry.parts.values():
+            if part.on_node:
+                with contextlib.suppress(BridgeError):
+                    await self._ask("call", name=part.actor, method="retire", arguments=[])
+                with contextlib.suppress(BridgeError):
+                    await self._ask("kill", name=part.actor)
+        await asyncio.to_thread(self._write, phase=ENDED)
+        entry.unlock()

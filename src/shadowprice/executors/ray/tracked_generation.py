@@ -1,0 +1,112 @@
+"""An executor's in-memory record of a generation on Ray: its directory and its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shadowprice.executors.contract import Progressed
+from shadowprice.executors.generations.disk import FileLock
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory
+from shadowprice.executors.generations.process_exits import ProcessExit
+from shadowprice.executors.generations.tracked_generation import RemoteGeneration
+
+
+@dataclass
+class RayProcess:
+    """One process of a generation.
+
+    ``node`` is the id of the Ray node that it was started on. ``actor`` is the name of its actor.
+    """
+
+    process: str
+    server: str
+    node: str
+    actor: str
+    attached: bool = False
+    """Whether the bridge follows its actor."""
+    asking: bool = False
+    """Whether a request about it is pending."""
+    gone_since: float | None = None
+    """Monotonic time since which its actor hasn't been found."""
+    state: dict[str, Any] = field(default_factory=dict)
+    delivered: int = 0
+    """The newest stop command that its actor received."""
+    end: ProcessExit | None = None
+    on_node: bool = True
+    """Whether its log is still to be collected from its actor."""
+    reports: bool = False
+    """Whether its progress file ever had content."""
+    responded: bool = True
+    """Whether its actor responded to the last progress poll."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Record its supervisor's state."""
+        self.state = state
+        if state.get("phase") in TERMINAL_PHASES:
+            self.end = ProcessExit.from_state(
+                self.process, state, f"{self.process} was lost on {self.server}"
+            )
+
+    def mark_lost(self, why: str) -> None:
+        """Record that it is lost, because its end can't be observed."""
+        self.end = ProcessExit(self.process, -1, 0.0, lost=why)
+        self.on_node = False
+
+
+class RayGeneration(RemoteGeneration):
+    """One generation that isn't forgotten."""
+
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
+        super().__init__(job, number, generation)
+        self.parts: dict[str, RayProcess] = {}
+        self.lock: FileLock | None = None
+        self.latest: Progressed | None = None
+        self._reported_progress: list[Any] = []
+
+    def set_plan(self, plan: dict[str, Any]) -> None:
+        """Copy the executor's part of a plan; an empty plan changes nothing."""
+        super().set_plan(plan)
+        if plan and not self.parts:
+            parts = (RayProcess(**part) for part in plan["parts"])
+            self.parts = {part.actor: part for part in parts}
+
+    def exits(self) -> dict[str, int]:
+        """Return the exit statuses of the processes that have ended, while others run."""
+        ends = (part.end for part in self.parts.values())
+        return {end.name: end.code for end in ends if end is not None}
+
+    def unlock(self) -> None:
+        """Release its lock, if held."""
+        lock, self.lock = self.lock, None
+        if lock is not None:
+            lock.release()
+
+    def poll_progress(self) -> Progressed | None:
+        """Return the progress received since the last call, or None."""
+        latest, self.latest = self.latest, None
+        return latest
+
+    async def poll_progress_async(self) -> Progressed | None:
+        """Return `poll_progress` without a thread: the bridge already delivered it."""
+        return self.poll_progress()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it reports by file, and its last poll failed."""
+        return any(
+            part.reports and part.end is None and not (part.attached and part.responded)
+            for part in self.parts.values()
+        )
+
+    def on_progress_file(self, part: RayProcess, progress: list[Any] | None) -> None:
+        """Record the content of a process's progress file, if it is new and valid."""
+        if progress is None:
+            return
+        part.reports = True
+        if progress == self._reported_progress:
+            return
+        self._reported_progress = progress
+        report = self.parse_progress(progress[0], float(progress[1]))
+        if report is not None:
+            self.latest = report

@@ -1,0 +1,269 @@
+"""Unpacking of archives, and deletion of the unpacked files that a job didn't change.
+
+A marker file beside a directory names the archive that fills it. After the unchanged files are
+deleted, another marker names it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import shutil
+import stat
+import tempfile
+import threading
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from shadowprice.uploads.archive import ArchiveEntry, EntryKind, read_entries, refusal
+from shadowprice.uploads.owned_directories import add_missing, open_below, open_directory
+
+_COPY_BYTES: Final = 1 << 20
+
+
+def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None) -> None:
+    """Fill a directory with an archive, all or nothing, durably.
+
+    ``archive`` is named after its content. A directory that an earlier call filled with it stays as
+    it is, and needs no archive. If it was released since, only missing files, links and directories
+    are added. Anything else in the directory is removed: it is left of a call that was interrupted,
+    or of another job.
+
+    ``owner`` is the user and group of the files; None for those of this process. Raises OSError if
+    the archive can't be read or the directory can't be written, and `ArchiveError` if the archive
+    is damaged.
+    """
+    if is_unpacked(archive, directory):
+        return
+    with archive.open("rb") as stream:
+        with _lock:
+            _remove_partial(directory)
+            name = tempfile.mkdtemp(prefix=f"{directory.name}{_PARTIAL}", dir=directory.parent)
+            new = Path(name)
+            _attempts.add(new)
+        try:
+            _fill(new, stream, owner)
+            _sync_file_system(new)
+            with _lock:
+                # An attempt whose caller was cancelled goes on in its thread.
+                if is_unpacked(archive, directory):
+                    return
+                if _names(_release_marker(directory), archive) and directory.exists():
+                    add_missing(new, directory)
+                    shutil.rmtree(new)  # nothing is left of a call that is killed after the marker
+                    _sync_file_system(directory.parent)
+                    _rename_marker(_release_marker(directory), _marker(directory))
+                    return
+                _remove_markers(directory)
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(directory)
+                new.rename(directory)
+                _sync_file_system(directory.parent)
+                _write_marker(_marker(directory), archive.name)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+            _attempts.discard(new)
+
+
+def is_unpacked(archive: Path, directory: Path) -> bool:
+    """Return whether `unpack` filled a directory with an archive."""
+    return _names(_marker(directory), archive) and directory.is_dir()
+
+
+def remove_unpacked(directory: Path) -> None:
+    """Remove a directory that `unpack` filled, as far as possible; it counts as empty then."""
+    _remove_markers(directory)
+    _remove_partial(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def remove_unchanged(archive: Path, directory: Path) -> None:
+    """Delete files that `unpack` wrote and that haven't changed; `unpack` would add them again.
+
+    Files with another size or time, and links with another target, stay, as do new files. If the
+    archive is missing, everything stays. Raises OSError if the directory would still count as
+    filled or the archive can't be read, and `ArchiveError` if the archive is damaged.
+    """
+    # The directory counts as incomplete from now on, before any file is deleted.
+    with suppress(FileNotFoundError):  # it was never filled, or is released already
+        _rename_marker(_marker(directory), _release_marker(directory))
+    _remove_partial(directory)
+    try:
+        stream = archive.open("rb")
+    except FileNotFoundError:
+        return
+    contents: defaultdict[str, list[ArchiveEntry]] = defaultdict(list)
+    folders: set[str] = set()
+    with stream:
+        for entry in read_entries(stream):
+            parent = entry.path.rpartition("/")[0]
+            if entry.kind is EntryKind.DIRECTORY:
+                folders.add(entry.path)
+            else:
+                contents[parent].append(entry)
+            while parent and parent not in folders:
+                folders.add(parent)
+                parent = parent.rpartition("/")[0]
+    with suppress(FileNotFoundError), open_directory(directory) as root:
+        for parent, entries in contents.items():
+            with suppress(OSError), open_below(root, parent) as descriptor:
+                for entry in entries:
+                    _remove_if_unchanged(descriptor, entry)
+        for path in sorted(folders, key=lambda path: path.count("/"), reverse=True):
+            parent, _, name = path.rpartition("/")
+            with suppress(OSError), open_below(root, parent) as descriptor:  # not empty
+                os.rmdir(name, dir_fd=descriptor)
+
+
+def _remove_if_unchanged(folder: int, entry: ArchiveEntry) -> None:
+    name = entry.path.rpartition("/")[2]
+    with suppress(OSError):  # removed or replaced meanwhile
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if entry.kind is EntryKind.LINK:
+            is_same = stat.S_ISLNK(status.st_mode) and (
+                os.readlink(name, dir_fd=folder) == entry.target
+            )
+        else:
+            is_same = (
+                stat.S_ISREG(status.st_mode)
+                and status.st_size == entry.size
+                and status.st_mtime_ns == entry.mtime * 10**9
+            )
+        if is_same:
+            os.unlink(name, dir_fd=folder)
+
+
+_PARTIAL: Final = ".new-"
+"""Separates the name of a directory from a suffix of its own for each attempt to fill it."""
+
+_attempts: Final[set[Path]] = set()
+"""Directories that threads of this process fill."""
+
+_lock: Final = threading.Lock()
+"""Held while attempts begin, and from their last check until the marker is written."""
+
+
+def _marker(directory: Path) -> Path:
+    """Return the file that names the archive which fills a directory."""
+    return directory.with_name(f"{directory.name}.done")
+
+
+def _release_marker(directory: Path) -> Path:
+    """Return the file that names the archive which filled a directory until it was released."""
+    return directory.with_name(f"{directory.name}.released")
+
+
+def _names(marker: Path, archive: Path) -> bool:
+    try:
+        return marker.read_text(encoding="utf-8") == archive.name
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _rename_marker(marker: Path, other: Path) -> None:
+    marker.rename(other)
+    _sync_directory(other.parent)
+
+
+def _remove_markers(directory: Path) -> None:
+    markers = [path for path in (_marker(directory), _release_marker(directory)) if path.exists()]
+    for marker in markers:
+        marker.unlink()
+    if markers:
+        _sync_directory(directory.parent)
+
+
+def _write_marker(marker: Path, text: str) -> None:
+    with marker.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_directory(marker.parent)
+
+
+def _remove_partial(directory: Path) -> None:
+    """Remove the remains of interrupted attempts, except directories that a thread fills."""
+    for path in directory.parent.glob(f"{glob.escape(directory.name)}{_PARTIAL}*"):
+        if path not in _attempts:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fill(root: Path, stream: BinaryIO, owner: tuple[int, int] | None) -> None:
+    """Write the entries into an empty directory that no other process changes.
+
+    Links come after everything else, so that nothing is written through one.
+    """
+    links: list[ArchiveEntry] = []
+    directories: list[ArchiveEntry] = []
+    made: set[str] = set()
+    for entry in read_entries(stream):
+        _make_directories(root, entry.path.rpartition("/")[0], made, owner)
+        if entry.kind is EntryKind.DIRECTORY:
+            _make_directories(root, entry.path, made, owner)
+            directories.append(entry)
+        elif entry.kind is EntryKind.LINK:
+            links.append(entry)
+        else:
+            _write_file(root / entry.path, stream, entry, owner)
+    for entry in links:
+        (root / entry.path).symlink_to(entry.target)
+        if owner is not None:
+            os.lchown(root / entry.path, *owner)
+        os.utime(root / entry.path, (entry.mtime, entry.mtime), follow_symlinks=False)
+    for entry in reversed(directories):
+        # Its owner must be able to remove it.
+        (root / entry.path).chmod(entry.mode | stat.S_IRWXU)
+        os.utime(root / entry.path, (entry.mtime, entry.mtime))
+    if owner is not None:
+        os.chown(root, *owner)
+
+
+def _make_directories(root: Path, path: str, made: set[str], owner: tuple[int, int] | None) -> None:
+    if not path or path in made:
+        return
+    _make_directories(root, path.rpartition("/")[0], made, owner)
+    (root / path).mkdir(0o755)
+    if owner is not None:
+        os.chown(root / path, *owner)
+    made.add(path)
+
+
+def _write_file(
+    path: Path, stream: BinaryIO, entry: ArchiveEntry, owner: tuple[int, int] | None
+) -> None:
+    stream.seek(entry.offset)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        remaining = entry.size
+        while remaining:
+            piece = stream.read(min(remaining, _COPY_BYTES))
+            if not piece:
+                raise refusal(entry.path, "ends early")
+            file.write(piece)
+            remaining -= len(piece)
+        file.flush()
+        if owner is not None:
+            os.fchown(file.fileno(), *owner)
+        os.fchmod(file.fileno(), entry.mode)
+        os.utime(file.fileno(), (entry.mtime, entry.mtime))
+
+
+def _sync_file_system(path: Path) -> None:
+    """Flush everything on a path's file system: quicker than flushing thousands of files."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(descriptor)
