@@ -125,19 +125,16 @@ class EventBroadcaster:
     def check_limits(self, tenant: str | None) -> None:
         """Check that a tenant, or an operator if None, may subscribe.
 
-        Raises
-        ------
-        ProblemError
-            If too many streams are open.
+        Raise `ProblemError` if too many streams are open.
         """
-        most = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS)
-        if self.viewers >= most:
-            raise ProblemError("overloaded", f"the stream has {self.viewers} subscribers")
         own = sum(viewer.tenant == tenant for viewer in self._viewers)
         if tenant is not None and own >= MAX_TENANT_SUBSCRIBERS:
             detail = f"{own} open event streams are the limit of a tenant"
             fault = Fault("tenant", detail, "close some of them")
             raise ProblemError("tenant-limit", detail, faults=[fault])
+        most = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS)
+        if self.viewers >= most:
+            raise ProblemError("overloaded", f"the stream has {self.viewers} subscribers")
 
     def publish(self, events: Iterable[StreamEvent]) -> None:
         """Queue new events for the next delivery."""
