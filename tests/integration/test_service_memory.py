@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,11 +16,19 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import yaml
+from starlette.requests import ClientDisconnect
 
 from shadowprice.service.api import requests
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.settings import MAX_BODY_BYTES
-from shadowprice.service.usage import MAX_BODIES, Usage, UsageLimits, added_memory, memory_of
+from shadowprice.service.usage import (
+    MAX_BODIES,
+    MIN_BODY_BYTES,
+    Usage,
+    UsageLimits,
+    added_memory,
+    memory_of,
+)
 from tests.support.service_process import ServiceProcess
 from tests.support.services import CLUSTER, job, run_service
 from tests.support.waiting import wait_until
@@ -149,6 +159,45 @@ def test_large_bodies_at_once_are_limited(tmp_path: Path) -> None:
             assert speech.post("/v1/quote", content=body).status_code == 422
         stack.close()
         wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 422)
+
+
+def test_a_tenants_slow_bodies_are_limited_however_little_they_send() -> None:
+    usage = Usage()
+    with ExitStack() as bodies:
+        for _ in range(MAX_BODIES // MIN_BODY_BYTES):
+            meter = bodies.enter_context(usage.receive("vision"))
+            meter.add(1)
+        with pytest.raises(ProblemError, match="present requests exceed"):
+            bodies.enter_context(usage.receive("vision"))
+        bodies.enter_context(usage.receive("speech")).add(MAX_BODY_BYTES)
+    with usage.receive("vision") as meter:
+        meter.add(MAX_BODIES - 1)
+        meter.add(1)
+        with pytest.raises(ProblemError, match="present requests exceed"):
+            meter.add(1)
+
+
+@pytest.mark.parametrize("how", ["disconnects", "pauses", "drips"])
+def test_a_body_that_does_not_come_is_a_problem_and_no_unexpected_error(how: str) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        if how == "disconnects":
+            raise ClientDisconnect
+        if how == "pauses":
+            await asyncio.Event().wait()
+        while True:
+            await asyncio.sleep(0.01)
+            yield b" "
+
+    async def read() -> None:
+        stream, deadline = body(), time.monotonic() + (0.1 if how == "drips" else 600.0)
+        while True:
+            await requests.read_chunk(stream, 0.05 if how == "pauses" else 60.0, deadline)
+
+    words = {"disconnects": "disconnected", "pauses": "no data came", "drips": "too long"}
+    with pytest.raises(ProblemError, match=words[how]) as caught:
+        asyncio.run(read())
+    assert caught.value.status == 400
 
 
 def test_a_request_without_memory_answers_503_and_one_line(

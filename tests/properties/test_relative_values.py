@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -16,8 +16,16 @@ from pydantic import TypeAdapter, ValidationError
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Completed
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext, Status
-from shadowprice.core.relative_values import RelativeValues, ValueSum, counted_share, is_relative
+from shadowprice.core.open_values import DensestFirst, OpenValues, SizedJob, to_exact
+from shadowprice.core.policy import JobState, PolicyContext, Status
+from shadowprice.core.relative_values import (
+    RelativeValues,
+    ValueSum,
+    count_with,
+    counted_share,
+    follow_open_jobs,
+    is_relative,
+)
 from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
 from shadowprice.core.utility import FAMILIES, Constant, Power, Utility, utility_value
 from shadowprice.engine.job_record import JobRecord
@@ -119,10 +127,15 @@ ON, _JOBS, _ = build_world("rolling", 0)
 LIKE, SLOT = _JOBS[0], ON.slot_seconds
 
 
+def following(states: Iterable[JobRecord] = ()) -> OpenValues:
+    open_jobs = {state.job.name: state for state in states}
+    return follow_open_jobs(open_jobs, set(open_jobs))
+
+
 def weigh(values: RelativeValues, job: Job, *open_jobs: tuple[Job, Status]) -> float:
     """Return the factor with which a job counts among other open jobs."""
     states = [JobRecord(other, index, status) for index, (other, status) in enumerate(open_jobs)]
-    [weighed] = values.weigh([job], states, ON, slot=5)
+    [weighed] = values.weigh([job], following(states), ON, slot=5)
     return counted_share(weighed)
 
 
@@ -161,7 +174,7 @@ def test_a_job_that_waits_never_raises_what_others_count(density: float, size: i
 
 def test_of_jobs_that_arrive_together_denser_ones_count_more() -> None:
     jobs = [job_worth(LIKE, str(density), density) for density in (1.0, 2.0, 4.0, 8.0)]
-    weighed = RelativeValues().weigh(jobs, [], ON, slot=0)
+    weighed = RelativeValues().weigh(jobs, following(), ON, slot=0)
     counted = [utility_value(job.utility, 0) for job in weighed]
     assert counted == sorted(counted)
     assert counted[0] < counted[-1]
@@ -214,7 +227,7 @@ def test_every_valid_utility_counts_with_a_finite_positive_factor(
     sums = st.tuples(st.floats(1e-203, 1e15), st.floats(1e-9, 1e12))
     past = data.draw(st.none() | sums)
     values = RelativeValues({} if past is None else {LIAR: ValueSum(*past, 5)})
-    [weighed] = values.weigh([job], [], ON, slot=5)
+    [weighed] = values.weigh([job], following(), ON, slot=5)
     share = counted_share(weighed)
     assert 0.0 < share < math.inf
     counted = utility_value(weighed.utility, 0)
@@ -244,7 +257,140 @@ def test_finished_jobs_are_forgotten() -> None:
 
 
 def test_a_weighed_job_survives_its_record() -> None:
-    [weighed] = RelativeValues().weigh([job_worth(LIKE, "one", 5.0)], [], ON, slot=0)
+    [weighed] = RelativeValues().weigh([job_worth(LIKE, "one", 5.0)], following(), ON, slot=0)
     restored = Job.from_record(weighed.record())
     assert (restored.utility, restored.stated_utility) == (weighed.utility, weighed.stated_utility)
     assert "stated_utility" not in LIKE.record()
+
+
+# ------------------------------------------------------------------ sums beside a naive twin
+
+
+def weigh_naively(
+    values: RelativeValues, jobs: Sequence[Job], states: Iterable[JobState], on: Cluster, slot: int
+) -> tuple[Job, ...]:
+    """Weigh jobs by going through all open jobs, in fractions."""
+    arriving = {job.name for job in jobs}
+    others = [state for state in states if state.job.name not in arriving]
+
+    def size(job: Job) -> tuple[Fraction, Fraction]:
+        total = RelativeValues().sum_with(job, on, 0)
+        return Fraction(total.value), Fraction(total.gpu_hours)
+
+    weighed = []
+    for job in jobs:
+        if not is_relative(job):
+            weighed.append(job)
+            continue
+        past = values.finished.get(job.tenant or "", ValueSum()).aged(slot, on.horizon)
+        own = size(job)
+        value, hours = Fraction(past.value) + own[0], Fraction(past.gpu_hours) + own[1]
+        waiting = [other for other in jobs if other.name != job.name]
+        for state in others:
+            if state.status is not Status.ADMITTED:
+                waiting.append(state.job)
+            elif is_relative(state.job) and state.job.tenant == job.tenant:
+                value, hours = value + size(state.job)[0], hours + size(state.job)[1]
+        sizes = [size(one) for one in waiting if is_relative(one) and one.tenant == job.tenant]
+        for more, longer in sorted(sizes, key=lambda one: one[0] / one[1], reverse=True):
+            if more * hours <= value * longer:
+                break
+            value, hours = value + more, hours + longer
+        share = min(1.0 / float(value / hours), 16.0 * float(own[1]) / float(own[0]))
+        weighed.append(count_with(job, share))
+    return tuple(weighed)
+
+
+def counted(jobs: Iterable[Job]) -> list[tuple[str, Utility, Utility | None]]:
+    return [(job.name, job.utility, job.stated_utility) for job in jobs]
+
+
+class Twin:
+    """Weighs jobs both ways, and compares the results."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.compared = 0
+        weigh = RelativeValues.weigh
+
+        def weigh_twice(
+            values: RelativeValues, jobs: Sequence[Job], sums: OpenValues, on: Cluster, slot: int
+        ) -> tuple[Job, ...]:
+            weighed = weigh(values, jobs, sums, on, slot)
+            naive = weigh_naively(values, jobs, sums._open_jobs.values(), on, slot)
+            assert counted(weighed) == counted(naive)
+            self.compared += len(jobs)
+            return weighed
+
+        monkeypatch.setattr(RelativeValues, "weigh", weigh_twice)
+
+
+@pytest.mark.parametrize("policy", PRICING)
+def test_sums_that_follow_the_engine_equal_those_over_all_open_jobs(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = Twin(monkeypatch)
+    for seed in range(example_count(12)):
+        on, drawn, incidents = build_world(policy, seed)
+        jobs = with_tenants(policy, drawn)
+        built = make_policy(policy, PolicyContext(on), {})
+        Simulation(on, jobs, built, incidents=incidents, relative_values=True).run()
+    assert twin.compared > 20
+
+
+DENSITY = st.sampled_from((1e-199, 0.5, 1.0, 1.0 + 2**-52, 3.0, 1e12)) | st.floats(1e-9, 1e9)
+
+
+@given(data=st.data())
+@settings(max_examples=example_count(150), deadline=None)
+def test_jobs_that_change_at_random_weigh_like_all_open_jobs(data: st.DataObject) -> None:
+    open_jobs: dict[str, JobRecord] = {}
+    changed: set[str] = set()
+    values = RelativeValues({LIAR: ValueSum(4.0, 3.0, 2)})
+    sums = follow_open_jobs(open_jobs, changed)
+    names = [f"job-{number}" for number in range(12)]
+    for slot in range(data.draw(st.integers(1, 8))):
+        for name in data.draw(st.lists(st.sampled_from(names), max_size=12, unique=True)):
+            changed.add(name)
+            status = data.draw(st.sampled_from((Status.QUEUED, Status.ADMITTED, None)))
+            if status is None:
+                open_jobs.pop(name, None)
+                continue
+            job = job_worth(LIKE, name, data.draw(DENSITY), data.draw(st.integers(1, 5)))
+            if data.draw(st.booleans()):
+                job = replace(job, tenant="b")
+            open_jobs[name] = JobRecord(job, len(open_jobs), status)
+        arriving = data.draw(st.lists(st.sampled_from([*names, "x", "y"]), max_size=4, unique=True))
+        jobs = [job_worth(LIKE, name, data.draw(DENSITY)) for name in arriving]
+        weighed = values.weigh(jobs, sums, ON, slot)
+        assert counted(weighed) == counted(
+            weigh_naively(values, jobs, open_jobs.values(), ON, slot)
+        )
+
+
+@given(st.lists(st.tuples(DENSITY, st.floats(1e-6, 1e6)), max_size=40), st.data())
+@settings(max_examples=example_count(150), deadline=None)
+def test_blocks_of_jobs_sum_like_a_list(
+    sizes: Sequence[tuple[float, float]], data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shadowprice.core.open_values.MAX_BLOCK_JOBS", 3)
+        ordered, jobs = DensestFirst(), list[SizedJob]()
+        for number, (density, hours) in enumerate(sizes):
+            job = SizedJob.of(f"job-{number}", density * hours, hours)
+            ordered.add(job)
+            jobs.append(job)
+            if data.draw(st.integers(0, 3)) == 0:
+                gone = jobs.pop(data.draw(st.integers(0, len(jobs) - 1)))
+                ordered.remove(gone)
+        value, hours = to_exact(data.draw(DENSITY)), to_exact(1.0)
+        expected = value, hours
+        for job in sorted(jobs, key=lambda job: Fraction(job.value, job.gpu_hours), reverse=True):
+            if not job.raises(*expected):
+                break
+            expected = expected[0] + job.value, expected[1] + job.gpu_hours
+        assert ordered.add_while_raising(value, hours) == expected
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_exact_numbers_are_multiples_of_the_smallest_float(number: float) -> None:
+    assert Fraction(to_exact(number), 2**1074) == Fraction(number)

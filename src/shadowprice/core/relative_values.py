@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import gpus_per_worker
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.policy import JobState, Status
+from shadowprice.core.open_values import OpenValues
+from shadowprice.core.policy import JobState
 from shadowprice.core.specs.utilities import PRIORITY_LEVELS, VALUE_PER_GPU_HOUR
 from shadowprice.core.utility import Utility, utility_value
 from shadowprice.core.wording import quote_for_display
@@ -91,20 +90,6 @@ class ValueSum:
         return replace(self, value=self.value + value, gpu_hours=self.gpu_hours + gpu_hours)
 
 
-@dataclass(slots=True)
-class _OpenJobs:
-    """A tenant's open jobs: sums of those admitted; value and GPU-hours of others by name."""
-
-    value: float = 0.0
-    gpu_hours: float = 0.0
-    waiting: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-    def by_density(self) -> list[tuple[str, float, float]]:
-        """Return the waiting jobs, the densest first."""
-        rows = [(name, *size) for name, size in self.waiting.items()]
-        return sorted(rows, key=lambda row: row[1] / row[2], reverse=True)
-
-
 class RelativeValues:
     """The values that tenants stated, and the factors that follow from them.
 
@@ -113,7 +98,6 @@ class RelativeValues:
 
     def __init__(self, finished: Mapping[str, ValueSum] = MappingProxyType({})) -> None:
         self.finished = dict(finished)
-        self._sizes: WeakKeyDictionary[Job, tuple[float, float]] = WeakKeyDictionary()
 
     @classmethod
     def from_record(cls, text: str | None) -> RelativeValues:
@@ -126,44 +110,18 @@ class RelativeValues:
         return json.dumps({name: astuple(values) for name, values in self.finished.items()})
 
     def weigh(
-        self, jobs: Sequence[Job], states: Iterable[JobState], cluster: Cluster, slot: int
+        self, jobs: Sequence[Job], open_values: OpenValues, cluster: Cluster, slot: int
     ) -> tuple[Job, ...]:
-        """Return jobs that arrive or are revised together, with the utilities that count.
-
-        ``states`` are all open jobs.
-        """
-        by_tenant: dict[str, _OpenJobs] = defaultdict(_OpenJobs)
-        sizes = {job.name: self._size(job, cluster) for job in jobs if is_relative(job)}
-        for job in jobs:
-            if job.name in sizes:
-                by_tenant[job.tenant or ""].waiting[job.name] = sizes[job.name]
-        arriving = {job.name for job in jobs}
-        for state in states if by_tenant else ():
-            job = state.job
-            tenant = by_tenant.get(job.tenant or "")
-            if tenant is None or job.name in arriving:
-                continue
-            size = self._size(job, cluster)
-            if not size[0]:
-                continue
-            if state.status is Status.ADMITTED:
-                tenant.value, tenant.gpu_hours = tenant.value + size[0], tenant.gpu_hours + size[1]
-            else:
-                tenant.waiting[job.name] = size
-        ordered = {name: tenant.by_density() for name, tenant in by_tenant.items()}
+        """Return jobs that arrive or are revised together, with the utilities that count."""
+        open_values.add_arriving(jobs, cluster)
         weighed = []
         for job in jobs:
-            if job.name not in sizes:
+            if not is_relative(job):
                 weighed.append(job)
                 continue
-            name, (value, gpu_hours) = job.tenant or "", sizes[job.name]
-            past = self.finished.get(name, ValueSum()).aged(slot, cluster.horizon)
-            tenant = by_tenant[name]
-            mean = _mean(
-                past.value + tenant.value + value,
-                past.gpu_hours + tenant.gpu_hours + gpu_hours,
-                ((v, hours) for other, v, hours in ordered[name] if other != job.name),
-            )
+            past = self.finished.get(job.tenant or "", ValueSum()).aged(slot, cluster.horizon)
+            mean = open_values.mean_with(job.name, past.value, past.gpu_hours)
+            value, gpu_hours = _size(job, cluster)
             share = min(VALUE_PER_GPU_HOUR / mean, _largest_share(value, gpu_hours))
             weighed.append(count_with(job, share))
         return tuple(weighed)
@@ -171,19 +129,18 @@ class RelativeValues:
     def sum_with(self, job: Job, cluster: Cluster, slot: int) -> ValueSum:
         """Return the sum of a job's tenant after the job finished; it isn't stored."""
         past = self.finished.get(job.tenant or "", ValueSum())
-        return past.aged(slot, cluster.horizon).plus(*self._size(job, cluster))
+        return past.aged(slot, cluster.horizon).plus(*_size(job, cluster))
 
-    def _size(self, job: Job, cluster: Cluster) -> tuple[float, float]:
-        """Return a job's value and GPU-hours; zeros if its value isn't relative.
 
-        They are cached, because each arrival needs those of all open jobs.
-        """
-        size = self._sizes.get(job)
-        if size is None:
-            value = _value(job)
-            size = (value, _gpu_hours(job, cluster)) if value else (0.0, 0.0)
-            self._sizes[job] = size
-        return size
+def follow_open_jobs(open_jobs: Mapping[str, JobState], changed: set[str]) -> OpenValues:
+    """Return the sums of an engine's open jobs; ``changed`` as in `OpenValues`."""
+    return OpenValues(open_jobs, changed, _size)
+
+
+def _size(job: Job, cluster: Cluster) -> tuple[float, float]:
+    """Return a job's value and GPU-hours; zeros if its value isn't relative."""
+    value = _value(job)
+    return (value, _gpu_hours(job, cluster)) if value else (0.0, 0.0)
 
 
 def is_relative(job: Job) -> bool:
@@ -215,15 +172,6 @@ def counted_share(job: Job) -> float:
 def _largest_share(value: float, gpu_hours: float) -> float:
     """Return the factor at which a job counts `MAX_VALUE_PER_GPU_HOUR`."""
     return MAX_VALUE_PER_GPU_HOUR * gpu_hours / value
-
-
-def _mean(value: float, gpu_hours: float, waiting: Iterator[tuple[float, float]]) -> float:
-    """Return the value per GPU-hour; waiting jobs, the densest first, count if they raise it."""
-    for other_value, other_hours in waiting:
-        if other_value * gpu_hours <= value * other_hours:
-            break
-        value, gpu_hours = value + other_value, gpu_hours + other_hours
-    return value / gpu_hours
 
 
 def _value(job: Job) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from shadowprice.core.events import Command, Decision, PolicyEvent
@@ -9,8 +10,11 @@ from shadowprice.core.policy import Policy, unwrap_policy
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.memory import SavedPolicyState, dump_policy_state, load_policy_state
 from shadowprice.engine.pinning import is_pinned, without_stops
+from shadowprice.engine.records import decision_record
 from shadowprice.engine.state import EngineState
 from shadowprice.engine.view import EngineView
+
+log = logging.getLogger("shadowprice.engine")
 
 Consultation = tuple[Decision, ...]
 """The policy's decisions on one event."""
@@ -26,6 +30,7 @@ class PolicySession:
         self.consultations: list[Consultation] = []  # of the event that is being handled
         self._state = state
         self._script: Iterator[Consultation] | None = None
+        self._is_following = False
         self._saved: bytes | None = None
         self._last_dump: SavedPolicyState | None = None
         self._was_queried = False
@@ -44,21 +49,83 @@ class PolicySession:
         commands: list[Command] = []
         applied: list[Decision] = []
         if self._script is not None:
-            state.undo.assign(self, "_is_stale", True)
-            decisions: Iterable[Decision] = next(self._script, ())
+            recorded = next(self._script, ())
+            if self._is_following:
+                decisions: Iterable[Decision] = self._followed(event, recorded)
+            else:
+                state.undo.assign(self, "_is_stale", True)
+                decisions = recorded
         else:
             self._was_queried = True
-            decisions = self.policy.decide(self.view, event)
-            if state.acknowledges and any(is_pinned(state, name) for name in state.running):
-                decisions = without_stops(state, decisions, self._resume)
+            decisions = self._decided(event)
         for decision in decisions:
             commands += apply_decision(state, decision)
             applied.append(decision)
         self.consultations.append(tuple(applied))
         return commands
 
+    def _decided(self, event: PolicyEvent) -> Iterable[Decision]:
+        state, decisions = self._state, self.policy.decide(self.view, event)
+        if state.acknowledges and any(is_pinned(state, name) for name in state.running):
+            return without_stops(state, decisions, self._resume)
+        return decisions
+
+    def follow_script(self) -> None:
+        """Query the policy during replay too, so that it learns what it learnt then.
+
+        The policy must have its state of this moment. If it decides otherwise than recorded, it is
+        queried no longer, and needs a resync.
+        """
+        self._is_following = True
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the policy has decided all replayed events as recorded, since `follow_script`."""
+        return self._is_following
+
+    def stop_following(self) -> None:
+        """Query the policy no longer during replay."""
+        self._is_following = False
+
+    def _followed(self, event: PolicyEvent, recorded: Consultation) -> Iterator[Decision]:
+        """Yield the recorded decisions on an event, while the policy decides on it again."""
+        names = self._state.cluster.names
+        try:
+            own = iter(self._decided(event))
+        except Exception as error:  # whatever the policy raises, the record counts
+            own = iter(())
+            self._lose_track(error)
+        for decision in recorded:
+            if self._is_following:
+                try:
+                    repeated = next(own, None)
+                    is_same = repeated is not None and decision_record(
+                        repeated, names
+                    ) == decision_record(decision, names)
+                except Exception as error:
+                    self._lose_track(error)
+                else:
+                    if not is_same:
+                        self._lose_track(f"{repeated!r} instead of {decision!r}")
+            yield decision
+        try:
+            if self._is_following and next(own, None) is not None:
+                self._lose_track("more decisions than recorded")
+        except Exception as error:
+            self._lose_track(error)
+
+    def _lose_track(self, reason: object) -> None:
+        log.info("the policy repeats no recorded decisions, so it resyncs: %s", reason)
+        self._is_following, self._is_stale = False, True
+
     def resync_in_event(self) -> None:
         """Resync the policy within an event that changes what its plans assume."""
+        if self._script is not None and self._is_following:
+            try:
+                self._resume()
+            except Exception as error:
+                self._lose_track(error)
+            return
         if self._script is not None:
             self._state.undo.assign(self, "_is_stale", True)
             return

@@ -62,6 +62,7 @@ class EngineState:
         self.undo = Undo()  # of the event that is being handled
         self.enclosing_undo: Undo | None = None  # of a unit of work with several events
         self._touched: set[JobRecord] = set()
+        self._changed_names: list[set[str]] = []
         self.never_fits = EmptyClusterCheck(cluster, local_free=capabilities.local_traffic_is_free)
 
     # ------------------------------------------------------------ queries
@@ -110,6 +111,21 @@ class EngineState:
     def commitment_order(self, name: str) -> int:
         """Return the sort key of planned jobs by the commitment of their plan."""
         return self.jobs[name].committed
+
+    def watch_jobs(self) -> set[str]:
+        """Return a set that receives the name of each job that may have changed.
+
+        Progress isn't a change. First it has all open jobs. The caller removes what it has read.
+        """
+        names = set(self.open_jobs)
+        self._changed_names.append(names)
+        return names
+
+    def _note_changes(self, records: Iterable[JobRecord]) -> None:
+        """Note that jobs may have changed, for the digest and for `watch_jobs`."""
+        names = [record.job.name for record in records]
+        for changed in (self.digest.changed, *self._changed_names):
+            changed.update(names)
 
     # ------------------------------------------------------------ digest and collection
 
@@ -263,9 +279,9 @@ class EngineState:
         self._rollback(self.undo, self._touched)
 
     def _rollback(self, undo: Undo, touched: set[JobRecord]) -> None:
-        self.digest.changed.update(record.job.name for record in touched)
+        self._note_changes(touched)
         undo.rollback()
-        self.digest.changed.update(record.job.name for record in touched)
+        self._note_changes(touched)
         touched.clear()
 
     # ------------------------------------------------------------ changes
@@ -274,7 +290,7 @@ class EngineState:
         """Return a record that is about to change; save its values once per event for rollback."""
         if record not in self._touched:
             self._touched.add(record)
-            self.digest.changed.add(record.job.name)
+            self._note_changes((record,))
             self.undo.push(record.restore, record.values())
         return record
 
@@ -291,7 +307,7 @@ class EngineState:
     def insert_job(self, record: JobRecord) -> None:
         """Add a job that arrived."""
         name = record.job.name
-        self.digest.changed.add(name)
+        self._note_changes((record,))
         self._touched.add(record)  # a rollback removes the record itself
         self.undo.put(self.jobs, name, record)
         self.undo.put(self.open_jobs, name, record)

@@ -15,9 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shadowprice.core.errors import Fault
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.clock import to_datetime
+from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.commit_result import StreamEvent
 
 MIN_DELIVERY_INTERVAL: Final = 0.1
@@ -43,6 +45,12 @@ PAGE: Final = 500
 
 MAX_SUBSCRIBERS: Final = 1_000
 """Maximum number of concurrent subscribers."""
+
+MAX_TENANT_SUBSCRIBERS: Final = 100
+"""Maximum number of one tenant's among them."""
+
+OPERATOR_SUBSCRIBERS: Final = 100
+"""Number of subscribers, of the maximum, that only operators may be."""
 
 
 def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
@@ -113,6 +121,20 @@ class EventBroadcaster:
     def viewers(self) -> int:
         """Number of subscribers."""
         return len(self._viewers)
+
+    def check_limits(self, tenant: str | None) -> None:
+        """Check that a tenant, or an operator if None, may subscribe.
+
+        Raise `ProblemError` if too many streams are open.
+        """
+        own = sum(viewer.tenant == tenant for viewer in self._viewers)
+        if tenant is not None and own >= MAX_TENANT_SUBSCRIBERS:
+            detail = f"{own} open event streams are the limit of a tenant"
+            fault = Fault("tenant", detail, "close some of them")
+            raise ProblemError("tenant-limit", detail, faults=[fault])
+        most = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS)
+        if self.viewers >= most:
+            raise ProblemError("overloaded", f"the stream has {self.viewers} subscribers")
 
     def publish(self, events: Iterable[StreamEvent]) -> None:
         """Queue new events for the next delivery."""

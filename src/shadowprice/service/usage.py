@@ -15,6 +15,10 @@ from shadowprice.service.settings import MAX_BODY_BYTES
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
 
+MIN_BODY_BYTES: Final = 64 << 10
+"""Bytes that each body counts at least, so that a tenant's slow requests don't take all
+connections."""
+
 
 def memory_of(value: object) -> int:
     """Return about how many bytes of memory a JSON value takes; fast for long strings."""
@@ -117,34 +121,42 @@ class Usage:
 
     @contextmanager
     def receive(self, tenant: str) -> Iterator[BodyMeter]:
-        """Count the body of a tenant's request during a block."""
+        """Count the body of a tenant's request during a block.
+
+        Raises
+        ------
+        ProblemError
+            If the bodies of the tenant's present requests exceed `MAX_BODIES`.
+        """
         meter = BodyMeter(self._bodies, tenant)
         try:
+            meter.add(0)
             yield meter
         finally:
             meter.end()
 
 
 class BodyMeter:
-    """Counts the bytes of one request's body."""
+    """Counts the bytes of one request's body, at least `MIN_BODY_BYTES`."""
 
     def __init__(self, bodies: Counter[str], tenant: str) -> None:
         self._bodies = bodies
         self._tenant = tenant
-        self._size = 0
+        self._size = self._received = 0
 
     def add(self, size: int) -> None:
         """Count bytes.
 
         Raise `ProblemError` if the bodies of the tenant's present requests exceed `MAX_BODIES`.
         """
-        if self._bodies[self._tenant] + size > MAX_BODIES:
+        added = max(MIN_BODY_BYTES, self._received + size) - self._size
+        if self._bodies[self._tenant] + added > MAX_BODIES:
             raise tenant_limit_problem(
                 f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
                 "send fewer large requests at once",
             )
-        self._bodies[self._tenant] += size
-        self._size += size
+        self._bodies[self._tenant] += added
+        self._received, self._size = self._received + size, self._size + added
 
     def end(self) -> None:
         """Release the bytes."""

@@ -24,7 +24,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View
-from shadowprice.core.relative_values import RelativeValues
+from shadowprice.core.relative_values import RelativeValues, follow_open_jobs
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.engine.snapshot import clone
@@ -115,7 +115,9 @@ class SimulationRun:
         )
         hidden = simulation.hidden_lengths
         self._hidden_lengths = None if hidden is None else hidden.copy()
-        self._values = RelativeValues() if simulation.relative_values else None
+        self._values: RelativeValues | None = None
+        if simulation.relative_values:
+            self._compare_values(RelativeValues())
         self._arrived = self._idle_slots = self._simulated = 0
         self._resting = False
         self._expect(simulation, observers, progress)
@@ -155,9 +157,15 @@ class SimulationRun:
         if self._hidden_lengths is not None:
             twin._hidden_lengths = self._hidden_lengths.copy()
         if self._values is not None:
-            twin._values = RelativeValues(self._values.finished)
+            twin._compare_values(RelativeValues(self._values.finished))
         twin._expect(simulation, observers, None)
         return twin
+
+    def _compare_values(self, values: RelativeValues) -> None:
+        """Compare the values of jobs that arrive from now on."""
+        state = self.engine.state
+        self._values = values
+        self._open_values = follow_open_jobs(state.open_jobs, state.watch_jobs())
 
     def run(self, to: int | None = None) -> None:
         """Continue up to a slot, or to the end if ``to`` is None.
@@ -212,9 +220,8 @@ class SimulationRun:
             if self._hidden_lengths is not None:
                 event = self._hidden_lengths.describe(event)
             if self._values is not None:
-                engine = self.engine
-                states = engine.open_jobs.values()
-                weighed = self._values.weigh(event.jobs, states, engine.cluster, event.slot)
+                cluster = self.engine.cluster
+                weighed = self._values.weigh(event.jobs, self._open_values, cluster, event.slot)
                 event = JobsArrived(event.slot, weighed)
         self._machines.execute(_send(self.engine, event, self._observers))
         if isinstance(event, JobCancelled):

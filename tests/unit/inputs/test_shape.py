@@ -8,13 +8,14 @@ import re
 import tracemalloc
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import InputError
-from shadowprice.core.specs import ClusterSpec
+from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.inputs import read_jobs, read_parameters
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
 from shadowprice.traces.text import read_bytes
@@ -200,3 +201,35 @@ def test_skipped_lines_are_not_held_in_memory(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": [0] * 20_000}, "jobs[0].tasks[0]"),
+        ({f"key-{number}": 1 for number in range(20_000)}, "unknown key"),
+        ({"run": {f"key-{number}": 1 for number in range(20_000)}}, "unknown key"),
+        ({"labels": {str(number): 0 for number in range(20_000)}}, "above the bound of 100 labels"),
+        ({"worker": {str(n): "x" for n in range(20_000)}}, "above the bound of 64 resources"),
+        ({"throughput": dict.fromkeys(range(20_000), "x")}, "above the bound of 10,000"),
+        ({"run": {"command": [0] * 20_000}}, "above the bound of 1,000 words"),
+        ({"name": [0] * 20_000}, "jobs[0].name: Input should be a valid string"),
+    ],
+)
+def test_many_invalid_parts_of_a_job_take_no_memory(changes: dict[str, Any], message: str) -> None:
+    """Pydantic keeps more than a kilobyte for each error."""
+    tracemalloc.start()
+    spec, faults = validate(JobSpec, {"name": "a", **changes}, "jobs[0]")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert spec is None
+    assert any(message in str(fault) for fault in faults), faults[:3]
+    assert peak < 8 << 20
+
+
+def test_known_keys_are_checked_beside_many_unknown_ones() -> None:
+    record = {f"key-{number}": 1 for number in range(1_000)} | {"name": "", "worker": {"gpu": 1}}
+    _, faults = validate(JobSpec, record, "jobs[0]")
+    unknown = [fault for fault in faults if fault.message == "unknown key"]
+    assert 40 < len(unknown) <= 50
+    assert any(fault.place == "jobs[0].name" for fault in faults)

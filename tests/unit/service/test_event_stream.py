@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
+import pytest
+
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.event_stream import HEARTBEAT_FRAME, EventBroadcaster
+from shadowprice.service.event_stream import (
+    HEARTBEAT_FRAME,
+    MAX_TENANT_SUBSCRIBERS,
+    OPERATOR_SUBSCRIBERS,
+    EventBroadcaster,
+)
+from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.commit_result import StreamEvent
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -59,3 +68,31 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
     assert [chunk.split(b"\n")[0] for chunk in rest] == [b"id: 2"]
     assert missed.startswith(b"id: 3\n")
     assert hub.last == 9
+
+
+def test_one_tenant_leaves_streams_to_others_and_tenants_leave_some_to_operators() -> None:
+    hub = EventBroadcaster(lambda _after, _tenant: [])
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as streams:
+
+            async def subscribe(tenant: str | None) -> None:
+                hub.check_limits(tenant)
+                stream = hub.follow(tenant, None)
+                streams.push_async_callback(stream.aclose)
+                await anext(stream)
+
+            for number in range(9):
+                for _ in range(MAX_TENANT_SUBSCRIBERS):
+                    await subscribe(f"tenant-{number}")
+                with pytest.raises(ProblemError, match="100 open event streams are the limit"):
+                    await subscribe(f"tenant-{number}")
+            with pytest.raises(ProblemError, match="900 subscribers"):
+                await subscribe("late")
+            for _ in range(OPERATOR_SUBSCRIBERS):
+                await subscribe(None)
+            with pytest.raises(ProblemError, match="1000 subscribers"):
+                await subscribe(None)
+        hub.check_limits("late")
+
+    asyncio.run(scenario())

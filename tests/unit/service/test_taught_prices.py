@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from shadowprice.core.budget import POINT, Budget
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND
+from shadowprice.service.state import durable_engine
 from shadowprice.service.state.job_views import State
 from shadowprice.service.state.operations import CancelJob, QuoteJob
 from shadowprice.service.state.prices import prices, prices_by_kind
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.submission import read_submissions
+from shadowprice.service.store import tables
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.unit.service.test_durable_engine import Bench
 
@@ -117,6 +120,35 @@ def test_an_attack_moves_no_price_of_another_tenant(
             bench.read()
         bench.slot()
         results.append((first, honest(bench, "second"), honest(bench, "third")))
+        bench.store.close()
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("attack", [submit_and_cancel, submit_what_never_gets_a_promise])
+@pytest.mark.parametrize("policy", ["rolling", "oasis", "pdors"])
+def test_a_crash_loses_nothing_that_a_large_policy_state_learnt(
+    tmp_path: Path, policy: str, attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written every few seconds, and the events since are decided again."""
+    results = []
+    for interval in (0, 10**18):
+        monkeypatch.setattr(durable_engine, "SMALL_POLICY_STATE_BYTES", 0)
+        monkeypatch.setattr(durable_engine, "POLICY_STATE_INTERVAL_NS", interval)
+        bench = Bench(tmp_path / f"data-{interval}", policy)
+        for tenant in ("attacker", "honest"):
+            bench.do(PutTenant(tenant, None))
+        bench.tenant = "attacker"
+        bench.submit("first", **TEN_SLOTS)
+        bench.slot()
+        attack(bench)
+        bench.slot(2)
+        honest(bench, "one")
+        with bench.store.reading() as connection:
+            stored = connection.execute(select(tables.memory.c.sequence)).scalar_one()
+        behind = bench.truth.engine.sequence - stored
+        assert behind > 3 if interval else behind == 0
+        bench.read()
+        results.append(honest(bench, "two"))
         bench.store.close()
     assert results[0] == results[1]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar, get_args
+from itertools import islice
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -70,15 +71,27 @@ _LIMITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A limit that is checked after all other validators, and stated in JSON schemas."""
+    """A limit that is stated in JSON schemas.
+
+    A size is checked before the parts, so that a long list of invalid parts costs nothing. A value
+    is checked after all other validators.
+    """
 
     bound: InputLimit
     size: bool
+    many: bool = False
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        check = _checked_size(self.bound) if self.size else as_validator(self.bound.checked)
+        if self.size:
+            schema = handler(source)
+            if self.many:
+                assert schema["type"] == "list"
+                schema = {**schema, "fail_fast": True}
+            check_size = _checked_size(self.bound, get_origin(source) or source)
+            return core_schema.no_info_before_validator_function(check_size, schema)
+        check = as_validator(self.bound.checked)
         return core_schema.no_info_after_validator_function(check, handler(source))
 
     def __get_pydantic_json_schema__(
@@ -89,9 +102,12 @@ class _Limited:
         return json_schema if keyword is None else {**json_schema, keyword: self.bound.most}
 
 
-def _checked_size(bound: InputLimit) -> Callable[[Any], Any]:
+def _checked_size(bound: InputLimit, kind: type[Any]) -> Callable[[Any], Any]:
+    kinds: tuple[type[Any], ...] = (list, tuple) if kind in {list, tuple} else (kind,)
+
     def check(value: Any) -> Any:
-        bound.checked(len(value))
+        if isinstance(value, kinds):
+            bound.checked(len(value))
         return value
 
     return as_validator(check)
@@ -102,9 +118,13 @@ def max_value(bound: InputLimit) -> _Limited:
     return _Limited(bound, size=False)
 
 
-def max_length(bound: InputLimit) -> _Limited:
-    """Return an annotation that limits the length of a text or a collection."""
-    return _Limited(bound, size=True)
+def max_length(bound: InputLimit, *, many: bool = False) -> _Limited:
+    """Return an annotation that limits the length of a text or a collection.
+
+    If ``many``, only the first invalid part of a list is reported, because an error takes more than
+    a kilobyte.
+    """
+    return _Limited(bound, size=True, many=many)
 
 
 _LENGTH: Final = {"type": "string", "maxLength": bounds.QUANTITY.most}
@@ -123,7 +143,7 @@ RateField = Annotated[
     WithJsonSchema({"anyOf": [{"type": "number", "format": "double"}, _LENGTH]}),
 ]
 Name = Annotated[str, Field(min_length=1), max_length(bounds.NAME)]
-AmountsField = dict[Name, AmountField]
+AmountsField = Annotated[dict[Name, AmountField], max_length(bounds.RESOURCES)]
 
 
 def check_path_segment(name: str) -> str:
@@ -174,6 +194,7 @@ class LimitedModel(BaseModel):
     @classmethod
     def _no_ambiguous_numbers(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
+            value = cls._without_most_unknown(value)
             booleans = {label for label, part in value.items() if _holds(part, _is_boolean)}
             octal = {label for label, part in value.items() if _holds(part, _has_leading_zero)}
             for name, field in cls.model_fields.items():
@@ -185,6 +206,20 @@ class LimitedModel(BaseModel):
                     if label in octal and not _takes(field.annotation, str, BaseModel):
                         raise ValueError(f"`{label}` is given a number with a leading zero")
         return value
+
+    @classmethod
+    def _without_most_unknown(cls, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return a mapping with only as many unknown keys as faults are listed.
+
+        Pydantic builds an error of more than a kilobyte for each.
+        """
+        if len(value) <= len(cls.model_fields) + bounds.FAULTS.most:
+            return value
+        aliases = {field.alias for field in cls.model_fields.values()}
+        known = {key for key in value if key in cls.model_fields or key in aliases}
+        unknown = islice((key for key in value if key not in known), int(bounds.FAULTS.most))
+        kept = known.union(unknown)
+        return {key: part for key, part in value.items() if key in kept}
 
     @field_validator("*", mode="after")
     @classmethod

@@ -152,7 +152,9 @@ class JobSpec(Spec):
         Annotated[dict[PositiveInt, NonNegative], max_length(bounds.WORKER_COUNTS)] | None
     ) = None
     family: Name | None = None
-    tasks: Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS)] | None = None
+    tasks: (
+        Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS, many=True)] | None
+    ) = None
     deadline: DurationField | None = None
     miss_probability: float | None = None
     labels: Annotated[dict[str, str], max_length(bounds.LABELS)] = Field(default_factory=dict)

@@ -35,7 +35,6 @@ from shadowprice.service.api.requests import (
     require_observe_mode,
 )
 from shadowprice.service.clock import SECOND
-from shadowprice.service.event_stream import MAX_SUBSCRIBERS
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries import timeline as timelines
 from shadowprice.service.queries.comparison import observed_bars
@@ -224,10 +223,7 @@ async def events(
             raise InputError(Fault("Last-Event-ID", message))
         after = int(last_event_id)
     hub = service.writing.hub
-    if hub.viewers >= MAX_SUBSCRIBERS:
-        raise ProblemError(
-            "overloaded", f"the stream has {MAX_SUBSCRIBERS} subscribers, its maximum"
-        )
+    hub.check_limits(caller.scope)
     service.metrics.viewers.set(hub.viewers + 1)
 
     def is_allowed() -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,6 +18,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import TypeAdapter
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from shadowprice.core import bounds
@@ -186,6 +189,38 @@ class JsonBody:
         return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
 
 
+BODY_IDLE_SECONDS: Final = 60.0
+"""Longest pause within a body of JSON."""
+
+BODY_SECONDS: Final = 600.0
+"""Longest duration of a body of JSON."""
+
+
+async def read_chunk(
+    stream: AsyncIterator[bytes], idle_seconds: float, deadline: float
+) -> bytes | None:
+    """Return the next piece of a body; None after the last one.
+
+    ``deadline`` is a time of the monotonic clock. Raise `ProblemError` if the piece doesn't come in
+    time, or the client disconnects.
+    """
+    remaining = deadline - time.monotonic()
+    try:
+        async with asyncio.timeout(min(idle_seconds, remaining)):
+            return await anext(stream, None)
+    except TimeoutError:
+        if remaining < idle_seconds:
+            raise _malformed_body("it took too long") from None
+        raise _malformed_body(f"no data came for {idle_seconds:g} s") from None
+    except ClientDisconnect:
+        raise _malformed_body("the client disconnected") from None
+
+
+def _malformed_body(detail: str) -> ProblemError:
+    fault = Fault("body", detail)
+    return ProblemError("malformed", str(fault), faults=[fault])
+
+
 async def read_json_body(
     request: Request,
     limit: int = MAX_BODY_BYTES,
@@ -195,8 +230,8 @@ async def read_json_body(
 ) -> Any:
     """Return the JSON of a request's body; ``strict`` as in `parse_json`.
 
-    Raise `ProblemError` if the body exceeds ``limit`` bytes or the meter's limit, is not JSON, or
-    has another media type.
+    Raise `ProblemError` if the body exceeds ``limit`` bytes or the meter's limit, is not JSON, has
+    another media type, or doesn't come in time.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
@@ -208,7 +243,9 @@ async def read_json_body(
     if not declared.isdigit() or int(declared) > limit:
         raise too_large
     parts, size = [], 0
-    async for part in request.stream():
+    stream = aiter(request.stream())
+    deadline = time.monotonic() + BODY_SECONDS
+    while (part := await read_chunk(stream, BODY_IDLE_SECONDS, deadline)) is not None:
         size += len(part)
         if size > limit:
             raise too_large
@@ -218,12 +255,20 @@ async def read_json_body(
     return parse_json(b"".join(parts), strict=strict)
 
 
+_SEPARATORS: Final = (b",", b"[", b"{")
+"""Before each value but the first is one of these. Those within texts count too: counting is fast,
+and parsing millions of values takes seconds and gigabytes."""
+
+
 def parse_json(text: bytes, *, strict: bool = True) -> Any:
-    """Parse JSON whose keys are unique, numbers finite and nesting bounded.
+    """Parse JSON whose keys are unique, numbers finite, and size and nesting bounded.
 
     Unless ``strict``, only the syntax is checked, and the caller must check each part. Raise
     `ProblemError` with the location of the first problem.
     """
+    if sum(map(text.count, _SEPARATORS)) > bounds.BODY_VALUES.most:
+        hint = f"send at most {bounds.BODY_VALUES.most:,}"
+        raise ProblemError("too-large", f"the body has too many values; {hint}")
     try:
         value = json.loads(text, object_pairs_hook=_unique if strict else None)
     except json.JSONDecodeError as error:

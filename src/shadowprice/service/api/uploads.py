@@ -8,13 +8,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Request, Response
-from starlette.requests import ClientDisconnect
 
-from shadowprice.core.errors import Fault
 from shadowprice.core.wording import quote_for_display
 from shadowprice.rest.uploads import Upload
 from shadowprice.service.api.openapi import problems
-from shadowprice.service.api.requests import CallerDep, ServiceDep, api_router
+from shadowprice.service.api.requests import CallerDep, ServiceDep, api_router, read_chunk
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import RETRY_AFTER, ProblemError
@@ -131,7 +129,7 @@ async def _receive(request: Request, incoming: IncomingUpload, check: Callable[[
     checked = time.monotonic()
     deadline = checked + MAX_SECONDS
     while True:
-        chunk = await _next_chunk(stream, deadline)
+        chunk = await read_chunk(stream, IDLE_TIMEOUT_SECONDS, deadline)
         if chunk is None or time.monotonic() - checked >= TOKEN_CHECK_SECONDS:
             check()
             checked = time.monotonic()
@@ -145,28 +143,3 @@ async def _receive(request: Request, incoming: IncomingUpload, check: Callable[[
             pending, size = [], 0
         if chunk is None:
             return
-
-
-async def _next_chunk(stream: Any, deadline: float) -> bytes | None:
-    """Return the next piece of a body; None after the last one.
-
-    Raise `ProblemError` if it doesn't come in time, or the client disconnects.
-    """
-    remaining = deadline - time.monotonic()
-    if remaining <= 0:
-        raise _malformed(f"it took more than {MAX_SECONDS:g} s")
-    try:
-        async with asyncio.timeout(min(IDLE_TIMEOUT_SECONDS, remaining)):
-            chunk: bytes | None = await anext(stream, None)
-            return chunk
-    except TimeoutError:
-        if remaining < IDLE_TIMEOUT_SECONDS:
-            raise _malformed(f"it took more than {MAX_SECONDS:g} s") from None
-        raise _malformed(f"no data came for {IDLE_TIMEOUT_SECONDS:g} s") from None
-    except ClientDisconnect:
-        raise _malformed("the client disconnected") from None
-
-
-def _malformed(detail: str) -> ProblemError:
-    fault = Fault("body", detail)
-    return ProblemError("malformed", str(fault), faults=[fault])

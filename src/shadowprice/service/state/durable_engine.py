@@ -19,7 +19,7 @@ from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.core.relative_values import RelativeValues
+from shadowprice.core.relative_values import RelativeValues, follow_open_jobs
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, MonotonicWallClock
@@ -124,6 +124,8 @@ class DurableEngine(DurableState):
         self.values = None
         if self._relative_values:
             self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))
+            engine_state = self.engine.state
+            self.open_values = follow_open_jobs(engine_state.open_jobs, engine_state.watch_jobs())
         self._snapshot_sequence = recovered.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced

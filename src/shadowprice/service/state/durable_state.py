@@ -9,6 +9,7 @@ from typing import Any
 from shadowprice.core.errors import EventError
 from shadowprice.core.events import Resize, Start
 from shadowprice.core.job import Job
+from shadowprice.core.open_values import OpenValues
 from shadowprice.core.relative_values import RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
@@ -49,6 +50,7 @@ class DurableState:
     withheld: Withheld
     margins: Margins
     values: RelativeValues | None  # None if values of jobs count as stated
+    open_values: OpenValues  # only if `values` is not None
 
     speeds: SpeedEstimator
     restarts: RestartCostEstimator

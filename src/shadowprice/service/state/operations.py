@@ -26,7 +26,12 @@ from shadowprice.core.job import Job
 from shadowprice.core.job_keys import shown_key
 from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.core.refusal import RevisionRefusedError
-from shadowprice.core.relative_values import RelativeValues, count_with, counted_share
+from shadowprice.core.relative_values import (
+    RelativeValues,
+    count_with,
+    counted_share,
+    follow_open_jobs,
+)
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
@@ -662,11 +667,12 @@ class ForkEngine:
             if is_restart_known:
                 other = replace(other, restart=share)
             if values is not None:
-                [other] = values.weigh([other], twin.open_jobs.values(), cluster, slot)
+                [other] = values.weigh([other], open_values, cluster, slot)
             return other
 
         twin = clone(batch.engine)
         values = None if state.values is None else RelativeValues(state.values.finished)
+        open_values = follow_open_jobs(twin.open_jobs, twin.state.watch_jobs())
         if slot > twin.slot:
             twin.state.check_skip(slot)
             twin.ledger.advance(slot)

@@ -1,8 +1,9 @@
 """Recovery of the engine and the open jobs from snapshot, journal and tables.
 
 Recovery applies recorded decisions; it never asks the policy to decide again. The policy gets its
-stored policy state back if that state belongs to the last event. Otherwise the policy resyncs with
-the engine, from what it had learnt by the snapshot.
+stored policy state back. A large one may be some seconds old: then the policy is queried about the
+events since, and learns from them again. If it decides otherwise than recorded, or nothing was
+stored, it resyncs with the engine, from what it had learnt by then.
 """
 
 from __future__ import annotations
@@ -267,10 +268,12 @@ def _replayed(
             try:
                 engine.session.load_state(zlib.decompress(memory.memory))
                 synced = engine.sequence
+                engine.session.follow_script()
             except (ShadowpriceError, zlib.error) as error:
                 log.warning("failed to read the policy's state: %s", error)
-    if synced < engine.sequence:
+    if synced < engine.sequence and not engine.session.is_following:
         engine.session.resync()
+    engine.session.stop_following()
     return engine, replayed, same
 
 
