@@ -73,7 +73,7 @@ class BackgroundTasks:
     def spawn(
         self, what: str, work: Coroutine[Any, Any, None], said: str, *, vital: bool = True
     ) -> asyncio.Task[None]:
-        """Start a task that runs once; if it fails, that stays a health error.
+        """Start a task that runs once; a failure remains a health error.
 
         ``what`` is the task's kind, in one word, and ``said`` its description for people: ``marking
         the pod``. If ``vital`` is false, a failure is only logged and counted.

@@ -1,7 +1,7 @@
 """Progress reports of jobs, in one format for POST and for files.
 
 ``{"generation": 3, "minibatches": 1250, "metrics": {"loss": 0.31}, "checkpoints": true}``:
-``minibatches`` counts from the start of the job's first generation. ``checkpoints`` says that the
+``minibatches`` counts from the start of the job's first generation. ``checkpoints`` is true if the
 job resumes from a checkpoint after a stop. The engine ignores a report that decreases progress or
 belongs to an old generation (`core.events.ProgressMeasured`).
 """

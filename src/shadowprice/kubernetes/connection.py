@@ -81,8 +81,8 @@ class MissingLibraryError(MissingExtraError):
 class ApiClient:
     """A connection to one API server, as one user; created by `open`.
 
-    ``may_write`` says whether requests that change objects may be sent; urgent ones always may. It
-    is called right before each request, so that a suspended process which lost its lease writes
+    ``may_write`` returns whether requests that change objects may be sent; urgent ones always may.
+    It is called right before each request, so that a suspended process which lost its lease writes
     nothing. ``namespace`` is that of the context or the service account, by default ``default``.
     ``requests`` counts the requests sent, including retries.
     """

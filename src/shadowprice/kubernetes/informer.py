@@ -43,7 +43,7 @@ class Informer(Generic[CachedT]):
     ``path`` is the API path of the list: ``/api/v1/pods``, ``/api/v1/namespaces/NAME/pods``.
     ``reduce`` returns the cached form of an object, None to omit it. ``changed`` receives every
     change: key, old and new form; None if the object is absent. ``query`` has more parameters of
-    the list: ``labelSelector``, ``fieldSelector``. ``healthy`` says whether the last request
+    the list: ``labelSelector``, ``fieldSelector``. ``healthy`` is true if the last request
     succeeded; ``lists`` and ``watches`` count requests.
     """
 

@@ -1,7 +1,7 @@
 """Archives of directories, read strictly because clients write them.
 
 An archive is a POSIX tar file without compression, so it unpacks to no more than its size. It holds
-directories, files and symbolic links. Links lead to places within the directory, and no entry lies
+directories, files and symbolic links. Links lead to places within the directory, and no entry is
 beneath a link, so reading and unpacking never leave the directory.
 """
 

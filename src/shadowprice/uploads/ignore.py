@@ -34,7 +34,7 @@ _CLASSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One pattern; ``whole`` if it applies to the path below its directory, not to the name."""
+    """One pattern; ``whole`` if it applies to the path below its directory instead of the name."""
 
     pattern: re.Pattern[str]
     excludes: bool

@@ -44,7 +44,7 @@ def open_below(root: int, path: str) -> Iterator[int]:
 
 
 def add_missing(source: Path, target: Path) -> None:
-    """Move entries of a directory into another one that lacks them; entries of both stay."""
+    """Move entries of a directory into another one that lacks them; keep entries of both."""
     with open_directory(source) as source_root, open_directory(target) as target_root:
         remaining = [""]
         while remaining:

@@ -117,7 +117,7 @@ def _target(top: Path, path: str) -> str | None:
     text = str((top / path).readlink())
     if is_link_inside(path, text):
         return text
-    # An absolute link, or one that turns around, is written as the way to the same place.
+    # An absolute link, or a link with `..` inside, is rewritten as a relative path to its target.
     real = os.path.realpath(top / path)
     if not Path(real).is_relative_to(top):
         return None

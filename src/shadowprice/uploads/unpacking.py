@@ -27,8 +27,8 @@ _COPY_BYTES: Final = 1 << 20
 def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None) -> None:
     """Fill a directory with an archive, all or nothing, durably.
 
-    ``archive`` is named after its content. A directory that an earlier call filled with it stays as
-    it is, and needs no archive. If it was released since, only missing files, links and directories
+    ``archive`` is named after its content. A directory that an earlier call filled with it is
+    kept, and needs no archive. If it was released since, only missing files, links and directories
     are added. Anything else in the directory is removed: it is left of a call that was interrupted,
     or of another job.
 
@@ -48,7 +48,7 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
             _fill(new, stream, owner)
             _sync_file_system(new)
             with _lock:
-                # An attempt whose caller was cancelled goes on in its thread.
+                # An attempt whose caller was cancelled continues in its thread.
                 if is_unpacked(archive, directory):
                     return
                 if _names(_release_marker(directory), archive) and directory.exists():
@@ -83,8 +83,8 @@ def remove_unpacked(directory: Path) -> None:
 def remove_unchanged(archive: Path, directory: Path) -> None:
     """Delete files that `unpack` wrote and that haven't changed; `unpack` would add them again.
 
-    Files with another size or time, and links with another target, stay, as do new files. If the
-    archive is missing, everything stays. Raises OSError if the directory would still count as
+    Files with another size or time, links with another target and new files are kept. If the
+    archive is missing, everything is kept. Raises OSError if the directory would still count as
     filled or the archive can't be read, and `ArchiveError` if the archive is damaged.
     """
     # The directory counts as incomplete from now on, before any file is deleted.

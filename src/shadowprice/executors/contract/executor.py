@@ -89,7 +89,7 @@ class Executor(Protocol):
     async def forget(self, job: str, generation: int) -> None:
         """Acknowledge that a generation's end or refusal was recorded; it isn't repeated.
 
-        The logs stay until `discard`.
+        The logs are kept until `discard`.
         """
 
     async def discard(self, job: str) -> None:

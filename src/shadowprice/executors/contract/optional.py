@@ -72,9 +72,9 @@ class UnpacksFiles(Executor, Protocol):
         """Return the jobs whose directories may hold unpacked files, also after a restart."""
 
     async def release(self, job: str) -> None:
-        """Delete the unpacked files that a closed job didn't change; what it wrote stays.
+        """Delete the unpacked files that a closed job didn't change; keep what it wrote.
 
-        A job with a generation that hasn't ended is skipped, and stays in `unpacked`. Raises
+        A job with a generation that hasn't ended is skipped, and kept in `unpacked`. Raises
         `ExecutorError` if they can't be deleted.
         """
 

@@ -76,7 +76,7 @@ class Progressed:
     progress: int  # total since the job's first generation began, in millionths of a mini-batch
     metrics: Mapping[str, float]
     at: float  # seconds since 1970
-    checkpoints: bool = False  # whether the process says that it resumes from checkpoints
+    checkpoints: bool = False  # whether the process resumes from checkpoints, by its own account
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The directory of one generation, through which executor and supervisor communicate.
 
-``plan.json`` says what to run, ``state`` is the generation's state, and ``stop`` holds a stop
+``plan.json`` has the commands to run, ``state`` the generation's state, and ``stop`` a stop
 command. The supervisor holds the directory's lock while it lives. Every change is durable before it
 takes effect:
 

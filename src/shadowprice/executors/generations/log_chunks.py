@@ -17,7 +17,7 @@ def read_chunk(
 ) -> LogChunk:
     """Return a chunk of a process's log in a generation's log folder; see `Executor.logs`.
 
-    ``complete`` says whether the process has ended.
+    ``complete`` is true if the process has ended.
     """
     if process not in logs.names(folder):
         raise KeyError(f"{process} of generation {number}")

@@ -71,7 +71,7 @@ def outcome_from_exits(
 
     A lost process makes the generation lost, unless all workers exited 0, because other failures
     may be its consequence. Otherwise an unprompted end takes precedence over an end after a signal,
-    because nodes' clocks differ. ``stop_ordered`` says whether the scheduler stopped the
+    because nodes' clocks differ. ``stop_ordered`` is true if the scheduler stopped the
     generation.
     """
     done = [end for end in ends[:workers] if not end.lost and end.code == 0]

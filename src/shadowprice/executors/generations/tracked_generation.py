@@ -79,7 +79,7 @@ class TrackedGeneration:
         self._stop_command = 0
         self._seen_progress: tuple[int, int] | None = None
         self._fault = ""
-        """What is wrong with its last progress report; empty if valid."""
+        """Problem of its last progress report; empty if valid."""
         self._faults = 0
         """Number of consecutive polls that found an invalid report."""
         self._fault_reported = False

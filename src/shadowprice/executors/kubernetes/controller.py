@@ -312,7 +312,7 @@ class KubernetesGenerationController:
             views = {view.process: view for view in await self._objects.pods()}
         except ApiError:
             self._unseen.failed()
-            return  # a failed request says nothing about pods
+            return  # a failed request doesn't show that they are missing
         self._listed_at = now
         self._unseen.succeeded()
         for part in missing:

@@ -46,7 +46,7 @@ def process_exit_of(
     """Return how a process ended, None if it hasn't.
 
     ``gone_since`` is the monotonic time since which its node is missing or not ready;
-    ``lost_after`` seconds later the process counts as lost. ``withdrawn`` says whether its
+    ``lost_after`` seconds later the process counts as lost. ``withdrawn`` is true if its
     generation is being withdrawn.
     """
     view = part.view

@@ -296,8 +296,8 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     """Clean up after a dead actor, on its node: kill its processes, and return the result.
 
     ``patience`` is in seconds, for the supervisor, which kills its processes when its lifeline
-    closes. In the result, ``known`` says whether the process was ever started here, ``cleared``
-    whether none of its processes runs, and ``state`` is its last state.
+    closes. In the result, ``known`` is true if the process was ever started here, ``cleared``
+    if none of its processes runs, and ``state`` is its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
     generation = _generation_module()

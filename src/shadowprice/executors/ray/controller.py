@@ -242,7 +242,7 @@ class RayGenerationController:
         while True:
             try:
                 return bool(await self._ask("find", name=part.actor))
-            except BridgeError as error:  # the failure says nothing about the actor
+            except BridgeError as error:  # the actor may still exist
                 if error.kind == "Closed":
                     raise
                 log.warning("looking for %s on %s: %s", part.process, part.server, error)

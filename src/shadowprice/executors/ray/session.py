@@ -16,7 +16,7 @@ from shadowprice.executors.ray.tracked_generation import RayGeneration
 
 @dataclass
 class RaySession:
-    """An executor's connection to its cluster, and what is known of the cluster."""
+    """An executor's connection to its cluster, and the known state of the cluster."""
 
     settings: RaySettings
     base: Path  # directory that the service and all nodes share

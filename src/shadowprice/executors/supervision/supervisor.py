@@ -321,13 +321,13 @@ class Supervisor:
             self._end(grace if others else min(grace, STRAY_GRACE))
         elif not over and len(self._exits) > self._reported_exit_count:
             self._reported_exit_count = len(self._exits)
-            # They only explain why the job goes on: they must neither end nor delay it.
+            # They only explain why the job continues: a failed write must neither end nor delay it.
             with contextlib.suppress(OSError, ValueError):
                 self._generation.write_state({**self._generation.state(), "exits": self._exits})
                 notify_executor(self._bell, self._generation.path)
 
     def _waits_for_helpers(self, workers: int) -> bool:
-        """Return whether to wait for helpers of workers that exited 0; note those that stay.
+        """Return whether to wait for helpers of workers that exited 0; note those that remain.
 
         A worker that daemonizes would count as done at once, with no explanation. Helpers that end
         with their parent need a moment, so they get `_POLL_SECONDS`. Processes that remain are

@@ -195,7 +195,7 @@ class VirtualExecutor:
         elif entry.job.hangs_at is None:
             self._after(remaining, self._exit, entry, Ending.DONE, 0, "")
         if entry.job.report_every is not None:
-            # First at the first step: an earlier report says nothing about the job's speed.
+            # First at the first step: an earlier report doesn't show the job's speed.
             self._after(1.0 / entry.rate, self._report, entry)
 
     def _report(self, entry: VirtualGeneration) -> None:
@@ -302,7 +302,7 @@ class VirtualExecutor:
             del self._entries[job, generation]
 
     async def discard(self, job: str) -> None:
-        """Remove a job's checkpoint; the fence stays."""
+        """Remove a job's checkpoint; keep its fence."""
         self._checkpoints.pop(job, None)
 
     async def logs(

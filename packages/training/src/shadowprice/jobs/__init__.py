@@ -290,7 +290,7 @@ def note_saved(step: int) -> None:
 
 
 def note_restored(step: int) -> None:
-    """Record that training can go on from a step. `load` calls it; the last call counts."""
+    """Record that training can continue from a step. `load` calls it; the last call counts."""
     global _change, _checkpoints  # noqa: PLW0603  # of the process, which is of one generation
     _checkpoints = True
     job = current()

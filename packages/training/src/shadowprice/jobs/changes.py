@@ -51,7 +51,7 @@ class Change:
 
     ``checkpoint`` is in seconds that the previous generation took to save; None if it did not save
     when it ended. From then ``away`` seconds passed until this process began, and ``start`` seconds
-    more until training could go on, from ``step``.
+    more until training could continue, from ``step``.
     """
 
     checkpoint: float | None
@@ -65,12 +65,12 @@ class Change:
 
     @classmethod
     def measured(cls, directory: Path, generation: int, step: int) -> Change:
-        """Build the measurement when a generation can go on from a step."""
+        """Build the measurement when a generation can continue from a step."""
         now, first = time.time(), began()
         start = max(0.0, now - first)
         try:
             record: Any = json.loads((directory / _FILE).read_bytes())
-            # A file of an older generation says nothing about this change: the last generation was
+            # A file of an older generation isn't about this change: the last generation was
             # stopped before it had restored anything, or died.
             if (record["generation"], record["step"]) == (generation - 1, step):
                 away = max(0.0, first - float(record["at"]))

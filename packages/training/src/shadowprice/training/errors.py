@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TrainingError(Exception):
-    """A training script requests something invalid, or can't go on from the state it finds."""
+    """A training script requests something invalid, or can't continue from the state it finds."""
 
 
 def first_line(error: BaseException) -> str:

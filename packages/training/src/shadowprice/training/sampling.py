@@ -2,8 +2,8 @@
 
 Steps count from the job's very beginning. The seed and the epoch's number shuffle the samples of an
 epoch. Each step takes the next `Order.batch` samples and cuts them into *parts*. A worker computes
-whole parts, one after the other. So a part has the same samples, random numbers and statistics of
-batch normalisation for every number of workers.
+complete parts, one after the other. So a part has the same samples, random numbers and statistics
+of batch normalisation for every number of workers.
 """
 
 from __future__ import annotations

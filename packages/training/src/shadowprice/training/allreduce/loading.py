@@ -14,7 +14,7 @@ from shadowprice.training.sampling import Order, Part
 
 
 class _Parts(Dataset[Any]):
-    """A data set of whole parts.
+    """A data set whose items are parts.
 
     The random numbers of augmentation (crops, flips) depend only on the part, so every process
     loads the same samples.

@@ -65,11 +65,11 @@ class Run:
     order : Order
         Samples of each step.
     total : int
-        Steps of the whole training.
+        Steps of the training, over all generations.
     done : int
         Steps done since the start of the job.
     loss : float or None
-        Loss of the latest step over its whole mini-batch; on GPUs, the latest reported loss.
+        Loss of the latest step over all its samples; on GPUs, the latest reported loss.
     """
 
     def __init__(

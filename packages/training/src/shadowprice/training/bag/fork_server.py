@@ -19,7 +19,7 @@ _PARTS: Final = ("sys_path", "init_main_from_name", "init_main_from_path")
 def start_fork_server(module: str) -> None:
     """Start the fork server of this program with a function's module preloaded.
 
-    A server that already runs, for an earlier bag or for the program itself, stays as it is.
+    A server that already runs, for an earlier bag or for the program itself, is used as it is.
     Processes then import what it lacks.
     """
     data = spawn.get_preparation_data("fork server")

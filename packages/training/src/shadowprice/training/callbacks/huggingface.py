@@ -101,7 +101,7 @@ class Elastic(TrainerCallback):
         self._metrics |= {name: float(value) for name, value in numbers.items()}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Agree on whether to go on. After SIGTERM, save and skip the evaluation."""
+        """Agree on whether to continue. After SIGTERM, save and skip the evaluation."""
         del args
         if self._following.step(state.global_step, self._metrics):
             control.should_save = True

@@ -64,7 +64,7 @@ def _found(folder: str | Path | None) -> tuple[int, Path] | None:
 class _Steps(Sampler[list[int]]):
     """The samples of a worker, step by step; each iteration is an epoch.
 
-    The first iteration goes on at the step of the newest checkpoint.
+    The first iteration continues at the step of the newest checkpoint.
     """
 
     def __init__(self, order: Order, first: int, rank: int, size: int) -> None:
@@ -142,7 +142,7 @@ class Elastic(pl.Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Agree on whether to go on; save and exit if necessary."""
+        """Agree on whether to continue; save and exit if necessary."""
         del pl_module, outputs, batch, batch_idx
         following = self._following
         self._batches += 1

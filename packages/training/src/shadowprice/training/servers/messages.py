@@ -50,7 +50,7 @@ class MessageKind(IntEnum):
     APPLY = 21
     """Leader to server: apply these accepted gradients as one mini-batch or step."""
     STATE = 22
-    """Leader to server: request for the server's whole state; also the response."""
+    """Leader to server: request for all of the server's state; also the response."""
     END = 23
     """Leader to server: training has ended."""
     OFFER = 24

@@ -196,7 +196,7 @@ class PairLink:
         return Message(MessageKind(kind), token, index, version, numbers, payload)
 
     def close(self) -> None:
-        """Say that nothing more comes; see `messages.Link.close`."""
+        """Close this end; see `messages.Link.close`."""
         if self._wire is not None:
             self._wire.close()
         self._group = self._wire = None

@@ -1,4 +1,4 @@
-"""The whole configuration of a training script: what to train, and how."""
+"""Configuration of a training script: what to train, and how."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Recipe:
     minibatch : int
         Samples of a mini-batch: of one worker, or of all workers in synchronous training.
     schedule : callable, optional
-        Returns the factor of the learning rate for a mini-batch, by its number in the whole job.
+        Returns the factor of the learning rate for a mini-batch, by its number in the job.
     seed : int, optional
         Seed of the order, the initial parameters and all random numbers.
     """

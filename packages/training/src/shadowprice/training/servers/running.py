@@ -71,7 +71,7 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
         raise
     except BaseException as error:
         if any(thread.is_alive() for thread in connection_threads):
-            # These threads wait for other processes, which go on only once this process is gone.
+            # These threads wait for other processes, which continue only once this process is gone.
             sys.excepthook(type(error), error, error.__traceback__)
             _exit(1)
         raise

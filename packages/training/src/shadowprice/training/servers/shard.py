@@ -63,7 +63,7 @@ def flattened_buffers(model: Any) -> Any:
 def set_buffers(model: Any, values: Any) -> None:
     """Set a model's buffers from one-dimensional values.
 
-    Equal values stay as they are, because an integer may exceed the exact range of float64.
+    Equal values aren't changed, because an integer may exceed the exact range of float64.
     """
     start = 0
     for buffer in model_buffers(model):
@@ -161,7 +161,7 @@ class Shard:
             self._check()
 
     def state(self) -> State:
-        """Return the whole state, for `merge_shards`."""
+        """Return all state, for `merge_shards`."""
         states = [
             {name: _on(value, "cpu") for name, value in self._optimizer.state.get(view, {}).items()}
             for view in self._views
