@@ -23,7 +23,7 @@ PLACEMENTS = ("randomised", "exact", "greedy")
 
 def results() -> Results:
     """Run everything; return decisions and integers, which don't depend on rounding."""
-    parts = (_policies, _tenants, _bags, _cloning, _search, _rooms)
+    parts = (_policies, _tenants, _bags, _cloning, _search, _priced, _rooms)
     return {name: found for part in parts for name, found in part()}
 
 
@@ -145,6 +145,19 @@ def _search() -> Iterator[tuple[str, Any]]:
         cost, gain, required, utility = random_instance(np.random.default_rng([2, seed]), 12, 5)
         found = best_schedule(cost, gain, required, utility)
         yield f"search {seed}", [found.completion, found.choice.tolist()]
+
+
+def _priced() -> Iterator[tuple[str, Any]]:
+    from shadowprice.certificate.relaxation import Relaxation
+    from tests.support.workloads import cluster, random_job
+
+    for seed in range(4):
+        rng = np.random.default_rng([5, seed])
+        on = cluster(2, 1, gpus=3, horizon=6)
+        jobs = [random_job(on, rng, f"job-{at}", latest=2) for at in range(5)]
+        relaxation = Relaxation(on, jobs, 8)
+        priced = relaxation.price_all(np.arange(5), rng.uniform(0, 5, relaxation.shape))
+        yield f"priced {seed}", (priced.use > 0).tolist()
 
 
 def _rooms() -> Iterator[tuple[str, Any]]:

@@ -162,6 +162,20 @@ def test_a_job_longer_than_the_horizon_counts_for_what_it_can_earn(until: int | 
     assert (found.bound, found.best) == (pytest.approx(worth), worth)
 
 
+def test_jobs_that_outlast_their_windows_are_placed_behind_them() -> None:
+    """Six jobs of two slots on one GPU, each searched for in eight slots."""
+    on = cluster(1, 0, gpus=1, horizon=2)
+    jobs = [
+        job(on, f"job-{at}", ps=None, epochs=2, chunks=1, minibatches=10, utility=Constant(10.0))
+        for at in range(6)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shadowprice.certificate.relaxation._PAIRS", 0)
+        found = certify(on, jobs, gap=0.0, seconds=60, clock=Clock.PROCESSOR)
+    assert (found.bound, found.best) == (pytest.approx(60.0), 60.0)
+    assert max(schedule.completion for schedule in found.schedules.values()) == 11
+
+
 @pytest.mark.parametrize("policy", ["rolling", "fifo"])
 @settings(deadline=None, derandomize=True, max_examples=example_count(15))
 @given(seed=SEEDS)
