@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job_keys import key_digest
-from shadowprice.executors.contract.optional import UnpackFailure
+from shadowprice.executors.contract import UnpackFailure
 from shadowprice.executors.generations.disk import (
     create_file,
     list_names,

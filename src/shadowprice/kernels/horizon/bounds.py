@@ -23,13 +23,13 @@ COST_LIMIT = 1e300
 class SlotOptions(NamedTuple):
     """Undominated options of each class of slots, by increasing gain, and their lower convex hull.
 
-    Arrays have the shape (classes, choices + 1), and counts (classes,). Option 0 is doing nothing.
+    Arrays have the shape (classes, choices + 1), counts (classes,). Option 0 is doing nothing.
     """
 
     gain: Integers
     cost: Floats
     choice: Integers  # -1 for doing nothing
-    count: Integers  # number of options
+    option_count: Integers
     hull: Integers  # options on the hull
     slope: Floats  # slope of the hull's edge that ends at the option; the first is unused
     hull_count: Integers  # number of options on the hull

@@ -136,7 +136,7 @@ def _add_leaf(
     states = _reserve(states, start + options.gain.shape[1])
     n = 0
     smallest = np.inf
-    for i in range(options.count[k] - 1, -1, -1):
+    for i in range(options.option_count[k] - 1, -1, -1):
         d = options.gain[k, i] - g0
         r = max(0.0, (options.cost[k, i] - c0) - target.multiplier * d)
         if r <= target.gap and (

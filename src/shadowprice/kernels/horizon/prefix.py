@@ -169,7 +169,7 @@ def solve_prefix(
     gap = limit - lower
     proof = max(proven, limit)
     if limit - proven > TOLERANCE * limit and gap > TOLERANCE * limit:
-        copies = np.zeros(len(options.count), np.int64)
+        copies = np.zeros(len(options.option_count), np.int64)
         need = required
         for s in range(slot + 1):
             copies[class_of[s]] += 1
@@ -181,7 +181,7 @@ def solve_prefix(
             over = -required
             for s in range(slot + 1):
                 k = class_of[s]
-                i = options.count[k] - 1
+                i = options.option_count[k] - 1
                 while count[k, i] == 0:  # the largest options in the earliest slots
                     i -= 1
                 count[k, i] -= 1

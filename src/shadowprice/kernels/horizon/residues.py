@@ -34,7 +34,7 @@ def residue_costs(
     that no deviations below ``gap`` reach. The other parameters are those of
     `horizon.core.best_deviation`.
     """
-    option_gain, option_cost, option_count = options.gain, options.cost, options.count
+    option_gain, option_cost, option_count = options.gain, options.cost, options.option_count
     step_cost = np.full(modulus, np.inf)
     step_cost[(modulus - 1) % modulus] = multiplier
     for k in range(len(copies)):

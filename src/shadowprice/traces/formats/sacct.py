@@ -307,11 +307,11 @@ def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
         name.lower(): read_times(table.frame[name], zone, "", f"{table.path}: column {name}")
         for name in names
     }
-    spans = [
+    durations = [
         each(table.frame[name], seconds_of, pl.Float64()).alias(name)
         for name in ("ElapsedRaw", "Elapsed")
     ]
-    elapsed = pl.DataFrame(spans).select(pl.coalesce(pl.all())).to_series()
+    elapsed = pl.DataFrame(durations).select(pl.coalesce(pl.all())).to_series()
     chosen = choose_readings(times, elapsed, CLOCK_SKEW)
     for name in names:
         table.frame = table.frame.with_columns(chosen[name.lower()].alias(f"_{name.lower()}"))
