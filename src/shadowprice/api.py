@@ -40,7 +40,6 @@ from shadowprice.results.run_directory import (
     Fields,
     RunData,
     is_run,
-    read_advice,
     read_run,
     write_run,
 )
@@ -78,13 +77,7 @@ Policies = str | Sequence[str | tuple[str, Parameters]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(ShownAsTable):
-    """A run and its tables.
-
-    Parameters
-    ----------
-    run : RunData
-        The content of a run directory.
-    """
+    """A run and its tables: the content of a run directory."""
 
     run: RunData
 
@@ -164,11 +157,6 @@ class Result(ShownAsTable):
         ----------
         slot : int or str
             A slot, or a time from the start such as ``2h``.
-
-        Raises
-        ------
-        InputError
-            If it is neither, or the run ended before the slot.
         """
         seconds = self.info["cluster"]["slot_seconds"]
         return slot_snapshot_of(self.run, parse_slot(str(slot), seconds, "slot"))
@@ -188,13 +176,7 @@ class Result(ShownAsTable):
         return diff_runs(self.run, other.run)
 
     def save(self, folder: PathLike) -> Path:
-        """Write the run directory with its report page; replace an earlier run.
-
-        Raises
-        ------
-        InputError
-            If the folder contains anything else.
-        """
+        """Write the run directory with its report page; replace an earlier run only."""
         with AtomicDirectory(Path(folder), is_run) as pending:
             write_run(self.run, pending.path)
             write_report(self.run, pending.path / REPORT)
@@ -248,10 +230,7 @@ class Comparison(ShownAsTable):
     def save(self, folder: PathLike) -> Path:
         """Write the comparison's page and numbers, and a directory for each run.
 
-        Raises
-        ------
-        InputError
-            If the folder contains anything but an earlier comparison.
+        An earlier comparison is replaced; a folder with other content is an error.
         """
         runs = [result.run for result in self.runs.values()]
         with AtomicDirectory(Path(folder), is_comparison) as pending:
@@ -303,13 +282,7 @@ class Comparison(ShownAsTable):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WhatIf(ShownAsTable):
-    """A workload on a cluster as it is, and with servers added or removed.
-
-    Parameters
-    ----------
-    found : shadowprice.simulator.whatif.WhatIfResult
-        The metrics.
-    """
+    """A workload on a cluster as it is, and with servers added or removed."""
 
     found: Alternatives
 
@@ -361,6 +334,8 @@ def simulate(
 ) -> Result:
     """Run a workload under one policy, as ``shadowprice simulate`` does.
 
+    Invalid input raises an `InputError` with all diagnostics.
+
     Parameters
     ----------
     cluster : path or mapping, optional
@@ -393,16 +368,6 @@ def simulate(
     advice_seconds : float, optional
         Also search for changes that would have admitted refused jobs, the most valuable job first.
         No further job is started after this time. See `Result.advice`.
-
-    Returns
-    -------
-    Result
-        The run, with ``jobs``, ``slots``, ``allocations`` and ``decisions`` as frames.
-
-    Raises
-    ------
-    InputError
-        If an input is missing or invalid, with all diagnostics.
     """
     seed = _seed(seed)
     _check_advice(advice_seconds)
@@ -442,6 +407,8 @@ def compare(
 ) -> Comparison:
     """Run a workload under several policies, as ``shadowprice compare`` does.
 
+    A signal raises `KeyboardInterrupt`, because a partial comparison is useless.
+
     Parameters
     ----------
     cluster, jobs, trace, incidents, until, slot, load, skip_invalid
@@ -458,18 +425,6 @@ def compare(
         As in `simulate`, for every policy's run with the first seed.
     more : sequence of str
         Capacity to add, as ``--more`` does: ``("8",)`` for eight GPUs of each type in turn.
-
-    Returns
-    -------
-    Comparison
-        Runs of the first seed; means and tests over all seeds.
-
-    Raises
-    ------
-    InputError
-        If an input is invalid.
-    KeyboardInterrupt
-        If the comparison was interrupted, because a partial one is useless.
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     _check_advice(advice_seconds)
@@ -536,16 +491,6 @@ def whatif(
     changes : sequence of mappings
         Each gives one changed cluster: servers added (negative: removed) by the name of their
         entry. By default, one more server of each entry.
-
-    Returns
-    -------
-    WhatIf
-        The comparison, with ``gains`` and all metrics.
-
-    Raises
-    ------
-    InputError
-        If an input is invalid, or the cluster has no such servers.
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
@@ -555,17 +500,8 @@ def whatif(
 
 @few_collections()
 def open_run(folder: PathLike) -> Result:
-    """Read a run directory.
-
-    Raises
-    ------
-    InputError
-        If the folder contains no run.
-    """
-    run = read_run(Path(folder))
-    if "advice" in run.info:
-        run = replace(run, advice=read_advice(Path(folder)))
-    return Result(run)
+    """Read a run directory."""
+    return Result(read_run(Path(folder)))
 
 
 def _check_name(policy: object) -> None:

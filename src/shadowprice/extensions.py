@@ -52,22 +52,13 @@ def split_path(text: str) -> tuple[str, str] | None:
 class FileExtension:
     """An object of a Python file that belongs to no installed package."""
 
-    path: str
-    """Absolute path of the file."""
-    name: str
-    """Name of the object in it."""
-    source: bytes = field(repr=False)
-    """Content of the file when it was read."""
+    path: str  # absolute path of the file
+    name: str  # name of the object in it
+    source: bytes = field(repr=False)  # content of the file when it was read
 
     @classmethod
     def read(cls, reference: str, location: str) -> FileExtension:
-        """Read the file of a reference, without executing it; ``%2C`` stands for a comma.
-
-        Raises
-        ------
-        InputError
-            At ``location`` if the reference has another form; at the file if it can't be read.
-        """
+        """Read the file of a reference, without executing it; ``%2C`` stands for a comma."""
         match = _REFERENCE.fullmatch(reference)
         if match is None:
             message = f"expected a name behind the file, got {quote_for_display(reference)}"
@@ -98,12 +89,8 @@ class FileExtension:
     def load(self) -> Any:
         """Execute the file unless this process has done so, and return the object.
 
-        The file is a module of its own: its folder isn't on the import path.
-
-        Raises
-        ------
-        InputError
-            If the file raises, or has no such name.
+        The file is a module of its own: its folder isn't on the import path. Raises `InputError` if
+        the file raises, or has no such name.
         """
         namespace = vars(self._module())
         if self.name not in namespace:
@@ -151,20 +138,16 @@ class InstalledExtension:
 
     group: str
     name: str
-    value: str
-    """``package.module:NAME``."""
+    value: str  # ``package.module:NAME``
     distribution: str
     version: str
-    rival: str = ""
-    """Another distribution that declares the same name."""
+    rival: str = ""  # another distribution that declares the same name
 
     def load(self) -> Any:
         """Import the module and return the object.
 
-        Raises
-        ------
-        InputError
-            If the import fails, the module has no such name, or two distributions declare it.
+        Raises `InputError` if the import fails, the module has no such name, or two distributions
+        declare it.
         """
         location = f"{self.group}: {self.name}"
         if self.rival:

@@ -26,33 +26,15 @@ MAX_CELL_CHARS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class ShortTable:
-    """A heading over rows of text.
+    """A heading over rows of text."""
 
-    Parameters
-    ----------
-    title : str
-        One line above the table.
-    columns : sequence of str
-        Heads of the columns.
-    rows : sequence of sequence of str
-        Cells of at least the rows that are shown.
-    total : int
-        Number of rows, those that are not in ``rows`` included.
-    numeric : collection of int
-        Positions of the columns that are aligned to the right.
-    max_rows : int
-        Maximum number of rows that are shown.
-    row_noun : str
-        What a row is, in the remark on rows that are left out.
-    """
-
-    title: str
+    title: str  # one line above the table
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    total: int
-    numeric: Collection[int] = ()
-    max_rows: int = MAX_ROWS
-    row_noun: str = "row"
+    rows: Sequence[Sequence[str]]  # cells of at least the rows that are shown
+    total: int  # all rows, with those that are not in ``rows``
+    numeric: Collection[int] = ()  # positions of right-aligned columns
+    max_rows: int = MAX_ROWS  # limit of the rows that are shown
+    row_noun: str = "row"  # for the remark on rows that are left out
 
     @property
     def remark(self) -> str:

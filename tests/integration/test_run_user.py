@@ -120,11 +120,11 @@ def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
         wait_until(lambda: points() == [1.0], points)
         driver = live.service.driver
         assert driver is not None
-        driver._keep = 0
-        driver._swept = -1e9
+        driver._retention_ns = 0
+        driver._last_purge = -1e9
 
         def swept() -> bool:
-            driver._swept = -1e9
+            driver._last_purge = -1e9
             return not own.exists()
 
         wait_until(swept)

@@ -643,7 +643,7 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
     def seen(live: RunningService) -> tuple[float, bool, dict[str, float]]:
         driver = live.service.driver
         assert driver is not None
-        engine = driver._truth.engine
+        engine = driver._durable.engine
         jobs = {name: float(one.job.restart) for name, one in engine.open_jobs.items()}
         return float(engine.cluster.restart_seconds), engine.cluster.restart_first, jobs
 

@@ -174,13 +174,13 @@ def test_a_suspended_service_catches_up_every_slot(
 ) -> None:
     hour = SimulatedHour(tmp_path, "oasis", seed=10, jobs=10)
     began: list[int] = []
-    begin = AdvanceSlots._begin
+    begin = AdvanceSlots._begin_slot
 
     def noting(self: AdvanceSlots, batch: Batch, slot: int, *more: Any) -> None:
         began.append(slot)
         begin(self, batch, slot, *more)
 
-    monkeypatch.setattr(AdvanceSlots, "_begin", noting)
+    monkeypatch.setattr(AdvanceSlots, "_begin_slot", noting)
 
     def suspend(hour: SimulatedHour, tick: int) -> None:
         if tick in {60, 130}:
@@ -199,13 +199,13 @@ def test_who_stood_still_listens_once_however_many_slots_passed(
     """They are caught up batch by batch; what was heard before the first counts in all."""
     hour = SimulatedHour(tmp_path, "fifo", seed=10, jobs=10)
     listened: list[int] = []
-    begin = Driver._begin_listening
+    begin = Driver._start_collecting
 
     def noting(driver: Driver) -> None:
         listened.append(driver.published.sequence if hasattr(driver, "published") else 0)
         begin(driver)
 
-    monkeypatch.setattr(Driver, "_begin_listening", noting)
+    monkeypatch.setattr(Driver, "_start_collecting", noting)
     monkeypatch.setattr(Driver, "listen_seconds", 0.0)
 
     def suspend(hour: SimulatedHour, tick: int) -> None:

@@ -50,7 +50,7 @@ class Aging(SimulatedHour):
 
     async def open(self) -> None:
         await self._open()
-        self.driver._keep = self.clock.wall() - self.since
+        self.driver._retention_ns = self.clock.wall() - self.since
 
     @property
     def rows(self) -> set[str]:
@@ -130,9 +130,9 @@ def test_a_service_that_never_runs_for_long_purges_too(
         for seconds, purges in ((FIRST_PURGE_DELAY_SECONDS, False), (1.0, True)):
             now += seconds
             await hour.driver._tick()
-            assert (hour.driver._sweeping is not None) == purges
-        assert hour.driver._sweeping is not None
-        await hour.driver._sweeping
+            assert (hour.driver._purge_task is not None) == purges
+        assert hour.driver._purge_task is not None
+        await hour.driver._purge_task
         assert hour.rows == {"young"}
         hour.end()
 
@@ -159,9 +159,9 @@ def test_the_first_purge_waits_if_the_clock_may_have_been_set(
             assert hour.rows == rows
             now += seconds
             await hour.driver._tick()
-            assert (hour.driver._sweeping is not None) == purges
-        assert hour.driver._sweeping is not None
-        await hour.driver._sweeping
+            assert (hour.driver._purge_task is not None) == purges
+        assert hour.driver._purge_task is not None
+        await hour.driver._purge_task
         hour.end()
 
     asyncio.run(scenario())
@@ -180,7 +180,7 @@ def test_what_an_executor_still_holds_waits(tmp_path: Path) -> None:
     async def scenario() -> None:
         hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
         await hour.live()
-        hour.driver._keep = hour.clock.wall() - hour.since
+        hour.driver._retention_ns = hour.clock.wall() - hour.since
         old = sorted(hour.world.kept - {"young"})
         held = GenerationStatus(
             old[0], 9, GenerationPhase.STOPPING, (ServerAllocation("gpu-0", 1),), ()
@@ -238,15 +238,15 @@ def test_files_of_an_old_job_are_gone_and_its_name_is_free(tmp_path: Path) -> No
         assert logs()
         driver = live.service.driver
         assert driver is not None
-        driver._keep = 0
+        driver._retention_ns = 0
 
         def is_purged() -> bool:
-            driver._swept = -1e9
+            driver._last_purge = -1e9
             return state() != "finished"
 
         wait_until(is_purged)
         assert not logs()
-        driver._keep = 10**18
+        driver._retention_ns = 10**18
         live.client.post("/v1/jobs", json=job).raise_for_status()
         finish()
         ran = live.client.get("/v1/jobs/a/generations").json()["generations"]

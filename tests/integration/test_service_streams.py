@@ -152,7 +152,7 @@ def test_nobody_waits_longer_than_the_token_lasts(
 ) -> None:
     def never(self: DecideBacklog, batch: Batch) -> int:
         del self
-        return len(batch.truth.backlog)
+        return len(batch.state.backlog)
 
     monkeypatch.setattr(DecideBacklog, "perform", never)
     made = _made(live, expires="1s")

@@ -76,7 +76,7 @@ def anybody_cancels_anything(patch: Patch) -> None:
 @fault(lambda api: api.cancelled("a", "red"))
 def a_cancelled_job_goes_on(patch: Patch) -> None:
     def perform(self: CancelJob, batch: Batch) -> JobView:
-        view = batch.view(self.key)
+        view = batch.get_view(self.key)
         return replace(view, state=State.CANCELLED) if view.state.open else _cancel(self, batch)
 
     _cancel = CancelJob.perform
@@ -88,7 +88,7 @@ def what_is_over_is_cancelled_once_more(patch: Patch) -> None:
     _cancel = CancelJob.perform
 
     def perform(self: CancelJob, batch: Batch) -> JobView:
-        view = batch.view(self.key)
+        view = batch.get_view(self.key)
         return view if not view.state.open else _cancel(self, batch)
 
     patch.setattr(CancelJob, "perform", perform)
@@ -96,15 +96,15 @@ def what_is_over_is_cancelled_once_more(patch: Patch) -> None:
 
 @fault(lambda api: api.revised("a", "red", 10))
 def a_revision_is_not_written(patch: Patch) -> None:
-    patch.setattr(Batch, "revise", lambda *_: None)
+    patch.setattr(Batch, "update_spec", lambda *_: None)
 
 
 @fault(lambda api: api.revised("a", "red", 10), Api.restart)
 def a_revision_is_forgotten_by_the_next_start(patch: Patch) -> None:
     def revise(self: Batch, name: str, spec: Any, _content: str) -> None:
-        self.truth.specs[name] = spec
+        self.state.specs[name] = spec
 
-    patch.setattr(Batch, "revise", revise)
+    patch.setattr(Batch, "update_spec", revise)
 
 
 @fault(lambda api: api.drain_one("g-0", True))

@@ -14,7 +14,7 @@ from tests.support.soak import Growth, Soak, SoakOptions
 @pytest.mark.extended
 @pytest.mark.processes
 def test_a_small_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    options = SoakOptions(jobs=240, minutes=0.05, life_seconds=30.0, kills=2, max_open_jobs=30)
+    options = SoakOptions(jobs=240, minutes=0.05, kills=2, max_open_jobs=30)
     lines: list[str] = []
     soak = Soak(tmp_path, options, lines.append)
     assert asyncio.run(soak.run()) == [], "\n".join(lines)

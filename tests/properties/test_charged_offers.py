@@ -123,7 +123,7 @@ def test_offers_complete_the_work_and_lie_between_what_can_be_had_and_its_bound(
         most = largest_payoff(job, offered, now, remaining, begun=begun)
         possible += most > -math.inf
         if offer is None:
-            assert charged.hopeless() is not None or plain.best() is None
+            assert charged.explain_infeasible() is not None or plain.best() is None
             continue
         found += 1
         plan = charged.schedule(offer)

@@ -111,7 +111,7 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
 
 
 def test_pauses_that_are_forgotten_are_come_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowprice.simulator.advice.pauses._MOST", 3)
+    monkeypatch.setattr("shadowprice.simulator.advice.pauses._MAX_CHECKPOINTS", 3)
     drawn = Drawn("rolling", 1)
     kept = SimulationCheckpoints(drawn.simulation(drawn.jobs))
     digests: dict[int, str] = {}

@@ -149,7 +149,7 @@ def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> No
 def test_promises_are_kept_where_a_timeline_has_too_few_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planner, "_GROUPS", 3)  # as many as there are kinds of servers
+    monkeypatch.setattr(planner, "_MAX_GROUPS", 3)  # as many as there are kinds of servers
     narrow = 0
 
     def seen(*told: object) -> None:

@@ -26,7 +26,8 @@ from shadowprice.engine.records import placement_record
 from shadowprice.engine.snapshot import snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import MonotonicWallClock
-from shadowprice.service.state.commit_result import CommitResult, Operation
+from shadowprice.service.state.batch import Operation
+from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.recovery import RecoveredState, recover

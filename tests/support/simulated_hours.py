@@ -32,7 +32,7 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.commit_result import Operation
+from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs, UpdateServers
@@ -77,7 +77,7 @@ class SteppedDriver(Driver):
 
     async def do(self, operation: Operation) -> Any:
         if self.health_error is not None:
-            await self._mend()
+            await self._recover_store()
         task = asyncio.ensure_future(super().do(operation))
         try:
             await asyncio.sleep(0)
@@ -90,9 +90,9 @@ class SteppedDriver(Driver):
     async def turn(self) -> None:
         """Perform what is due."""
         if self.health_error is not None:
-            await self._mend()
+            await self._recover_store()
             return
-        self._second = self._edge_failed = 0.0  # a turn is later by a second and more
+        self._last_tick = self._boundary_failed_at = 0.0  # a turn is later by a second and more
         await self._tick()
         await self._step()
         await self._snapshot()
@@ -239,12 +239,12 @@ class SimulatedHour:
 
     async def _turn(self) -> None:
         await self.driver.turn()
-        self.runner.inbox.reports += self.executor.reports()
-        for kept in self.runner.inbox.kept.values():
+        self.runner.pending.reports += self.executor.reports()
+        for kept in self.runner.pending.kept.values():
             kept.due = 0.0  # a turn is longer than the first backoff
         try:
-            await self.runner.take_in()
-            await self.runner.order()
+            await self.runner.record_reports()
+            await self.runner.send_commands()
         except (ProblemError, PolicyError):
             self.refusals += 1
         except ExecutorError as error:

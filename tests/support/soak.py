@@ -2,12 +2,15 @@
 
 ``shadowprice serve`` is a process of its own, and its jobs run in a `VirtualExecutor` in this one,
 where hours of training last seconds. In each of its lives the service is started on the same data,
-works under load, drains, is measured, and is killed under load again.
+works on an equal share of the jobs, drains, is measured, and is killed under load again.
 
 Sizes are compared between the second and the last third of the lives, because the first third fills
 caches and the retention period. A size grew if its median is more than 5 % larger, and a rank test
-says that chance explains it in less than 5 % of cases: on a busy machine one start takes longer
-than another. Time to start counts in processor seconds too, which other programs disturb less.
+says that chance explains it in less than 5 % of cases.
+
+Other programs on the machine don't count. All lives have as many jobs. The time to start counts in
+processor seconds, relative to those of a process that only imports the service, just before: both
+are slowed alike. The wall time is only printed.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import resource
@@ -60,6 +64,9 @@ MAX_CHANCE: Final = 0.05
 SERVERS: Final = 40
 MINIBATCH_SECONDS: Final = 0.1
 BATCH_JOBS: Final = 25
+KILL_SECONDS: Final = 4.0
+"""Seconds of load before a kill."""
+
 CLOSING_EVENTS: Final = {"finished", "failed", "given-up", "cancelled", "refused"}
 LIMIT_CODES: Final = {"tenant-limit", "overloaded"}
 
@@ -74,10 +81,8 @@ class SoakOptions:
         Number of jobs.
     minutes : float
         Minutes of load over which they are submitted, if the service can follow.
-    life_seconds : float
-        Maximum seconds of load in each life of the service, before it drains and is measured.
     kills : int
-        Minimum number of kills; each life takes at most this share of the jobs.
+        Minimum number of kills; each life of the service takes an equal share of the jobs.
     keep_seconds : float
         Retention period of closed jobs.
     max_open_jobs : int
@@ -86,8 +91,7 @@ class SoakOptions:
 
     jobs: int = 100_000
     minutes: float = 20.0
-    life_seconds: float = 42.0
-    kills: int = 12
+    kills: int = 30
     keep_seconds: float = 240.0
     max_open_jobs: int = 200
     policy: str = "rolling"
@@ -102,11 +106,22 @@ class Life:
     start_seconds: float
     """From the start of the process until `/readyz` answers 200."""
     start_cpu: float
+    """Processor seconds until then."""
+    import_cpu: float
+    """Processor seconds of a process that only imports the service, just before."""
     memory: float = 0.0
     """Resident MiB after it drained."""
     descriptors: int = 0
     processes: int = 0
     """Number of child processes."""
+
+    @property
+    def start_ratio(self) -> float:
+        """Processor time of the start, relative to that of the imports alone."""
+        return self.start_cpu / self.import_cpu
+
+
+JUDGED_SIZES: Final = ("start_ratio", "memory", "descriptors", "processes")
 
 
 @dataclass
@@ -223,13 +238,14 @@ class Soak:
     # ---------------------------------------------------------------- a life of the service
 
     async def _live(self, last: bool) -> None:
+        imports = await asyncio.to_thread(import_cpu_seconds)
         began = time.monotonic()
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 self._command(), stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
             )
         try:
-            await self._use(process, began, last)
+            await self._use(process, began, imports, last)
         except BaseException:
             process.kill()
             raise
@@ -257,18 +273,20 @@ class Soak:
             *("--max-open-jobs", str(options.max_open_jobs)),
         ]
 
-    async def _use(self, process: subprocess.Popen[bytes], began: float, last: bool) -> None:
+    async def _use(
+        self, process: subprocess.Popen[bytes], began: float, imports: float, last: bool
+    ) -> None:
         async with httpx.AsyncClient(verify=False) as client:  # plain HTTP
             await wait_until_async(
                 lambda: self._is_ready(process, client), self._log_end, poll_seconds=0.02
             )
-        self.lives.append(Life(time.monotonic() - began, cpu_seconds(process.pid)))
+        self.lives.append(Life(time.monotonic() - began, cpu_seconds(process.pid), imports))
         if not self._tokens:
             await self._create_tokens()
         idle = sockets(process.pid)
         follower = asyncio.create_task(self._follow())
         try:
-            await self._load(self.options.life_seconds, until=self._has_submitted_share)
+            await self._load(until=self._has_submitted_share)
             await wait_until_async(
                 lambda: self._is_drained(follower),
                 lambda: sorted(self.open)[:5],
@@ -285,7 +303,7 @@ class Soak:
             if last:
                 process.terminate()
             else:
-                await self._load(self.options.life_seconds / 10, then=process.kill)
+                await self._load(KILL_SECONDS, then=process.kill)
         finally:
             follower.cancel()
             with suppress(asyncio.CancelledError):
@@ -318,12 +336,12 @@ class Soak:
 
     async def _load(
         self,
-        seconds: float,
+        seconds: float = math.inf,
         *,
         until: Callable[[], bool] = lambda: False,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Put the service under load for some seconds; call `then` before the clients leave."""
+        """Put the service under load; call `then` before the clients leave."""
         stop = asyncio.Event()
         clients: list[Awaitable[None]] = [self._scrape(stop), self._cancel(stop)]
         clients += [self._submit(load, stop) for load in self.tenants]
@@ -457,7 +475,8 @@ class Soak:
         self.report(
             f"{elapsed / 60:6.1f} {len(self.lives):5} {len(self.closed):7,} {kept:7,} "
             f"{self._store_mib():7.1f} {life.start_seconds:7.2f} {life.start_cpu:7.2f} "
-            f"{life.memory:7.1f} {life.descriptors:4} {life.processes:5} {1e3 * worst:9.0f}"
+            f"{life.import_cpu:7.2f} {life.memory:7.1f} {life.descriptors:4} "
+            f"{life.processes:5} {1e3 * worst:9.0f}"
         )
 
     def _kept_jobs(self) -> int:
@@ -492,16 +511,16 @@ class Soak:
 
     def _check_growth(self) -> None:
         self.report(f"\n{'':24} second third   last third   growth   by chance")
-        for size in fields(Life):
-            values = [float(getattr(life, size.name)) for life in self.lives]
+        for size in JUDGED_SIZES:
+            values = [float(getattr(life, size)) for life in self.lives]
             result = Growth.of(values)
             if result is None:
                 continue
             self.report(
-                f"{size.name:24} {result.before:12.2f} {result.after:12.2f} "
+                f"{size:24} {result.before:12.2f} {result.after:12.2f} "
                 f"{100 * result.share:7.1f} % {result.chance:9.3f}"
             )
-            self._expect(not result.is_real, f"{size.name} grew by {100 * result.share:.1f} %")
+            self._expect(not result.is_real, f"{size} grew by {100 * result.share:.1f} %")
         self.report(f"counted: {dict(sorted(self.counts.items()))}")
         service, clients = (
             sum(resource.getrusage(who)[:2])
@@ -545,8 +564,8 @@ class Growth:
 
 
 HEADER: Final = (
-    "minute lives  closed    kept   store   start start's  memory open child    scrape\n"
-    "                jobs    jobs     MiB       s   CPU s     MiB  fds procs    p99 ms"
+    "minute lives  closed    kept   store   start start's imports  memory open child    scrape\n"
+    "                jobs    jobs     MiB       s   CPU s   CPU s     MiB  fds procs    p99 ms"
 )
 
 
@@ -571,6 +590,15 @@ def cpu_seconds(pid: int) -> float:
     """Return the processor time of a process."""
     values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def import_cpu_seconds() -> float:
+    """Return the processor time of a process that only imports the service."""
+    process = subprocess.Popen([sys.executable, "-c", "import shadowprice.service.server"])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime
 
 
 def memory_mib(pid: int) -> float:

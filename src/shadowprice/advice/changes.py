@@ -18,14 +18,11 @@ from shadowprice.results.advice import Advice, IneffectiveChange
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOutcome:
-    """What an admitted job would be promised."""
+    """Promise that an admitted job would get."""
 
-    completion: int | None = None
-    """Completion slot, if it is promised."""
+    completion: int | None = None  # completion slot, if it is promised
     utility: float | None = None
-    """Utility of that completion."""
     price: float | None = None
-    """Price of the resources."""
 
 
 QuoteFn = Callable[[Job], AdmissionOutcome | None]
@@ -39,12 +36,12 @@ def search_changes(
     variants: JobVariants, ways: Sequence[JobChange], ask: QuoteFn
 ) -> Iterator[tuple[JobChange, SearchResult, StepFn]]:
     """Yield each change with the result of its search, and the function that was searched."""
-    in_vain = smaller_in_vain(variants, ways, ask)
+    smaller_fails = is_smallest_refused(variants, ways, ask)
     work = 0.0  # share of the work with which it was admitted
     for way in ways:
         answer = partial(_answer, variants, ask, way)
         result: SearchResult = NoStepFound(1)
-        if not (in_vain and is_size(way)):
+        if not (smaller_fails and is_size(way)):
             # Levels of a priority are no numbers.
             is_utility = way.name == "value" and way.key[0] == "utility"
             guess = partial(_worth_its_price, way) if is_utility else None
@@ -62,7 +59,7 @@ def _answer(
     return None if job is None else ask(job)
 
 
-def smaller_in_vain(variants: JobVariants, ways: Sequence[JobChange], ask: QuoteFn) -> bool:
+def is_smallest_refused(variants: JobVariants, ways: Sequence[JobChange], ask: QuoteFn) -> bool:
     """Return whether the job is refused even with the smallest request of every resource."""
     smallest_job = variants.with_last_values([way for way in ways if is_size(way)])
     return smallest_job is None or ask(smallest_job) is None

@@ -25,18 +25,15 @@ Answer = TypeVar("Answer")
 class StepFound(Generic[Answer]):
     """Smallest admitted step."""
 
-    step: int
-    """The step; the one before it is refused."""
-    answer: Answer
-    """Answer to its query."""
+    step: int  # the step before it is refused
+    answer: Answer  # answer to its query
 
 
 @dataclass(frozen=True, slots=True)
 class NoStepFound:
     """No queried step is admitted."""
 
-    tried: int
-    """Number of queried steps."""
+    tried: int  # number of queried steps
 
 
 def find_smallest_step(

@@ -43,16 +43,11 @@ _MIN_UNITS: Final = 1000
 class JobChange:
     """One key of a job's record, and its possible values."""
 
-    name: str
-    """``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``."""
-    key: Key
-    """Path of the value in the record."""
-    before: str
-    """Current value, as text."""
-    values: Sequence[Any]
-    """Possible values, from the smallest change to the largest."""
-    change: Callable[[Any], str]
-    """Return a description of the change to a value, for people."""
+    name: str  # ``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``
+    key: Key  # path of the value in the record
+    before: str  # current value, as text
+    values: Sequence[Any]  # possible values, from the smallest change to the largest
+    change: Callable[[Any], str]  # describes the change to a value in words
 
     @property
     def label(self) -> str:
@@ -80,7 +75,7 @@ class DeadlineTexts(Protocol):
         ...
 
     def describe_delay(self, slots: float) -> str:
-        """Return a description of a deadline's delay, for people."""
+        """Describe the delay of a deadline in words."""
         ...
 
 

@@ -1,42 +1,65 @@
-"""Smallest upper bound that prices prove, by column generation from samples to all jobs.
+"""Smallest upper bound that prices prove: column generation, or the volume algorithm.
 
 Every vector of prices proves a bound (`certificate.relaxation`); the best one solves the dual of
-the linear program over all schedules. Column generation finds it: the exact search prices
-schedules, and a linear program over the schedules found so far (`certificate.master`) proposes
-prices. The proposals oscillate, so the prices tried are between the proposal and the best so far
-(Wentges' smoothing). Every trial proves a bound and the smallest is kept, so the result is valid
-whenever the search stops.
+the linear program over all schedules. Every trial proves a bound and the smallest is kept, so the
+result is valid whenever the search stops.
 
-With thousands of jobs both steps are slow, but all jobs share the prices. The search therefore
-starts on a sample: every k-th job in order of arrival, with 1/k of the capacity. By the law of
-large numbers, the prices of the sample are close to those of all jobs (Agrawal, Wang, Ye, *A
-dynamic near-optimal algorithm for online linear programming*, Operations Research 2014). Only
-trials over all jobs count as bounds.
+Up to 3,000 jobs, column generation finds it: the exact search prices schedules, and a linear
+program over the schedules found so far (`certificate.master`) proposes prices. The proposals
+oscillate, so the prices tried are between the proposal and the best so far (Wentges' smoothing).
+
+With more jobs that program is slow. The volume algorithm (Barahona and Anbil, *The volume
+algorithm: producing primal solutions with a subgradient method*, Mathematical Programming 87, 2000)
+needs none: prices rise in slots that the schedules found so far, on average, use too much, and
+fall in others. A round costs one pricing of all jobs. The search starts on a sample: every k-th job
+in order of arrival, with 1/k of the capacity. By the law of large numbers, the prices of the sample
+are close to those of all jobs (Agrawal, Wang, Ye, *A dynamic near-optimal algorithm for online
+linear programming*, Operations Research 2014). Only trials over all jobs count as bounds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.certificate.master import GroupColumn, Master
-from shadowprice.certificate.relaxation import Column, PricingOracle
+from shadowprice.certificate.relaxation import Column, PricedJobs, PricingOracle
 
 Floats = NDArray[np.float64]
 
 _SMOOTH: Final = 0.5
 """Weight of the best prices so far in the next prices."""
+_COLUMNS: Final = 3000
+"""Number of jobs up to which column generation finds the prices, to the end."""
 _SAMPLE: Final = 600
 """Number of jobs of the smallest sample."""
 _GROWTH: Final = 5
 """Ratio of the numbers of jobs of successive samples."""
 _GROUPS: Final = 2000
 """Largest number of groups of jobs in the master program."""
+_PAYOFF_GAP: Final = 1e-3
+"""Relative gap of the schedules of trials; their payoffs are upper bounds in any case."""
+_FIRST_STEP: Final = 0.1
+_LONGER: Final = 1.1
+_SHORTER: Final = 0.66
+_LONGEST_STEP: Final = 2.0
+_FAILURES: Final = 8
+"""The step, as a share of the distance to the target, grows with successes and shrinks after this
+many failures in a row."""
+_NEARER: Final = 0.95
+_CLOSE: Final = 0.02
+"""The target is this share of the best bound, and falls if the bound comes this close to it."""
+_MIXED: Final = 0.02
+_MIXED_FIRST: Final = 0.2
+_MIXED_TRIALS: Final = 40
+"""Weight of a trial's use in the mean use: final, initial, and the trials in which it halves."""
+_STALLED: Final = 60
+"""Trials after which the search ends if they improved too little together."""
 _NOTHING: Final = 1e-9
 
 
@@ -53,8 +76,10 @@ class Bound:
     between it and ``value``. It is 0 if no program over all jobs was solved."""
     rounds: int
     """Number of trials over all jobs."""
-    columns: tuple[Column | None, ...]
-    """Best schedule of each job at ``prices``."""
+    payoffs: Floats
+    """Best payoff of each job at ``prices``."""
+    utilities: Floats
+    """Utility of the schedule that reaches it."""
     settled: bool
     """Whether bound and master agree within the tolerance."""
 
@@ -69,7 +94,6 @@ def never() -> bool:
 
 def upper_bound(
     oracle: PricingOracle,
-    capacity_cost: Callable[[Floats], float],
     *,
     tolerance: float = 1e-3,
     deadline: float = np.inf,
@@ -79,86 +103,153 @@ def upper_bound(
 ) -> Bound:
     """Compute the smallest upper bound on the total utility of any schedule of a job set.
 
-    ``oracle`` returns proved payoffs at prices, and ``capacity_cost`` the price of all capacity.
-    The search stops at the relative distance ``tolerance`` of bound and master, when ``now()``
-    reaches ``deadline`` (after at least one trial), or when ``stop`` returns True between trials.
-    ``report`` is called with every better bound over all jobs.
+    ``oracle`` returns proved payoffs at prices. The search stops at the relative distance
+    ``tolerance`` of the bound from the program's value, when ``now()`` reaches ``deadline`` (after
+    at least one trial), or when ``stop`` returns True between trials. ``report`` is called with
+    every better bound over all jobs.
     """
+    emit = report or _emit_nothing
+    members = np.arange(oracle.jobs)
     prices = np.zeros(oracle.shape)
-    all_jobs = np.arange(oracle.jobs)
-    steps = list(_steps(oracle.jobs))
-    started = now()
+    if oracle.jobs <= _COLUMNS:
+        for bound in _Columns(oracle, prices).search(tolerance, deadline, now, stop):
+            emit(bound)
+        return bound
+    steps, started = _steps(oracle.jobs), now()
+    rounds, length = 0, _FIRST_STEP
     for index, step in enumerate(steps):
-        remaining = deadline - now()
-        complete = step == 1
         # Half of the time is for trials over all jobs, the rest for the samples.
-        until = (
-            deadline
-            if complete
-            else started + (deadline - started) * (index + 1) / (2 * len(steps))
-        )
-        level = _Level(oracle, capacity_cost, all_jobs[::step], prices, 1.0 / step)
-        for bound in level.search(
-            tolerance if complete else max(tolerance, 5e-3), until, now, stop
-        ):
-            if complete and report is not None:
-                report(bound)
-            prices = bound.prices
-        if complete or remaining <= 0:
-            break
-    if step != 1:
-        level = _Level(oracle, capacity_cost, all_jobs, prices, 1.0)
-        bound = level.first()
-    return bound
+        until = started + (deadline - started) * (index + 1) / (2 * len(steps))
+        until = deadline if step == 1 else until
+        sample = np.arange(0, oracle.jobs, step)
+        ascent = VolumeSearch(oracle, sample, prices, 1.0 / step, length)
+        while now() < until and not stop() and not ascent.settled(tolerance):
+            if ascent.improve() and step == 1:
+                emit(_bound_at(ascent.prices, ascent.best, ascent.priced, rounds))
+            rounds += step == 1
+        prices, length = ascent.prices, ascent.step
+    exact = oracle.price_all(members, prices)
+    value = float(exact.total + (oracle.capacity * prices).sum())
+    return _bound_at(prices, value, exact, rounds + 1)
 
 
-def _steps(jobs: int) -> Iterator[int]:
+def _emit_nothing(bound: Bound) -> None:
+    """Ignore a report."""
+    del bound
+
+
+def _bound_at(prices: Floats, value: float, priced: PricedJobs, rounds: int) -> Bound:
+    """Return the bound that prices prove, before the program is known to be solved."""
+    return Bound(value, prices, 0.0, rounds, priced.payoffs, priced.utilities, False)
+
+
+def _steps(jobs: int) -> list[int]:
     """Return the sampling interval of each level, down to 1."""
-    step = 1
     steps = [1]
-    while jobs / step > _SAMPLE * _GROWTH:
-        step *= _GROWTH
-        steps.append(step)
-    return iter(reversed(steps))
+    while jobs / steps[-1] > _SAMPLE * _GROWTH:
+        steps.append(steps[-1] * _GROWTH)
+    return steps[::-1]
 
 
-class _Level:
-    """Column generation over a sample of the jobs."""
+class VolumeSearch:
+    """Better and better prices of some jobs, by the volume algorithm.
+
+    Parameters
+    ----------
+    oracle : PricingOracle
+        Prices jobs.
+    members : ndarray of int64
+        The jobs.
+    prices : ndarray of float64
+        Initial prices.
+    scale : float
+        Available part of the capacity.
+    step : float
+        Initial step, as a share of the distance to the target.
+    """
 
     def __init__(
         self,
         oracle: PricingOracle,
-        capacity_cost: Callable[[Floats], float],
         members: NDArray[np.int64],
         prices: Floats,
         scale: float,
+        step: float = _FIRST_STEP,
     ) -> None:
-        self._oracle, self._capacity_cost = oracle, capacity_cost
-        self._members = members.tolist()
-        self._scale = scale
-        self._prices = prices
-        size = max(1, -(-len(self._members) // _GROUPS))
-        self._group = [position // size for position in range(len(self._members))]
+        self._oracle, self._members = oracle, members
+        self._capacity = oracle.capacity * scale
+        self._counted = oracle.capacity > 0
+        self.prices = prices
+        self.priced, self.best = self._try(prices)
+        self._use = self.priced.use
+        self.step = step
+        self._failures, self._trials = 0, 0
+        self._target = _NEARER * self.best
+        self._recent = [self.best]
+
+    def settled(self, tolerance: float) -> bool:
+        """Return whether many trials improved the bound by less than a relative tolerance."""
+        if len(self._recent) <= _STALLED:
+            return self.best <= _NOTHING
+        return self._recent[-_STALLED] - self.best <= tolerance * max(self.best, _NOTHING)
+
+    def improve(self) -> bool:
+        """Try other prices; return whether they prove a smaller bound."""
+        self._trials += 1
+        excess = self._use - self._capacity
+        excess[(self.prices <= 0) & (excess < 0)] = 0.0
+        norm = float((excess**2).sum())
+        if norm <= _NOTHING**2:
+            self._recent += [self.best] * _STALLED
+            return False
+        length = self.step * max(0.0, self.best - self._target) / norm
+        prices = np.maximum(0.0, self.prices + length * excess) * self._counted
+        priced, value = self._try(prices)
+        weight = max(_MIXED, _MIXED_FIRST / (1.0 + self._trials / _MIXED_TRIALS))
+        self._use = weight * priced.use + (1.0 - weight) * self._use
+        better = value < self.best
+        if better:
+            if float((excess * (priced.use - self._capacity)).sum()) > 0:
+                self.step = min(_LONGEST_STEP, self.step * _LONGER)
+            self.prices, self.priced, self.best = prices, priced, value
+            self._failures = 0
+        else:
+            self._failures += 1
+            # A trial that is worse by the whole distance to the target went much too far.
+            if self._failures >= _FAILURES or value - self.best > self.best - self._target:
+                self.step, self._failures = self.step * _SHORTER, 0
+        if self.best - self._target < _CLOSE * self.best:
+            self._target = _NEARER * self.best
+        self._recent.append(self.best)
+        return better
+
+    def _try(self, prices: Floats) -> tuple[PricedJobs, float]:
+        """Return jobs at prices, and the bound that the prices prove for them."""
+        priced = self._oracle.price_all(self._members, prices, _PAYOFF_GAP)
+        return priced, float(priced.total + (self._capacity * prices).sum())
+
+
+class _Columns:
+    """Column generation over all jobs."""
+
+    def __init__(self, oracle: PricingOracle, prices: Floats) -> None:
+        self._oracle, self._prices = oracle, prices
+        self._capacity = oracle.capacity
+        size = max(1, -(-oracle.jobs // _GROUPS))
+        self._group = [job // size for job in range(oracle.jobs)]
         self._groups = (self._group[-1] + 1) if self._group else 0
         self._rounds = 0
-
-    def first(self) -> Bound:
-        """Return the bound of the initial prices."""
-        value, columns, _ = self._try(self._prices)
-        return Bound(value, self._prices, 0.0, self._rounds, tuple(columns), False)
 
     def search(
         self, tolerance: float, until: float, now: Callable[[], float], stop: Stop
     ) -> Iterator[Bound]:
         """Improve the prices; yield every bound that is better than the previous ones."""
-        best_prices = self._prices
-        best, columns, found_columns = self._try(best_prices)
-        master = 0.0
-        bound = Bound(best, best_prices, 0.0, self._rounds, tuple(columns), best <= _NOTHING)
-        yield bound
-        if bound.settled:
+        found_columns, bound = self._try(self._prices, 0.0)
+        if bound.value <= _NOTHING:
+            yield replace(bound, settled=True)
             return
-        program = Master(self._groups, int(np.prod(self._oracle.shape)), self._scale)
+        yield bound
+        program = Master(self._groups, int(np.prod(self._oracle.shape)))
         program.add(found_columns)
         while now() < until and not stop():
             proposed = program.solve(until - now())
@@ -166,17 +257,15 @@ class _Level:
                 return
             proposed = proposed.reshape(self._oracle.shape)
             master = program.value
-            settled = best - master <= tolerance * max(abs(best), _NOTHING)
-            if settled:
-                yield Bound(best, best_prices, master, self._rounds, bound.columns, True)
+            if bound.value - master <= tolerance * max(abs(bound.value), _NOTHING):
+                yield replace(bound, master=master, settled=True)
                 return
             added = 0
-            for trial in (_SMOOTH * best_prices + (1 - _SMOOTH) * proposed, proposed):
-                value, columns, found_columns = self._try(trial)
+            for trial in (_SMOOTH * bound.prices + (1 - _SMOOTH) * proposed, proposed):
+                found_columns, found = self._try(trial, master)
                 added = program.add(found_columns)
-                if value < best:
-                    best, best_prices = value, trial
-                    bound = Bound(best, trial, master, self._rounds, tuple(columns), False)
+                if found.value < bound.value:
+                    bound = found
                     yield bound
                 if added:
                     break
@@ -184,23 +273,23 @@ class _Level:
             if not added:
                 return
 
-    def _try(
-        self, prices: Floats
-    ) -> tuple[float, list[Column | None], list[tuple[int, GroupColumn]]]:
-        """Return the bound that prices prove, each job's schedule, and each group's."""
+    def _try(self, prices: Floats, master: float) -> tuple[list[tuple[int, GroupColumn]], Bound]:
+        """Return each group's schedules at prices, and the bound that these prove."""
         self._rounds += 1
-        total = self._scale * self._capacity_cost(prices)
-        columns: list[Column | None] = []
+        jobs = self._oracle.jobs
+        payoffs, utilities = np.zeros(jobs), np.zeros(jobs)
         chosen: list[list[Column]] = [[] for _ in range(self._groups)]
-        one_job_each = self._groups == len(self._members)
-        for position, member in enumerate(self._members):
-            payoff, column = self._oracle.price(member, prices)
-            columns.append(column)
-            total += max(0.0, payoff)
-            if column is not None and (payoff > 0 or one_job_each):
-                chosen[self._group[position]].append(column)
+        one_job_each = self._groups == jobs
+        for job in range(jobs):
+            payoff, column = self._oracle.price(job, prices)
+            payoffs[job] = max(0.0, payoff)
+            if column is not None:
+                utilities[job] = column.utility
+                if payoff > 0 or one_job_each:
+                    chosen[self._group[job]].append(column)
         found = [(group, self._join(parts)) for group, parts in enumerate(chosen) if parts]
-        return total, columns, found
+        value = float((self._capacity * prices).sum() + payoffs.sum())
+        return found, Bound(value, prices, master, self._rounds, payoffs, utilities, False)
 
     def _join(self, parts: Sequence[Column]) -> GroupColumn:
         """Return the combined utility and use of a group's schedules."""

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
-from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
+from shadowprice.certificate.completion_time import CompletionBound, completion_bound
+from shadowprice.certificate.relaxation import Relaxation
 from shadowprice.certificate.rounding import best_schedules
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
@@ -52,6 +53,8 @@ class Certificate:
     """Prices that prove the bound."""
     schedules: Mapping[str, Schedule]
     """Best schedule found, by job."""
+    completion: CompletionBound | None
+    """Least mean completion time of the jobs that state no utility; None without such jobs."""
 
     @property
     def gap(self) -> float:
@@ -69,6 +72,9 @@ class Certificate:
             "rounds": self.rounds,
             "exact_pricing": True,
             "settled": self.settled,
+            "completion": None
+            if self.completion is None
+            else {"jobs": len(self.completion.jobs), "mean_slots": self.completion.mean_slots},
         }
 
 
@@ -121,7 +127,6 @@ def certify(
 
     proved: Bound = upper_bound(
         relaxation,
-        lambda prices: price_of_capacity(relaxation, prices),
         tolerance=gap / 10 if schedules else gap,
         deadline=started + seconds * (_PROVING if schedules else 1.0),
         now=now,
@@ -141,8 +146,7 @@ def certify(
         rounded = best_schedules(
             cluster,
             relaxation,
-            proved.prices,
-            proved.value,
+            proved,
             gap=gap,
             stop=ended,
             spent=spent,
@@ -163,6 +167,7 @@ def certify(
         proved.settled,
         prices,
         placed,
+        completion_bound(relaxation),
     )
 
 

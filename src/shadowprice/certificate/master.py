@@ -1,7 +1,7 @@
 """Restricted master program of column generation: the best mix of known schedules.
 
     max  sum utility x   s.t.  each group of jobs uses one of its columns,
-    shares of each pool's resource in each slot sum to <= scale
+    shares of each pool's resource in each slot sum to <= 1
 
 Jobs may be grouped: a group's column is the sum of its jobs' schedules at the same prices. That
 makes the program smaller. Its prices stay valid, but it takes longer to converge.
@@ -42,11 +42,10 @@ class GroupColumn:
 class Master:
     """Linear program that keeps its basis while columns are added.
 
-    ``cells`` is the number of flattened prices. ``scale`` is the available part of the capacity,
-    below 1 for a sample of the jobs.
+    ``cells`` is the number of flattened prices.
     """
 
-    def __init__(self, groups: int, cells: int, scale: float) -> None:
+    def __init__(self, groups: int, cells: int) -> None:
         self._groups, self._cells = groups, cells
         solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
         solver.setOptionValue("output_flag", False)
@@ -54,7 +53,7 @@ class Master:
         solver.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
         solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
         rows = groups + cells
-        upper = np.concatenate((np.ones(groups), np.full(cells, scale)))
+        upper = np.ones(rows)
         none = np.zeros(0, dtype=np.int32)
         lower = np.full(rows, -highspy.kHighsInf)
         starts = np.zeros(rows, dtype=np.int32)

@@ -24,12 +24,13 @@ from typing import Final, NewType, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.certificate.job_table import JobTable
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import finish_bound
+from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.limits import shares
 from shadowprice.policies.pricing.posted import pool_limits
 
@@ -50,6 +51,8 @@ Free capacity is stored for each.
 """
 _TIMES: Final = 4
 """Multiple of a job's time alone that is searched if those limits are exceeded."""
+_LATE: Final = 2
+"""Multiple of the relaxation's slots in which jobs may complete after their windows."""
 _SPENT: Final = 1e-12
 """Share of its initial utility below which a job isn't searched any further."""
 
@@ -68,6 +71,20 @@ class Column:
     """Number of workers in each slot, 0 for none."""
 
 
+@dataclass(frozen=True, slots=True)
+class PricedJobs:
+    """Jobs at some prices."""
+
+    total: ProvenPayoff
+    """Bound on the sum of their payoffs."""
+    payoffs: Floats
+    """Bound on the payoff of each job; 0 for jobs that weren't priced."""
+    utilities: Floats
+    """Utility of each job's schedule at the prices."""
+    use: Floats
+    """Shares that all schedules take, shape (slots, pools, limits)."""
+
+
 class PricingOracle(Protocol):
     """Source of schedules at prices, with proved bounds on their payoffs."""
 
@@ -81,8 +98,17 @@ class PricingOracle(Protocol):
         """Number of jobs."""
         ...
 
+    @property
+    def capacity(self) -> Floats:
+        """1 for each price that counts, else 0; shape (slots, pools, limits)."""
+        ...
+
     def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
         """Return a bound on a job's payoff, and a schedule that reaches it if one exists."""
+        ...
+
+    def price_all(self, members: Integers, prices: Floats, gap: float = 0.0) -> PricedJobs:
+        """Price some jobs at once; schedules are within the relative ``gap`` of the best."""
         ...
 
 
@@ -98,15 +124,13 @@ class Window:
     """Largest utility from ``end`` on; 0 if a best schedule completes earlier."""
 
 
-def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list[Window]:
-    """Return the slots to search for each job.
+def windows_of(cluster: Cluster, jobs: Sequence[Job], end: int) -> list[Window]:
+    """Return the slots to search for each job; nothing is gained from ``end`` on.
 
     They reach as far as anything can be gained (`policies.offline.problem`), unless that is too
     far. Then they reach a horizon, or some multiple of the job's time alone if that is longer.
     Utilities don't increase, so every later completion earns at most ``tail``.
     """
-    end = finish_bound(cluster, jobs)
-    end = end if until is None else min(end, until)
     spans = [max(0, end - job.arrival) for job in jobs]
     if sum(spans) > _PAIRS or max(spans) * cluster.capacity.size > _CELLS:
         alone = (_TIMES * max(1, job.min_slots_colocated) for job in jobs)
@@ -152,9 +176,14 @@ class Relaxation:
                 )
             )
         self.members = list(jobs)
-        self.windows = windows_of(cluster, jobs, until) if jobs else []
+        end = finish_bound(cluster, jobs) if jobs else 0
+        end = end if until is None else min(end, until)
+        self.windows = windows_of(cluster, jobs, end) if jobs else []
         self.start = min((window.first for window in self.windows), default=0)
         self.slots = max(0, max((w.end for w in self.windows), default=0) - self.start)
+        late = any(window.tail > 0 for window in self.windows)
+        self.late_slots = max(0, min(end - self.start, _LATE * self.slots)) if late else 0
+        """Slots in which jobs that earn something after their windows may run."""
         self.limits = pool_limits(cluster)
         width = max(map(len, self.limits))
         self.counted = np.array([np.arange(width) < len(mine) for mine in self.limits])
@@ -163,6 +192,26 @@ class Relaxation:
         self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
         self._choices = [self._choices_of(job) for job in self.members]
         self._forget_dominated()
+        self._table = JobTable(
+            self.members,
+            np.array([window.first - self.start for window in self.windows], np.int64),
+            np.array([max(0, w.end - w.first) for w in self.windows], np.int64),
+            np.array([window.tail for window in self.windows]),
+            [(counts, gains) for counts, gains, _ in self._choices],
+        )
+        self._kind_shares = self._shares_of_kinds()
+        self._capacity_shares = np.repeat(self.counted[None].astype(np.float64), self.slots, axis=0)
+
+    def _shares_of_kinds(self) -> tuple[Floats, Floats]:
+        """Return the shares of a worker and of a parameter server of each kind of job."""
+        kinds = self._table.representatives
+        worker, ps = np.zeros((2, len(kinds), *self.counted.shape))
+        for row, index in enumerate(kinds):
+            job = self.members[index]
+            worker[row, 0] = self._share(0, job.worker)
+            if job.ps is not None:
+                ps[row, -1] = self._share(len(self.limits) - 1, job.ps)
+        return worker * self.counted, ps * self.counted
 
     def _forget_dominated(self) -> None:
         """Drop resources that no schedule can exhaust before another one of the same pool.
@@ -204,6 +253,15 @@ class Relaxation:
         """Number of jobs."""
         return len(self.members)
 
+    @property
+    def capacity(self) -> Floats:
+        """1 for each price that counts, else 0; shape (slots, pools, limits)."""
+        return self._capacity_shares
+
+    def utilities(self, job: int) -> Floats:
+        """Return the utility of completing in each slot of a job's window."""
+        return self._table.utilities(job)
+
     def choices(self, job: int) -> tuple[Integers, Integers, Floats]:
         """Return a job's feasible worker counts, the progress of each, and its share of the pools.
 
@@ -238,10 +296,10 @@ class Relaxation:
 
     def _choices_of(self, job: Job) -> tuple[Integers, Integers, Floats]:
         gains = np.maximum(job.gains, job.internal_gains)
-        maximum = int(places(self._capacity, job.worker, self._hosts[0]).sum())
+        maximum = int(fit_counts(self._capacity, job.worker, self._hosts[0]).sum())
         fits = (gains > 0) & (job.worker_counts <= maximum)
         if job.ps is not None:
-            maximum = int(places(self._capacity, job.ps, self._hosts[1]).sum())
+            maximum = int(fit_counts(self._capacity, job.ps, self._hosts[1]).sum())
             fits &= job.ps_counts <= maximum
         use = np.zeros((int(fits.sum()), *self.counted.shape))
         use[:, 0] += job.worker_counts[fits, None] * self._share(0, job.worker)
@@ -284,6 +342,22 @@ class Relaxation:
         column = Column(earned, first, used, np.where(active, counts[np.maximum(choice, 0)], 0))
         return ProvenPayoff(result.payoff + _ROUNDING * abs(earned)), column
 
+    def price_all(self, members: Integers, prices: Floats, gap: float = 0.0) -> PricedJobs:
+        """Return bounds on the payoffs of some jobs, and what their schedules use together.
+
+        ``prices`` are those of `price`. Schedules are within the relative ``gap`` of the best; the
+        bounds hold for any gap.
+        """
+        worker, ps = (
+            np.maximum(np.einsum("tpl,kpl->kt", prices, share), 0.0) for share in self._kind_shares
+        )
+        priced = self._table.price(members, worker, ps, gap)
+        use = np.einsum("kt,kpl->tpl", priced.workers, self._kind_shares[0])
+        use += np.einsum("kt,kpl->tpl", priced.servers, self._kind_shares[1])
+        # The errors of the searches are relative to utilities, which add up to at most this.
+        total = priced.total + _ROUNDING * self._table.largest_utilities(members)
+        return PricedJobs(ProvenPayoff(total), priced.payoffs, priced.utilities, use)
+
     def _late(self, window: Window) -> tuple[ProvenPayoff, Column | None]:
         """Return the payoff of completing after the window at no cost."""
         if window.tail <= 0:
@@ -291,8 +365,3 @@ class Relaxation:
         no_use = np.zeros((0, *self.counted.shape))
         late = Column(window.tail, window.first - self.start, no_use, np.zeros(0, dtype=np.int64))
         return ProvenPayoff(window.tail), late
-
-
-def price_of_capacity(relaxation: Relaxation, prices: Floats) -> float:
-    """Return the first term of the bound: the price of all capacity."""
-    return float(np.where(relaxation.counted, prices, 0.0).sum())

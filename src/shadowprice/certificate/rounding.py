@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.certificate.bound import Stop
+from shadowprice.certificate.bound import Bound, Stop
 from shadowprice.certificate.relaxation import Relaxation
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
@@ -48,6 +48,13 @@ _LOOKED_AT: Final = 32
 """Number of jobs drawn to find those."""
 _EXTRA: Final = 4
 """Further jobs without a schedule that may fill the remaining capacity."""
+_LATE_SLOTS: Final = 256
+"""Slots after its window among which a job is placed at once."""
+_REGRETTED: Final = 0.7
+"""Share of moves for jobs that earn less than their best payoff at the prices.
+
+The others are for any job that could earn more.
+"""
 _HEAT: Final = 0.3
 """Initial temperature, as a share of a job's mean utility."""
 _COOLED: Final = 0.02
@@ -64,8 +71,14 @@ Few jobs would otherwise take minutes with nothing left to find; with hundreds, 
 class PlacedSchedule:
     """Schedule and utility of a job."""
 
-    schedule: Schedule
+    entries: Integers
+    """Slot, counted from the relaxation's first, server, workers and parameter servers, by slot."""
     utility: float
+
+    def schedule(self, start: int) -> Schedule:
+        """Return the schedule; ``start`` is the relaxation's first slot."""
+        slots, servers, workers, ps = (np.array(column) for column in self.entries.T)
+        return Schedule(slots + start, servers, workers, ps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,68 +102,106 @@ class _Member:
     ps: Integers
     """Demand of a parameter server; zeros if the job has none."""
     price: tuple[Floats, Floats]
-    """Price of a worker and of a parameter server in each slot."""
+    """Price of a worker and of a parameter server in every slot of the free capacity."""
+    restarts: bool
+    """Whether progress depends on when the job moves."""
 
 
 class Rounding:
     """Schedules on real servers, which are placed and removed one by one.
 
-    ``prices`` are those of the bound, shape (slots, pools, resources). Schedules of other sources
-    may use ``slots`` slots from the relaxation's first on.
+    ``proved`` has the bound's prices and payoffs. Schedules of other sources may use ``slots``
+    slots from the relaxation's first on.
     """
 
     def __init__(
-        self, cluster: Cluster, relaxation: Relaxation, prices: Floats, slots: int = 1
+        self, cluster: Cluster, relaxation: Relaxation, proved: Bound, slots: int = 1
     ) -> None:
-        self._relaxation, self._prices = relaxation, prices
+        self._relaxation, self._proved = relaxation, proved
         self._jobs = relaxation.members
         self._cluster = cluster
-        self._free = np.repeat(cluster.capacity[None], max(slots, relaxation.slots), axis=0)
+        slots = max(slots, relaxation.slots, relaxation.late_slots)
+        self._free = np.repeat(cluster.capacity[None], slots, axis=0)
         with_ps = any(job.ps is not None for job in self._jobs)
         self._pools = [np.flatnonzero(members) for members in server_pools(cluster, halved=with_ps)]
         self._members: dict[int, _Member] = {}
+        self._prices: dict[bytes, tuple[Floats, Floats]] = {}
         self.placed: dict[int, PlacedSchedule] = {}
         self.utility = 0.0
         self.start = np.zeros(len(self._jobs), np.int64)
         self.end = np.full(len(self._jobs), -1, np.int64)
         self.earned = np.zeros(len(self._jobs))
+        self.regret = proved.payoffs.copy()
+        """What each job earns less than its best payoff at the prices.
+
+        The sum, plus the price of unused capacity, is the distance to the bound.
+        """
 
     def without_schedules(self, slots: int = 1) -> Rounding:
         """Return a copy without schedules; the values of jobs are shared."""
-        fresh = Rounding(self._cluster, self._relaxation, self._prices, slots)
-        fresh._members = self._members
+        fresh = Rounding(self._cluster, self._relaxation, self._proved, slots)
+        if len(fresh._free) == len(self._free):
+            fresh._members, fresh._prices = self._members, self._prices
         return fresh
 
     def place(self, at: int, part: float) -> bool:
         """Place a job without a schedule, at a fraction of the prices; return whether it fits."""
-        job = self._jobs[at]
-        required = job.required
+        required = self._jobs[at].required
         for _ in range(_TRIES):
-            placed = self._search(at, part, required)
+            placed, progress = self._search(at, part, required)
             if placed is None:
                 return False
-            progress = _progress(job, placed.schedule, first=self._cluster.restart_first)
-            if progress >= job.required:
+            if progress >= self._jobs[at].required:
                 return self.put_back(at, placed)
-            required += job.required - progress
+            required += self._jobs[at].required - progress
+        return False
+
+    def place_late(self, at: int) -> bool:
+        """Place a job without a schedule after its window, as early as capacity allows."""
+        member, job = self._member(at), self._jobs[at]
+        begin = member.first + member.slots
+        while len(member.gains) and begin < len(self._free):
+            slots = min(max(_LATE_SLOTS, 2 * job.shortest_slots), len(self._free) - begin)
+            fits = np.isfinite(self._costs(member, begin, np.zeros(slots), np.zeros(slots)))
+            gains = np.where(fits, member.gains, 0)
+            best = gains.argmax(axis=1)
+            gathered = np.cumsum(gains.max(axis=1))
+            slots = int(np.searchsorted(gathered, job.required)) + 1
+            if slots <= len(gathered):
+                choice = np.where(gains.max(axis=1) > 0, best, -1)[:slots]
+                entries = self._stand(member, begin, choice)
+                completion = self._relaxation.start + begin + slots - 1
+                utility = float(job.utility.values(np.array([completion - job.arrival]))[0])
+                late = PlacedSchedule(entries, utility)
+                done = not member.restarts or self._progress(at, entries) >= job.required
+                return done and utility > 0 and self.put_back(at, late)
+            # Too full: look further on. A schedule across two parts isn't worth the search.
+            begin += slots - 1
         return False
 
     def take_out(self, at: int) -> PlacedSchedule:
         """Remove the schedule of a job, and return it."""
         placed = self.placed.pop(at)
-        self._shift(at, placed.schedule, -1)
+        member = self._member(at)
+        take_off(self._free, placed.entries, member.worker, member.ps, -1)
         self.utility -= placed.utility
         self.end[at], self.earned[at] = -1, 0.0
+        self.regret[at] = self._proved.payoffs[at]
         return placed
 
     def put_back(self, at: int, placed: PlacedSchedule) -> bool:
         """Restore a schedule of a job; return whether there is capacity for it."""
-        if not self._shift(at, placed.schedule, 1):
+        member, entries = self._member(at), placed.entries
+        if not take_off(self._free, entries, member.worker, member.ps, 1):
             return False
         self.placed[at] = placed
         self.utility += placed.utility
-        self.start[at], self.end[at] = placed.schedule.start, placed.schedule.completion
+        self.start[at] = entries[0, 0] + self._relaxation.start
+        self.end[at] = entries[-1, 0] + self._relaxation.start
         self.earned[at] = placed.utility
+        slots = entries[:, 0]
+        cost = member.price[0][slots] @ entries[:, 2] + member.price[1][slots] @ entries[:, 3]
+        self.regret[at] = max(0.0, self._proved.payoffs[at] - placed.utility + float(cost))
         return True
 
     def begin(self, at: int, schedule: Schedule) -> bool:
@@ -159,19 +210,10 @@ class Rounding:
         if not len(schedule) or schedule.start < first or schedule.completion >= first + slots:
             return False
         utility = earned(self._jobs, [(at, schedule)])
-        return utility > 0 and self.put_back(at, PlacedSchedule(schedule, utility))
-
-    def _shift(self, at: int, schedule: Schedule, times: int) -> bool:
-        member = self._member(at)
         entries = np.column_stack(
-            (
-                schedule.slots - self._relaxation.start,
-                schedule.servers,
-                schedule.workers,
-                schedule.ps,
-            )
+            (schedule.slots - first, schedule.servers, schedule.workers, schedule.ps)
         )
-        return bool(take_off(self._free, entries, member.worker, member.ps, times))
+        return utility > 0 and self.put_back(at, PlacedSchedule(entries, utility))
 
     def _member(self, at: int) -> _Member:
         if at not in self._members:
@@ -185,58 +227,70 @@ class Rounding:
         choices = np.searchsorted(job.worker_counts, counts)
         choices = choices[job.gains[choices] > 0]
         slots, first = max(0, window.end - window.first), window.first - relaxation.start
-        worker, ps = relaxation.unit_costs(at, self._prices[first : first + slots])
         none = np.zeros(len(job.worker), np.int64)
+        ps = none if job.ps is None else np.array(job.ps, np.int64)
         return _Member(
             first,
             slots,
             np.array(job.worker_counts[choices], np.int64),
             np.array(job.ps_counts[choices] if job.ps is not None else 0 * choices, np.int64),
             np.array(job.gains[choices], np.int64),
-            job.utility.values(np.arange(slots)),
+            relaxation.utilities(at),
             np.array(job.worker, np.int64),
-            none if job.ps is None else np.array(job.ps, np.int64),
-            (np.maximum(worker, 0.0), np.maximum(ps, 0.0)),
+            ps,
+            self._unit_prices(at),
+            bool(job.restart),
         )
 
-    def _search(self, at: int, part: float, required: int) -> PlacedSchedule | None:
+    def _unit_prices(self, at: int) -> tuple[Floats, Floats]:
+        """Return the prices of a worker and of a parameter server in every slot.
+
+        Jobs with equal demands share the arrays.
+        """
+        job = self._jobs[at]
+        key = job.worker.tobytes() + (b"" if job.ps is None else job.ps.tobytes())
+        if key not in self._prices:
+            costs = self._relaxation.unit_costs(at, self._proved.prices)
+            rest = np.zeros(len(self._free) - self._relaxation.slots)
+            worker, ps = (np.concatenate((np.maximum(cost, 0.0), rest)) for cost in costs)
+            self._prices[key] = worker, ps
+        return self._prices[key]
+
+    def _costs(self, member: _Member, first: int, worker: Floats, ps: Floats) -> Floats:
+        """Return the cost of a job's choices in slots from ``first`` on, ``inf`` if too large."""
+        return room_costs(
+            self._free, first, self._pools[0], member.worker, worker, self._pools[1], member.ps,
+            ps, member.workers, member.servers,
+        )  # fmt: skip
+
+    def _stand(self, member: _Member, first: int, choice: Integers) -> Integers:
+        """Return the entries of choices in slots from ``first`` on."""
+        return stand_in_slots(
+            self._free, first, self._pools[0], member.worker, self._pools[1], member.ps,
+            member.workers, member.servers, choice,
+        )  # fmt: skip
+
+    def _search(self, at: int, part: float, required: int) -> tuple[PlacedSchedule | None, int]:
+        """Return the best schedule on the free capacity, and its progress."""
         member = self._member(at)
         if not len(member.gains) or int(member.gains.max()) * member.slots < required:
-            return None
-        worker, ps = member.price
-        sides = (self._pools[0], member.worker), (self._pools[1], member.ps)
-        cost = room_costs(
-            self._free, member.first, *sides[0], part * worker, *sides[1], part * ps,
-            member.workers, member.servers,
-        )  # fmt: skip
+            return None, 0
+        window = slice(member.first, member.first + member.slots)
+        worker, ps = (part * price[window] for price in member.price)
+        cost = self._costs(member, member.first, worker, ps)
         result = best_schedule(cost, member.gains, required, member.worth, gap=_PAYOFF_GAP)
         if not result.feasible or result.payoff <= 0:
-            return None
-        entries = stand_in_slots(
-            self._free,
-            member.first,
-            *sides[0],
-            *sides[1],
-            member.workers,
-            member.servers,
-            result.choice,
-        )
-        schedule = Schedule(
-            entries[:, 0] + self._relaxation.start,
-            *(np.ascontiguousarray(entries[:, column]) for column in (1, 2, 3)),
-        )
-        return PlacedSchedule(schedule, float(member.worth[result.completion]))
+            return None, 0
+        entries = self._stand(member, member.first, result.choice)
+        placed = PlacedSchedule(entries, float(member.worth[result.completion]))
+        return placed, self._progress(at, entries) if member.restarts else required
 
-
-def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
-    """Return the progress units of a schedule, less the restart costs."""
-    workers, _, _ = schedule.totals()
-    choices = np.searchsorted(job.worker_counts, workers)
-    gains = job.gains[choices]
-    if not job.restart:
-        return int(gains.sum())
-    moved = schedule.moved(None, ran=first)
-    return int(np.where(moved, job.moved_gains[choices], gains).sum())
+    def _progress(self, at: int, entries: Integers) -> int:
+        """Return the progress units of a schedule, less the restart costs."""
+        job, schedule = self._jobs[at], PlacedSchedule(entries, 0.0).schedule(0)
+        choices = np.searchsorted(job.worker_counts, schedule.totals()[0])
+        moved = schedule.moved(None, ran=self._cluster.restart_first)
+        return int(np.where(moved, job.moved_gains[choices], job.gains[choices]).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +306,7 @@ class BestSchedules:
 def best_schedules(
     cluster: Cluster,
     relaxation: Relaxation,
-    prices: Floats,
-    bound: float,
+    proved: Bound,
     *,
     gap: float,
     stop: Stop,
@@ -264,23 +317,22 @@ def best_schedules(
 ) -> BestSchedules:
     """Search for schedules of a whole job set until the gap is closed or the time is spent.
 
-    ``prices`` and ``bound`` are those of the upper bound; the search ends at the relative distance
-    ``gap`` from it, or when ``stop`` returns True between jobs. ``spent`` returns the share of the
-    time that has passed, 0 to 1, and ``report`` is called with the total utility of every better
-    set. ``starts`` yields initial schedules by index of the job.
+    The search ends at the relative distance ``gap`` from the bound ``proved``, or when ``stop``
+    returns True between jobs. ``spent`` returns the share of the time that has passed, 0 to 1, and
+    ``report`` is called with the total utility of every better set. ``starts`` yields initial
+    schedules by index of the job.
     """
-    best = BestSchedules(0.0, {})
-    enough = bound - max(gap, _EXACT) * abs(bound)
-    state = Rounding(cluster, relaxation, prices)
+    enough = proved.value - max(gap, _EXACT) * abs(proved.value)
+    state = Rounding(cluster, relaxation, proved)
     if not relaxation.slots:
-        return best
+        return BestSchedules(0.0, {})
     trying = spent() + _TRYING * (1.0 - spent())
-    for trial in _trials(state, relaxation, prices, starts, lambda: stop() or spent() > trying):
-        if trial.utility > best.utility:
-            best, state = _snapshot(trial), trial
-            report(best.utility)
-        if stop() or best.utility >= enough:
-            return best
+    for trial in _trials(state, relaxation, proved, starts, lambda: stop() or spent() > trying):
+        if trial.utility > state.utility:
+            state = trial
+            report(state.utility)
+        if stop() or state.utility >= enough:
+            return _snapshot(state, relaxation)
     before = spent()
     return _improve(
         state,
@@ -296,7 +348,7 @@ def best_schedules(
 def _trials(
     empty: Rounding,
     relaxation: Relaxation,
-    prices: Floats,
+    proved: Bound,
     starts: Iterable[Mapping[int, Schedule]],
     stop: Stop,
 ) -> Iterator[Rounding]:
@@ -309,16 +361,18 @@ def _trials(
         for at, schedule in schedules.items():
             trial.begin(at, schedule)
         _fill(trial, np.argsort(-utility, kind="stable").tolist(), 0.0, stop)
+        _fill_late(trial, relaxation, stop)
         yield trial
     orders: list[list[int]] = []
     for part in _PARTS:
-        orders = orders or _orders(relaxation, prices)
+        orders = orders or _orders(relaxation, proved)
         for order in orders:
             if stop():
                 return
             trial = empty.without_schedules()
             for step in (part, 0.0):  # remaining capacity goes to any job that can use it
                 _fill(trial, order, step, stop)
+            _fill_late(trial, relaxation, stop)
             yield trial
 
 
@@ -331,23 +385,30 @@ def _fill(trial: Rounding, order: Sequence[int], part: float, stop: Stop) -> Non
             trial.place(index, part)
 
 
-def _orders(relaxation: Relaxation, prices: Floats) -> list[list[int]]:
+def _fill_late(trial: Rounding, relaxation: Relaxation, stop: Stop) -> None:
+    """Place jobs without a schedule after their windows, if they still earn something there."""
+    tail = np.array([window.tail for window in relaxation.windows])
+    for index in np.argsort(-tail, kind="stable").tolist():
+        if stop() or tail[index] <= 0:
+            return
+        if index not in trial.placed:
+            trial.place_late(index)
+
+
+def _orders(relaxation: Relaxation, proved: Bound) -> list[list[int]]:
     """Return orders of the jobs: by payoff per cost, and by utility per cost at the prices."""
-    mean = prices.mean(axis=0).reshape(-1) + 1e-12
-    density, payoff = np.zeros(relaxation.jobs), np.zeros(relaxation.jobs)
+    mean = proved.prices.mean(axis=0).reshape(-1) + 1e-12
+    density = np.zeros(relaxation.jobs)
     for index in range(relaxation.jobs):
-        proven, column = relaxation.price(index, prices)
-        utility = 0.0 if column is None else column.utility
         counts, gains, use = relaxation.choices(index)
-        payoff[index] = proven
         if len(counts):
             work = (
                 relaxation.members[index].required / gains * (use.reshape(len(counts), -1) @ mean)
             )
-            density[index] = utility / max(float(work.min()), 1e-12)
+            density[index] = proved.utilities[index] / max(float(work.min()), 1e-12)
     return [
         np.argsort(-density, kind="stable").tolist(),
-        np.argsort(-payoff, kind="stable").tolist(),
+        np.argsort(-proved.payoffs, kind="stable").tolist(),
     ]
 
 
@@ -365,8 +426,9 @@ def _improve(
     A small loss may be accepted (simulated annealing). The temperature is a share of a job's mean
     utility, and falls as time is spent or as moves find nothing better, until the search ends.
     """
-    best = _snapshot(state)
-    heat = _HEAT * best.utility / max(1, len(best.schedules))
+    best = state.utility
+    heat = _HEAT * best / max(1, len(state.placed))
+    changed: dict[int, PlacedSchedule | None] = {}  # since the best, with their schedule in it
     utility = np.array([_most(job) for job in relaxation.members])
     first = np.array([window.first for window in relaxation.windows])
     end = np.array([window.end for window in relaxation.windows])
@@ -374,11 +436,12 @@ def _improve(
     max_idle = _ENOUGH + _ENOUGH_A_JOB * relaxation.jobs
     while not stop() and state.utility < enough and idle < max_idle:
         idle += 1
-        # Jobs are drawn in proportion to what they could gain, with or without a schedule.
+        # Jobs are drawn in proportion to what they could gain, at the prices or at all.
         missing = np.maximum(utility - state.earned, 0.0)
         if missing.max(initial=0.0) <= _NOTHING * utility.max():
             break
-        new = _draw(missing, rng)
+        regretted = rng.random() < _REGRETTED and state.regret.max() > _NOTHING * utility.max()
+        new = _draw(state.regret if regretted else missing, rng)
         until = end[new] if state.end[new] < 0 else state.end[new] + 1
         slot = int(rng.integers(first[new], max(first[new] + 1, until)))
         rivals = np.flatnonzero((state.start <= slot) & (state.end >= slot))
@@ -388,6 +451,8 @@ def _improve(
             rng.choice(rivals, count, replace=False).tolist() if count else []
         )
         before = state.utility
+        for index in [new, *removed_rivals]:
+            changed.setdefault(index, state.placed.get(index))
         removed = {
             index: state.take_out(index)
             for index in [new, *removed_rivals]
@@ -402,20 +467,29 @@ def _improve(
         ]
         order = [new, *rng.permutation(removed_rivals).tolist(), *extra[:_EXTRA]]
         part = float(rng.choice(_PARTS))
+        for index in order:
+            changed.setdefault(index, state.placed.get(index))
         added = [index for index in order if state.place(index, part)]
         added += [index for index in order if index not in state.placed and state.place(index, 0.0)]
         # The temperature falls with time, and with moves that found nothing.
         cooled = _COOLED ** min(1.0, max(spent(), idle / max_idle))
         if state.utility - before > heat * cooled * math.log(1 - rng.random()):
-            if state.utility > best.utility + 1e-9:
-                best, idle = _snapshot(state), 0
-                report(best.utility)
+            if state.utility > best + 1e-9:
+                best, idle = state.utility, 0
+                changed.clear()
+                report(best)
             continue
         for index in added:
             state.take_out(index)
         for index, placed in removed.items():
             state.put_back(index, placed)
-    return best
+    for index in changed:
+        if index in state.placed:
+            state.take_out(index)
+    for index, kept in changed.items():
+        if kept is not None:
+            state.put_back(index, kept)
+    return _snapshot(state, relaxation)
 
 
 def _most(job: Job) -> float:
@@ -429,10 +503,10 @@ def _draw(weight: Floats, rng: np.random.Generator) -> int:
     return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
 
 
-def _snapshot(state: Rounding) -> BestSchedules:
+def _snapshot(state: Rounding, relaxation: Relaxation) -> BestSchedules:
     return BestSchedules(
         math.fsum(placed.utility for placed in state.placed.values()),
-        {index: placed.schedule for index, placed in state.placed.items()},
+        {index: placed.schedule(relaxation.start) for index, placed in state.placed.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Batch scripts: ``shadowprice submit train.sh`` runs the script as it is at its submission.
+"""Batch scripts: ``shadowprice submit train.sh`` submits the script's present content.
 
 Header lines give options of ``submit``: ``#SHADOWPRICE --gpus 2 --time 3h``. Common ``#SBATCH``
 lines are understood, so that scripts for Slurm can be submitted unchanged. As with ``sbatch``, the
@@ -17,7 +17,12 @@ from typing import Any, Final
 
 import typer
 
-from shadowprice.cli.plain_job import COMMAND, CommandAfterDashes, generate_name
+from shadowprice.cli.plain_job import (
+    COMMAND,
+    JOB_OPTIONS,
+    CommandAfterDashes,
+    generate_name,
+)
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.script_command import build_script_command
@@ -25,9 +30,6 @@ from shadowprice.core.wording import closest_match, quote_for_display, text_prob
 
 SCRIPT: Final = "shadowprice.script"
 """Key of the `BatchScript` in a context's ``meta``."""
-
-JOB_OPTIONS: Final = "Command"
-"""Heading of the options that describe a job, which headers may contain."""
 
 _OWN: Final = "#SHADOWPRICE"
 _SLURM: Final = "#SBATCH"
@@ -48,24 +50,12 @@ class HeaderOption:
 
 @dataclass(frozen=True, slots=True)
 class BatchScript:
-    """A script to submit.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    text : str
-        Its content at the submission.
-    options : sequence of HeaderOption
-        Options of the header; later ones take precedence.
-    ignored : sequence of str
-        ``#SBATCH`` options that have no counterpart.
-    """
+    """A script to submit."""
 
     path: Path
-    text: str
-    options: Sequence[HeaderOption] = ()
-    ignored: Sequence[str] = ()
+    text: str  # content at the submission
+    options: Sequence[HeaderOption] = ()  # of the header; later ones take precedence
+    ignored: Sequence[str] = ()  # ``#SBATCH`` options that have no counterpart
 
     @property
     def interpreter(self) -> Sequence[str]:
@@ -94,10 +84,7 @@ def is_script(path: Path) -> bool:
 def read_script(path: Path) -> BatchScript:
     """Read a script and its header.
 
-    Raises
-    ------
-    InputError
-        If the file can't be read or run, or a line of its header is invalid.
+    Raises `InputError` if the file can't be read or run, or a line of its header is invalid.
     """
     try:
         with path.open("rb") as file:
@@ -164,13 +151,7 @@ class ScriptCommand(CommandAfterDashes):
         }
 
     def _checked(self, entry: HeaderOption, params: Mapping[str, Any], ctx: Any) -> HeaderOption:
-        """Return an option of a header with its long name.
-
-        Raises
-        ------
-        InputError
-            If the command line would refuse it.
-        """
+        """Return an option of a header with its long name; refuse what the command line would."""
         if entry.name not in params:
             similar = closest_match(entry.name, params)
             known = ", ".join(name for name in params if name.startswith("--"))
@@ -267,12 +248,9 @@ _GPU: Final = re.compile(r"(?:gres[/:])?gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:
 
 
 def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
-    """Yield the options of ``submit`` that ``#SBATCH`` options stand for; collect the others.
+    """Yield the counterparts of ``#SBATCH`` options; add options without one to ``ignored``.
 
-    Raises
-    ------
-    InputError
-        If a value is invalid, or the job would need something that isn't supported.
+    Raises `InputError` also if the job would need something that isn't supported.
     """
     named = [(_long_name(entry.name), entry) for entry in entries]
     cpus = next((entry.value for name, entry in reversed(named) if name == "cpus-per-task"), "")
@@ -325,13 +303,7 @@ def _memory(option: str, value: str, location: str) -> tuple[int, str]:
 
 
 def _translated(option: str, value: str, location: str) -> tuple[str, str] | None:
-    """Return the option of ``submit`` and its value; None if the value asks for nothing here.
-
-    Raises
-    ------
-    InputError
-        If the value is invalid.
-    """
+    """Return the counterpart of an option as (name, value); None if it has no effect here."""
     if option == "gres":
         matches = [_GPU.fullmatch(part) for part in _SOCKETS.sub("", value).split(",")]
         match = next((match for match in matches if match is not None), None)

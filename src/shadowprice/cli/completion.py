@@ -1,7 +1,7 @@
-"""What a shell offers when a word of the command line is completed.
+"""Shell completions for words of the command line.
 
-Nothing here may fail or print: a shell would show it in the middle of a line. What cannot be read
-is not offered.
+Completers neither fail nor print, because a shell would show the text in the middle of a line.
+Files that can't be read give no completions.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from shadowprice.core.errors import InputError, ShadowpriceError
+
 if TYPE_CHECKING:
     import polars as pl
     from pydantic import BaseModel
 
-_MOST: Final = 200
-"""Names offered at once; a shell asks before it shows as many."""
+_MAX_COMPLETIONS: Final = 200
+"""Limit of completions; above it, a shell asks whether to show them."""
 
 
 def complete_policy(incomplete: str) -> list[str]:
@@ -33,7 +35,6 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
 
     ``oasis.`` as a prefix selects the parameters of that policy, as `compare` accepts them.
     """
-    from shadowprice.core.errors import InputError
     from shadowprice.policies.registry import builtin_policies, policy_info, policy_names
 
     policies = policy_names()
@@ -74,7 +75,6 @@ def _choices(annotation: object) -> list[str]:
 
 def complete_servers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return completions of a server kind of the cluster file on the command line."""
-    from shadowprice.core.errors import ShadowpriceError
     from shadowprice.inputs.text import load_yaml
 
     kinds: list[str] = []
@@ -105,7 +105,7 @@ def complete_trace(incomplete: str) -> list[str]:
             if entry.name.startswith(last) and (last or not entry.name.startswith(".")):
                 tail = "/" if entry.is_dir() else ""
                 matches.append(f"{name}:{folder}{slash}{entry.name}{tail}")
-    return matches[:_MOST]
+    return matches[:_MAX_COMPLETIONS]
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -158,4 +158,4 @@ def _in_list(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)][:_MOST]
+    return [name for name in names if name.startswith(incomplete)][:_MAX_COMPLETIONS]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -14,6 +15,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from shadowprice.core.wording import escape_controls, escape_json
@@ -101,6 +103,35 @@ def stdout() -> Console:
 def stderr() -> Console:
     """Return the console for progress and notes."""
     return SafeConsole(stderr=True, highlight=False)
+
+
+def print_line(text: str) -> None:
+    """Print a line of text on stdout: without markup, and never wrapped."""
+    stdout().print(text, soft_wrap=True, markup=False)
+
+
+def print_note(text: str) -> None:
+    """Print a line of text on stderr: without markup, and never wrapped."""
+    stderr().print(text, soft_wrap=True, markup=False)
+
+
+def plain_table() -> Table:
+    """Return an empty table without lines."""
+    return Table(header_style="bold", box=None, pad_edge=False)
+
+
+def titled_table(title: str) -> Table:
+    """Return an empty table without lines below a title."""
+    return Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold", box=None
+    )
+
+
+def print_csv(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    """Print rows as CSV, with the columns in ``names``; a missing value is empty."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([row.get(name) for name in names] for row in rows)
 
 
 _result_streams: Final[list[TextIO]] = []

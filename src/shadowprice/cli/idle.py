@@ -15,20 +15,10 @@ OptionValues = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Condition under which some options of a command have no effect.
+    """Condition under which some options of a command have no effect."""
 
-    Attributes
-    ----------
-    options : sequence of str
-        Python names of the options.
-    idle : callable
-        Returns whether the options have no effect, given the other values of the call.
-    message, hint : str
-        Message and hint of the error.
-    """
-
-    options: Sequence[str]
-    idle: Callable[[OptionValues], bool]
+    options: Sequence[str]  # Python names
+    idle: Callable[[OptionValues], bool]  # receives all values of the call
     message: str
     hint: str
 

@@ -19,21 +19,11 @@ from shadowprice.core.wording import closest_match
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Command or group that lives in a module of its own.
+    """Command or group that lives in a module of its own."""
 
-    Attributes
-    ----------
-    module : str
-        A module with a Typer ``app``, or ``module:function``.
-    help : str
-        Summary line for the list of commands.
-    panel : str
-        Heading of the command in the list.
-    """
-
-    module: str
-    help: str
-    panel: str
+    module: str  # has a Typer ``app``, or ``module:function``
+    help: str  # summary line for the list of commands
+    panel: str  # heading in the list of commands
 
     @property
     def present(self) -> bool:

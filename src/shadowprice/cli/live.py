@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.table import Table
 
-from shadowprice.cli.console import SafeText, stdout
+from shadowprice.cli.console import SafeText, plain_table, stdout
+from shadowprice.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.client import Client, Job
 
 FAILOVER: Final = 15.0
@@ -50,17 +50,23 @@ def _complete_server(incomplete: str) -> list[str]:
         return []
 
 
-def complete_live_job(incomplete: str) -> list[str]:
-    """Return completions of an open job, if the service responds quickly."""
+def complete_live(read_names: Callable[[Client], Iterable[str]], incomplete: str) -> list[str]:
+    """Return completions of a name that the service knows, if it responds quickly."""
     try:
         from shadowprice.client import Client
 
         with Client() as client:
             client.hurry()
-            page = client.page_of_jobs(limit=500)
-            return [job.name for job in page.entries if job.name.startswith(incomplete)][:200]
+            return [name for name in read_names(client) if name.startswith(incomplete)][:200]
     except Exception:  # as above
         return []
+
+
+def complete_live_job(incomplete: str) -> list[str]:
+    """Return completions of the name of an open job."""
+    return complete_live(
+        lambda client: (job.name for job in client.page_of_jobs(limit=500).entries), incomplete
+    )
 
 
 ServerOption = Annotated[
@@ -76,6 +82,7 @@ ServerOption = Annotated[
         show_default=False,
     ),
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
 JobArgument = Annotated[
     str,
     typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_live_job),
@@ -84,15 +91,8 @@ JobArgument = Annotated[
 
 @contextmanager
 def connected(server: str | None) -> Iterator[Client]:
-    """Yield a client; convert refused requests to input errors.
-
-    Raises
-    ------
-    InputError
-        If authentication fails or the service reports diagnostics.
-    """
+    """Yield a client; convert failed authentication and diagnostics to input errors."""
     from shadowprice.client import Client, ServiceError
-    from shadowprice.core.errors import InputError
 
     with Client(server) as client:
         try:
@@ -110,9 +110,7 @@ def tabled(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> Table:
     """Return a plain table; columns named in ``right`` are right-aligned."""
-    from rich.table import Table
-
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     for name in columns:
         numeric = name in right
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
@@ -131,8 +129,6 @@ def show(
 
 def facts(rows: Iterable[tuple[str, object]]) -> None:
     """Print name-value pairs; skip empty values."""
-    from rich.table import Table
-
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -191,32 +187,11 @@ def number(value: float | None) -> str:
 
 
 def short(names: Sequence[str]) -> str:
-    """Format server names like Slurm: gpu-[0-3,7],net-0."""
-    groups: dict[str, list[int]] = {}
-    plain: list[str] = []
-    for name in names:
-        head, dash, tail = name.rpartition("-")
-        if dash and tail.isdigit() and str(int(tail)) == tail:
-            groups.setdefault(head, []).append(int(tail))
-        else:
-            plain.append(name)
-    parts = [*plain]
-    for head, numbers in groups.items():
-        runs = _runs(sorted(set(numbers)))
-        alone = len(runs) == 1 and "-" not in runs[0]
-        parts.append(f"{head}-{runs[0]}" if alone else f"{head}-[{','.join(runs)}]")
-    return ",".join(parts)
+    """Format server names like Slurm: net-0,gpu-[0-3,7]."""
+    from shadowprice.results.server_names import merge_numbered_names
 
-
-def _runs(numbers: Sequence[int]) -> list[str]:
-    """Return ranges of consecutive numbers; the input must be sorted."""
-    runs: list[list[int]] = []
-    for value in numbers:
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    merged, single = merge_numbered_names(names)
+    return ",".join([*single, *merged])
 
 
 def amounts(record: Any) -> str:

@@ -235,13 +235,7 @@ def _redirect_libraries() -> None:
 
 
 class _Closed(io.TextIOWrapper):
-    """Replacement for a stream that was closed before the program started; discards output.
-
-    Attributes
-    ----------
-    lost : bool
-        Whether any output was discarded.
-    """
+    """Replacement for a stream that was closed before the program started; discards output."""
 
     lost = False
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.completion import complete_policy, complete_setting, complete_trace
-from shadowprice.cli.console import Output, reserve_stdout
+from shadowprice.cli.console import Listing, Output, reserve_stdout
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
@@ -191,6 +191,20 @@ OutputOption = Annotated[
         callback=reserve_stdout,
     ),
 ]
+PlainOutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
+]
+"""``--output`` of commands whose help has no headings."""
+PlainSeedOption = Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")]
+"""``--seed`` of commands whose help has no headings."""
+ListingOption = Annotated[Listing, typer.Option("--output", "-o", help="Output format.")]
+RunArgument = Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")]
+ExecutorSetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor-set", help="Setting of the executor; repeatable.", metavar="KEY=VALUE"
+    ),
+]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Hide progress and notes.", rich_help_panel=OUTPUT)
 ]
@@ -203,12 +217,8 @@ def policy_settings(
 
     A TOML table or a dotted name that starts with a policy's name (``[oasis]``, ``--set
     oasis.prices=online``) sets a parameter of that policy. Any other sets it for every policy that
-    has the parameter. ``--set`` overrides the file.
-
-    Raises
-    ------
-    InputError
-        If a pair has no value, or no policy has the parameter.
+    has the parameter. ``--set`` overrides the file. Raises `InputError` if no policy has the
+    parameter.
     """
     from shadowprice.inputs import read_parameters
     from shadowprice.policies.choice import deep_merge, parse_setting
@@ -272,13 +282,7 @@ def policy_choice(
 
 
 def read_choices(texts: Sequence[str]) -> list[PolicyChoice]:
-    """Parse comma-separated policies, each with optional parameters after a ``?``.
-
-    Raises
-    ------
-    InputError
-        If there are none, a policy is unknown or repeated, or a parameter has no value.
-    """
+    """Parse comma-separated policies, each with optional parameters after a ``?``."""
     from shadowprice.policies.choice import PolicyChoice, check_choices
 
     text = ",".join(texts)

@@ -8,12 +8,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
 from typer.core import TyperCommand
 
 from shadowprice.core import bounds
@@ -43,6 +44,9 @@ PASSED_VARIABLES: Final = (
 )
 """Variables that a command takes from its submitter: they select programs, and hold no secrets."""
 
+JOB_OPTIONS: Final = "Command"
+"""Heading of the options that describe a job, which headers of scripts may contain."""
+
 COMMAND: Final = "shadowprice.command"
 """Key of the words after ``--`` in a context's ``meta``."""
 
@@ -64,8 +68,141 @@ class CommandAfterDashes(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-@dataclass(frozen=True, slots=True)
-class PlainJob:
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """Options of ``submit`` that describe the job of a command."""
+
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            "-g",
+            help="GPUs: 2, or a100:2 for a kind.",
+            metavar="N",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    cpus: Annotated[
+        float | None,
+        typer.Option(
+            "--cpus",
+            help="CPU cores.",
+            min=0.001,
+            show_default="1 without GPUs",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help="Memory, such as 16GiB.", rich_help_panel=JOB_OPTIONS),
+    ] = None
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            help="Expected run time, such as 3h. A job that takes longer runs on.",
+            show_default=DEFAULT_TIME,
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            help="Mini-batches of the job, if the command reports its progress.",
+            min=1,
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            help="Deadline: 18:00, 2026-12-01T18:00 or 6h.",
+            metavar="TIME",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            "--priority",
+            help="low, normal, high or urgent.",
+            metavar="PRIORITY",
+            show_default="normal",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            help="Name of the job.",
+            show_default="generated",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            "--tenant",
+            "-t",
+            help="Tenant, for tokens of operators.",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    workdir: Annotated[
+        Path | None,
+        typer.Option(
+            "--workdir",
+            help="Working directory.",
+            metavar="DIR",
+            show_default="the current directory",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    upload: Annotated[
+        bool | None,
+        typer.Option(
+            "--upload/--no-upload",
+            help="Send the files of the directory, except those excluded by .gitignore and "
+            ".shadowpriceignore, for the job to run in a copy.",
+            show_default="sent if the service doesn't see the directory, without --workdir",
+        ),
+    ] = None
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            help="Environment variable, or the name of one to copy; repeatable.",
+            metavar="NAME[=VALUE]",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    retries: Annotated[
+        int | None,
+        typer.Option("--retries", help="Allowed failures.", min=0, rich_help_panel=JOB_OPTIONS),
+    ] = None
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            help="User that runs the command, if the service allows it.",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+
+    def given(self) -> list[str]:
+        """Return the options that were given, as written on the command line."""
+        return [
+            f"--{field.name}"
+            for field in fields(JobOptions)
+            if getattr(self, field.name) not in (None, [])
+        ]
+
+
+@dataclass(frozen=True)
+class PlainJob(JobOptions):
     """A command and the options that describe its job.
 
     ``program`` must be executable where the command runs, and ``title`` is in generated names.
@@ -74,25 +211,6 @@ class PlainJob:
     words: Sequence[str]
     program: str = ""
     title: str = ""
-    name: str | None = None
-    gpus: str | None = None
-    cpus: float | None = None
-    memory: str | None = None
-    time: str | None = None
-    steps: int | None = None
-    by: str | None = None
-    priority: str | None = None
-    tenant: str | None = None
-    workdir: Path | None = None
-    env: Sequence[str] = ()
-    retries: int | None = None
-    user: str | None = None
-    upload: bool | None = None
-
-    def given(self) -> list[str]:
-        """Return the options that were given, as written on the command line."""
-        options = [name for name in self.__slots__ if name not in ("words", "program", "title")]
-        return [f"--{name}" for name in options if getattr(self, name) not in (None, ())]
 
     def record(
         self, client: Client, send: Callable[[Path, UploadLimits], str | None]
@@ -100,11 +218,6 @@ class PlainJob:
         """Return the job's record for the service that a client reaches.
 
         ``send`` sends the files of a directory to it, and returns their digest.
-
-        Raises
-        ------
-        InputError
-            If an option is invalid, or the job can't get the files of its directory.
         """
         if not self.words:
             raise InputError(Fault("COMMAND", "is missing after --", "write -- python train.py"))
@@ -177,13 +290,7 @@ class PlainJob:
         return directory
 
     def _limits(self, status: ServiceStatus, directory: Path, client: Client) -> UploadLimits:
-        """Return the limits of what is sent.
-
-        Raises
-        ------
-        InputError
-            If the service takes no files, or too many would be sent by accident.
-        """
+        """Return the limits of uploads; refuse to send a home directory by accident."""
         if status.uploads is None:
             hint = (
                 "give a directory of the machines that run jobs: --workdir DIR, or --no-upload if "
@@ -202,7 +309,7 @@ class PlainJob:
         """Return the variables of the job: the passed ones if it runs here, and those of --env."""
         passed = PASSED_VARIABLES if here else ()
         variables = {name: os.environ[name] for name in passed if name in os.environ}
-        for pair in self.env:
+        for pair in self.env or ():
             name, equals, value = pair.partition("=")
             if not equals and name not in os.environ:
                 hint = "write NAME=VALUE, or NAME to copy a variable"
@@ -234,13 +341,7 @@ def _suffix() -> str:
 
 
 def absolute_moment(text: str, location: str) -> str:
-    """Return a deadline for the service: a duration as it is, a local clock time in UTC.
-
-    Raises
-    ------
-    InputError
-        If it is neither, or the moment has passed.
-    """
+    """Return a deadline for the service: a duration as it is, a local clock time in UTC."""
     from shadowprice.core.amounts import parse_duration
     from shadowprice.core.moments import SECOND, parse_moment_ahead
 
@@ -258,13 +359,7 @@ def _runs_here(status: ServiceStatus) -> bool:
 
 
 def _check_program(program: str, directory: str, path: str | None) -> None:
-    """Refuse a program that the job couldn't start.
-
-    Raises
-    ------
-    InputError
-        If the program isn't on the path, or isn't executable.
-    """
+    """Refuse a program that the job couldn't start: not on the path, or not executable."""
     # A program with a slash is relative to the job's directory.
     searched = str(Path(directory) / program) if "/" in program else program
     if shutil.which(searched, path=path) is None:

@@ -73,37 +73,17 @@ class KubectlError(ShadowpriceError):
 
 @dataclass(slots=True)
 class PluginCall:
-    """Parsed command line.
+    """Parsed command line."""
 
-    Attributes
-    ----------
-    kubectl : list of str
-        Options for every call of `kubectl`.
-    namespace : str
-        Namespace of the resources; empty for the context's.
-    service : str
-        Namespace and name of the service.
-    server : str
-        Address of the service; empty if a port is forwarded.
-    words : list of str
-        The command and its arguments.
-    """
-
-    kubectl: list[str] = field(default_factory=list)
-    namespace: str = ""
-    service: str = "shadowprice/shadowprice"
-    server: str = ""
-    words: list[str] = field(default_factory=list)
+    kubectl: list[str] = field(default_factory=list)  # options for every call of `kubectl`
+    namespace: str = ""  # of the resources; empty for the context's
+    service: str = "shadowprice/shadowprice"  # NAMESPACE/NAME
+    server: str = ""  # URL; empty to forward a port
+    words: list[str] = field(default_factory=list)  # the command and its arguments
 
 
 def read_words(words: Sequence[str]) -> PluginCall:
-    """Parse a command line.
-
-    Raises
-    ------
-    InputError
-        If the command is missing or unknown, or an option is unknown.
-    """
+    """Parse a command line."""
     request = PluginCall()
     remaining = list(words)
     while remaining and remaining[0].startswith("-"):
@@ -167,12 +147,8 @@ class Kubectl:
     def ask(self, *words: str, given: str | None = None, here: bool = True) -> str:
         """Run `kubectl` and return its stdout.
 
-        ``given`` is its stdin. The namespace option is added if ``here``.
-
-        Raises
-        ------
-        KubectlError
-            If `kubectl` fails; the message is its stderr.
+        ``given`` is its stdin. The namespace option is added if ``here``. A failure is raised with
+        `kubectl`'s stderr as the message.
         """
         process = subprocess.run(
             [*self.words, *(self._namespace if here else ()), *words],
@@ -225,13 +201,7 @@ class Kubectl:
 
     @contextmanager
     def forwarded(self, service: str) -> Iterator[str]:
-        """Forward a local port to the service while the block runs, and yield its URL.
-
-        Raises
-        ------
-        KubectlError
-            If forwarding fails.
-        """
+        """Forward a local port to the service while the block runs, and yield its URL."""
         namespace, _, name = service.partition("/")
         arguments = [f"--namespace={namespace}", "port-forward", f"service/{name}", ":80"]
         with tempfile.TemporaryFile("w+") as errors:
@@ -294,14 +264,14 @@ def main(words: Sequence[str]) -> int:
         if request.words[0] == "crd":
             sys.stdout.write(definition_for(kubectl))
             return 0
-        return _handed_on(request, kubectl, commands.main)
+        return _run_command(request, kubectl, commands.main)
     except ShadowpriceError as error:
         with suppress(OSError):
             print(f"error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _handed_on(call: PluginCall, kubectl: Kubectl, run: Any) -> int:
+def _run_command(call: PluginCall, kubectl: Kubectl, run: Any) -> int:
     command, *rest = call.words
     with tempfile.TemporaryDirectory() as folder:
         if not {"-h", "--help"} & set(rest):

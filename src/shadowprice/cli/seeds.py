@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from shadowprice.cli.console import SafeText
+from shadowprice.cli.console import SafeText, plain_table
 
 if TYPE_CHECKING:
     from shadowprice.results.metric_definitions import MetricDefinition
@@ -18,7 +18,7 @@ SIGNIFICANT = 0.05
 
 def seeds_table(trials: SeedRuns) -> Table:
     """Return a table of each measure's mean by policy; the best means are highlighted."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     table.add_column(f"mean of {len(trials.seeds)} seeds ± 95 %")
     for name in trials.policies:
         table.add_column(SafeText(name), justify="right")
@@ -34,7 +34,7 @@ def seeds_table(trials: SeedRuns) -> Table:
 def comparison_table(trials: SeedRuns) -> Table:
     """Return a table of each policy's differences from the first, with paired tests."""
     first, *others = trials.policies
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     table.add_column(SafeText(f"beyond {first}, seed by seed"))
     for name in others:
         table.add_column(SafeText(name), justify="right")

@@ -16,18 +16,10 @@ TERMINATED: Final = 143
 
 @dataclass
 class Termination:
-    """Whether and how the running command was signalled to stop.
+    """Whether and how the running command was signalled to stop."""
 
-    Attributes
-    ----------
-    status : int
-        Exit status for the signal.
-    reported : bool
-        Whether the command has already printed what it kept.
-    """
-
-    status: int = INTERRUPTED
-    reported: bool = False
+    status: int = INTERRUPTED  # exit status for the signal
+    reported: bool = False  # the command already printed what it kept
 
 
 _current = Termination()

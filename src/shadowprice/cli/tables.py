@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from shadowprice.cli.console import SafeText
+from shadowprice.cli.console import SafeText, plain_table
 from shadowprice.results.capacity_gains import HEADS, CapacityGain
 from shadowprice.results.comparison import rows_of
 from shadowprice.results.run_directory import RunData
@@ -14,7 +14,7 @@ from shadowprice.results.run_directory import RunData
 
 def summary_table(runs: Sequence[RunData]) -> Table:
     """Return the metrics of runs side by side; of several runs the best is highlighted."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     table.add_column("")
     for run in runs:
         name = f"{run.policy} (partial)" if run.info["partial"] else run.policy
@@ -30,7 +30,7 @@ def summary_table(runs: Sequence[RunData]) -> Table:
 
 def gains_table(gains: Sequence[CapacityGain]) -> Table:
     """Return the gains of more servers, a row for each change and policy."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     for index, head in enumerate(HEADS):
         table.add_column(head, justify="left" if index < 2 else "right")
     for gain in gains:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shadowprice.cli.console import stderr
+from shadowprice.cli.console import print_note, stderr
 
 if TYPE_CHECKING:
     from shadowprice.client import Client
@@ -32,12 +32,8 @@ def send_directory(
 ) -> str | None:
     """Send the files of a directory, unless the service has them; return their digest.
 
-    With ``dry_run``, only print what would be sent, and return None.
-
-    Raises
-    ------
-    InputError
-        If the files exceed a limit, can't be read or change meanwhile.
+    With ``dry_run``, only print what would be sent, and return None. Raises `InputError` if the
+    files exceed a limit, can't be read or change meanwhile.
     """
     from shadowprice.uploads.packing import packed, select_files, shown_bytes
 
@@ -48,7 +44,7 @@ def send_directory(
     if not quiet:
         _print_left_out(selection)
     if dry_run:
-        stderr().print(f"would send {what} ({size})", soft_wrap=True, markup=False)
+        print_note(f"would send {what} ({size})")
         return None
     sent: list[int] = []
     with packed(selection) as archive, _progress(what, archive.size, quiet) as show:
@@ -61,7 +57,7 @@ def send_directory(
         digest = archive.digest
     if not quiet:
         text = f"sent {what} ({size})" if sent else f"the service has the {what} ({size})"
-        stderr().print(text, soft_wrap=True, markup=False)
+        print_note(text)
     return digest
 
 
@@ -72,7 +68,7 @@ def _print_left_out(selection: Selection) -> None:
         more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
         listed = f"{', '.join(names[:_MAX_NAMED])}{more}"
         text = f"left out what isn't in the directory: {listed}"
-        stderr().print(text, soft_wrap=True, markup=False)
+        print_note(text)
 
 
 @contextmanager
@@ -99,6 +95,6 @@ def _progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
         if not quiet and time.monotonic() - printed >= NOTE_SECONDS:
             printed = time.monotonic()
             text = f"sending {what}: {100 * done // total} %"
-            console.print(text, soft_wrap=True, markup=False)
+            print_note(text)
 
     yield note

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import stderr
+from shadowprice.cli.console import print_note
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.source import ScenarioSource
 
-Command = TypeVar("Command", bound=Callable[..., None])
-
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Workload to run, as given by options.
-
-    Each field is an option, in the order of ``--help``; its annotation defines the option.
-    """
+    """Workload to run, as given by options."""
 
     cluster: o.ClusterOption = None
     jobs: o.JobsOption = None
@@ -37,14 +30,7 @@ class Workload:
     skip_invalid: o.SkipInvalidOption = False
 
     def source(self, params: Path | None = None) -> ScenarioSource:
-        """Return the source that the options name; ``params`` is recorded with it.
-
-        Raises
-        ------
-        InputError
-            If an option is missing or given twice.
-        """
-        from shadowprice.core.errors import Fault, InputError
+        """Return the source that the options name; ``params`` is recorded with it."""
         from shadowprice.simulator.source import ScenarioSource
         from shadowprice.traces.locate import with_columns
 
@@ -57,13 +43,7 @@ class Workload:
         return ScenarioSource(**named, params=params)
 
     def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
-        """Read all input files, and print notes on omitted or assumed data.
-
-        Raises
-        ------
-        InputError
-            If a file is invalid.
-        """
+        """Read all input files, and print notes on omitted or assumed data."""
         return read(self.source(params), seed, quiet=quiet)
 
 
@@ -72,45 +52,5 @@ def read(source: ScenarioSource, seed: int, *, quiet: bool) -> Scenario:
     scenario, remarks = source.scenario(seed)
     if not quiet:
         for remark in remarks:
-            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+            print_note(f"note: {remark}")
     return scenario
-
-
-def takes_workload(*without: str) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's ``workload`` parameter with its options.
-
-    Options named in ``without`` are left out.
-    """
-
-    def decorate(command: Command) -> Command:
-        annotations = get_type_hints(Workload, include_extras=True)
-        names = [field.name for field in fields(Workload) if field.name not in without]
-        options = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=Workload.__dataclass_fields__[name].default,
-                annotation=annotations[name],
-            )
-            for name in names
-        ]
-
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            workload = Workload(**{name: given.pop(name) for name in names})
-            command(workload=workload, **given)
-
-        parameters: list[inspect.Parameter] = []
-        hints = get_type_hints(command, {**command.__globals__, "Workload": Workload}, None, True)
-        for parameter in inspect.signature(command).parameters.values():
-            if parameter.name == "workload":
-                parameters += options
-                continue
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(kind=kind, annotation=hints[parameter.name]))
-        dynamic = cast(Any, called)
-        dynamic.__signature__ = inspect.Signature(parameters, return_annotation=None)
-        dynamic.__annotations__ = {item.name: item.annotation for item in parameters}
-        return cast(Command, called)
-
-    return decorate

@@ -53,26 +53,15 @@ T = TypeVar("T")
 class AsyncClient:
     """Sends requests to a live service, as `Client` does, without blocking.
 
-    Parameters
-    ----------
-    server : str, Endpoint or None
-        Name from ``shadowprice login``, or a URL. The default is ``SHADOWPRICE_SERVER``, then the
-        server of the last login.
-    token : str or None
-        Replaces the stored token and ``SHADOWPRICE_TOKEN``.
-    retry : float
-        Seconds for which a call is retried while the service is unreachable or another instance
-        takes over. Calls that aren't idempotent are never retried.
+    ``server`` is a name from ``shadowprice login``, or a URL. The default is
+    ``SHADOWPRICE_SERVER``, then the server of the last login. ``token`` replaces the stored token
+    and ``SHADOWPRICE_TOKEN``.
 
-    Raises
-    ------
-    InputError
-        If the server is unknown.
+    A call is retried for ``retry`` seconds while the service is unreachable or another instance
+    takes over. Calls that aren't idempotent are never retried.
 
-    Notes
-    -----
     Every method raises `ServiceError` if the service refuses the request, and
-    `ServiceUnreachableError` if it doesn't respond.
+    `ServiceUnreachableError` if it doesn't respond. An unknown server is an `InputError`.
     """
 
     def __init__(
@@ -142,15 +131,9 @@ class AsyncClient:
     ) -> Upload:
         """Store an archive of files for jobs, unless it is there.
 
-        Parameters
-        ----------
-        archive : Archive
-            The result of `shadowprice.uploads.packing.packed`. Jobs name its ``digest`` in
-            ``run.upload``.
-        tenant : str or None
-            Tenant of the jobs, for operators.
-        sent : callable or None
-            Receives the number of bytes that were sent.
+        The archive is the result of `shadowprice.uploads.packing.packed`; jobs name its ``digest``
+        in ``run.upload``. Operators give the ``tenant`` of the jobs. ``sent`` receives the number
+        of bytes sent so far.
         """
         try:
             return await self.send(calls.upload(archive.digest, tenant))
@@ -283,13 +266,7 @@ class AsyncClient:
             return None  # the generation hasn't started, or has no such process
 
     async def wait(self, name: str, *, timeout: float | None = None) -> Job:
-        """Return a job once it is closed.
-
-        Raises
-        ------
-        TimeoutError
-            If the job is still open after ``timeout`` seconds.
-        """
+        """Return a job once it is closed; raise `TimeoutError` after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.1
         reference = name
@@ -369,16 +346,10 @@ class AsyncClient:
     ) -> Statement:
         """Return a tenant's statement, with one page of its entries.
 
-        Parameters
-        ----------
-        since, until : datetime or None
-            Start (inclusive) and end (exclusive) of the time span, with a time zone.
-        back : int or None
-            Period to select instead: 0 the current one, 1 the previous one.
-        kinds : sequence of str
-            Kinds of entries; empty for all.
-        cursor, limit : int or None
-            Start of the page (``next`` of the previous one), and its maximum length.
+        The entries are of the kinds ``kinds`` (all if empty), from ``since`` to before ``until``
+        (times with a time zone), or of the period ``back``: 0 is the current one, 1 the previous
+        one. ``cursor`` is the ``next`` of the previous page, and ``limit`` the maximum length of
+        the page.
         """
         return await self.send(calls.statement(name, since, until, back, kinds, cursor, limit))
 
@@ -441,16 +412,8 @@ class AsyncClient:
     ) -> WhatIf:
         """Start a what-if run, which simulates the last days; returns at once.
 
-        Parameters
-        ----------
-        days : float or None
-            Days to look back.
-        servers : mapping of str to int, optional
-            Servers to add (or remove, if negative), by kind.
-        policy : str or None
-            Policy to simulate; None for the service's own.
-        settings : mapping, optional
-            Parameters of that policy.
+        The run repeats the last ``days`` with ``servers`` added by kind (negative: removed), under
+        ``policy`` with its ``settings``; None is the service's own policy.
         """
         return await self.send(calls.ask_whatif(days, servers, policy, settings))
 
@@ -497,12 +460,8 @@ class AsyncClient:
     ) -> AsyncIterator[Event]:
         """Yield events as they happen, without end.
 
-        Parameters
-        ----------
-        after : int or None
-            Number of the event to resume after; None starts with the next event.
-        reconnect : bool
-            Whether to reconnect when the stream ends, and resume without gaps.
+        ``after`` is the number of the event to resume after; None starts with the next event. With
+        ``reconnect``, a stream that ended is resumed without gaps.
         """
         decoder = SseDecoder(after)
         delays = reconnect_delays()

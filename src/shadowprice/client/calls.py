@@ -59,40 +59,18 @@ PAGE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ApiCall(Generic[T]):
-    """One request.
-
-    Parameters
-    ----------
-    method, path : str
-        HTTP method and path.
-    read : callable
-        Parses the content of the response.
-    query : mapping
-        Query parameters; None leaves one out.
-    body : object
-        JSON body; None for no body.
-    patience : float
-        Seconds added to the usual timeout.
-    repeatable : bool
-        Whether the request is idempotent, so that it may be retried.
-    headers : mapping
-        Headers, besides those of every request.
-    archive : Archive or None
-        Content of the body instead of JSON.
-    sent : callable or None
-        Receives the number of bytes of the archive that were sent.
-    """
+    """One request."""
 
     method: str
     path: str
-    read: Callable[[bytes], T]
-    query: Mapping[str, str | int | None] | None = None
-    body: Any = None
-    patience: float = 0.0
-    repeatable: bool = True
-    headers: Mapping[str, str] = field(default_factory=dict)
-    archive: Archive | None = None
-    sent: Callable[[int], None] | None = None
+    read: Callable[[bytes], T]  # parses the content of the response
+    query: Mapping[str, str | int | None] | None = None  # parameters; None leaves one out
+    body: Any = None  # JSON; None for no body
+    patience: float = 0.0  # seconds added to the usual timeout
+    repeatable: bool = True  # idempotent, so that it may be retried
+    headers: Mapping[str, str] = field(default_factory=dict)  # besides those of every request
+    archive: Archive | None = None  # content of the body instead of JSON
+    sent: Callable[[int], None] | None = None  # receives the number of bytes sent
 
     @property
     def parameters(self) -> dict[str, str | int]:

@@ -33,13 +33,7 @@ class Endpoint:
 
 
 def normalize_url(text: str, place: str = "the server") -> str:
-    """Validate and normalize a URL; ``host:port`` becomes ``http://host:port``.
-
-    Raises
-    ------
-    InputError
-        If the text isn't the URL of a service.
-    """
+    """Validate and normalize a URL; ``host:port`` becomes ``http://host:port``."""
     text = text.strip()
     url = text if "://" in text else f"http://{text}"
     hint = "write http://127.0.0.1:8642"
@@ -59,13 +53,7 @@ def normalize_url(text: str, place: str = "the server") -> str:
 
 
 def normalize_token(text: str, place: str) -> str:
-    """Validate a token, and strip white space around it.
-
-    Raises
-    ------
-    InputError
-        If the text can't be a token.
-    """
+    """Validate a token, and strip white space around it."""
     token = text.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(Fault(place, "holds no token", "it is one word, such as sp_..."))
@@ -93,10 +81,7 @@ class SavedEndpoints:
     def load(cls) -> SavedEndpoints:
         """Load the stored servers; without a file, there are none.
 
-        Raises
-        ------
-        InputError
-            If other users can read the file, or if it is damaged.
+        Raises `InputError` also if other users can read the file: it holds tokens.
         """
         path = config_file()
         if path is None:
@@ -124,13 +109,7 @@ class SavedEndpoints:
         return cls(servers, chosen if chosen in servers else next(iter(servers), None))
 
     def save(self) -> None:
-        """Write the file atomically, readable by its owner only.
-
-        Raises
-        ------
-        InputError
-            If the folder can't be created.
-        """
+        """Write the file atomically, readable by its owner only."""
         path = config_file()
         hint = (
             f"set XDG_CONFIG_HOME to a folder of its own, or {SERVER_VARIABLE} and {TOKEN_VARIABLE}"
@@ -170,11 +149,6 @@ def resolve_endpoint(
 
     ``named`` is a name from ``login``, or a URL. None stands for ``SHADOWPRICE_SERVER``, then the
     server of the last login, then the default URL.
-
-    Raises
-    ------
-    InputError
-        If the name is unknown or the URL is invalid.
     """
     token = environment.get(TOKEN_VARIABLE)
     token = None if token is None else normalize_token(token, TOKEN_VARIABLE)

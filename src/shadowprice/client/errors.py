@@ -11,19 +11,9 @@ from shadowprice.core.errors import Fault, MissingExtraError, ShadowpriceError
 class ServiceError(ShadowpriceError):
     """The service refused a request.
 
-    Parameters
-    ----------
-    status : int
-        HTTP status.
-    record : mapping
-        Problem details (RFC 9457).
-
-    Attributes
-    ----------
-    code : str
-        Machine-readable kind: ``not-found``, ``name-conflict``, ``forbidden``, ...
-    faults : tuple of Fault
-        Diagnostics with locations in the request; may be empty.
+    ``record`` holds the problem details (RFC 9457). ``code`` is the machine-readable kind:
+    ``not-found``, ``name-conflict``, ``forbidden``, ... ``faults`` are diagnostics with locations
+    in the request, and may be empty.
     """
 
     def __init__(self, status: int, record: Mapping[str, Any]) -> None:

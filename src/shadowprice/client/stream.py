@@ -24,13 +24,7 @@ class SseDecoder:
     _size: int = 0
 
     def take(self, line: str) -> Iterator[Event]:
-        """Yield an event if the line completes it.
-
-        Raises
-        ------
-        ValueError
-            If the stream isn't that of a Shadowprice service.
-        """
+        """Yield an event if the line completes it; raise `ValueError` if the stream is foreign."""
         if not line:
             if self._data:
                 record = json.loads("\n".join(self._data))

@@ -101,14 +101,9 @@ async def aread_pieces(call: ApiCall[Any]) -> AsyncIterator[bytes]:
 
 
 def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
-    """Parse a response.
+    """Parse a response; raise `ServiceError` if the service refused the request.
 
-    Raises
-    ------
-    ServiceError
-        If the service refused the request.
-    ServiceUnreachableError
-        If the response isn't that of a Shadowprice service.
+    A response of another program raises `ServiceUnreachableError`.
     """
     if not response.is_success:
         raise to_service_error(response)

@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.cloning.feasible import miss_terms
 from shadowprice.cloning.integer import IntegerCopies
 from shadowprice.cloning.problem import CloningProblem
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.curves import curves
 from shadowprice.kernels.cloning.kinds import KNOT_STEP
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class ConvexityCondition(Enum):
@@ -23,8 +21,7 @@ class ConvexityCondition(Enum):
 
     LEMMA_1 = "lemma-1"
     """g'' >= 0: by the form of the distribution, or at every number of copies in the range."""
-    WIDER = "wider"
-    """g'' >= min(0, -a g'), with a = -ln S(T_d): convex in S(T_d)^r instead of in r."""
+    WIDER = "wider"  # g'' >= min(0, -a g'), with a = -ln S(T_d): convex in S(T_d)^r instead of in r
     CERTIFIED = "certified"
     """Neither holds everywhere, but no number of copies beyond the convex range is better."""
 
@@ -34,13 +31,10 @@ class Convexity:
     """Result of the check."""
 
     condition: ConvexityCondition
-    """Condition that holds."""
     most: Integers
     """Largest number of copies of a task of each merged group for which the condition holds."""
-    convex: NDArray[np.bool_]
-    """Merged groups whose g is convex in r (Lemma 1's conclusion)."""
-    doubtful: Integers
-    """Merged groups for which the condition fails beyond ``most``."""
+    convex: Flags  # merged groups whose g is convex in r (Lemma 1's conclusion)
+    doubtful: Integers  # merged groups for which the condition fails beyond ``most``
 
     def certify(
         self,
@@ -86,7 +80,7 @@ class Convexity:
         k, l = prices  # noqa: E741
         bound = float(arrays.tasks @ inside) - k * problem.budget - l * problem.machines
         out = np.empty((len(whole.groups), 3))
-        _curves(problem, whole.groups, whole.copies.astype(np.float64), out)
+        curves(arrays, whole.groups, whole.copies.astype(np.float64), out)
         excess = float(whole.tasks @ out[:, 0]) - bound
         for group in self.doubtful.tolist():
             beyond = self._beyond(problem, relaxed, prices, group)
@@ -95,11 +89,7 @@ class Convexity:
         return whole
 
     def _beyond(
-        self,
-        problem: CloningProblem,
-        relaxed: bool,
-        prices: tuple[float, float],
-        group: int,
+        self, problem: CloningProblem, relaxed: bool, prices: tuple[float, float], group: int
     ) -> Floats:
         """Return the Lagrangian of a doubtful group at copies beyond its convex range."""
         most, last = float(self.most[group]), float(problem.most_copies)
@@ -150,7 +140,7 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     reach = np.full(len(checked), np.inf)
     out = np.empty((len(checked), 3))
     for ratio in ratios:
-        _curves(problem, checked, np.full(len(checked), ratio), out)
+        curves(problem.arrays, checked, np.full(len(checked), ratio), out)
         slope, bow = out[:, 1], out[:, 2]
         noise = 1e-9 * np.abs(slope) / ratio
         convex[checked] &= bow >= -noise
@@ -165,11 +155,6 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     return Convexity(ConvexityCondition.CERTIFIED, max_copies, convex, checked[doubtful])
 
 
-def _curves(problem: CloningProblem, groups: Integers, ratios: Floats, out: Floats) -> None:
-    a = problem.arrays
-    curves(a, groups, ratios, out)
-
-
 def _lagrangian(
     problem: CloningProblem,
     relaxed: bool,
@@ -178,7 +163,6 @@ def _lagrangian(
     ratios: Floats,
 ) -> Floats:
     out = np.empty((len(groups), 3))
-    _curves(problem, groups, ratios, out)
-    h = np.exp(-problem.arrays.decay[groups] * ratios)
-    phi = h if relaxed else -np.log1p(-h)
+    curves(problem.arrays, groups, ratios, out)
+    phi = miss_terms(problem.arrays.decay[groups], ratios, relaxed)
     return np.asarray(out[:, 0] + prices[0] * phi + prices[1] * ratios)

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from shadowprice.cloning.problem import CloningProblem, TaskGroup
 from shadowprice.cloning.savings import CopySavings
 from shadowprice.cloning.solver import expected_cost, miss_probability, solve
+from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.empirical import Empirical
 from shadowprice.distributions.parametric import Distribution
@@ -24,27 +25,15 @@ from shadowprice.distributions.tail import fit_pareto_tail
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """Copies of every task, and what they promise.
+    """Copies of every task, and what they promise."""
 
-    Parameters
-    ----------
-    copies : tuple of int
-        Copies with which each task starts.
-    deadline : float or None
-        Seconds until every task is to be done.
-    miss_probability : float or None
-        Probability of missing the deadline with these copies; None if unknown.
-    machine_seconds : float or None
-        Expected machine time; None if unknown.
-    savings : Savings or None
-        Rule by which idle processes start further copies; None if they start none.
-    """
-
-    copies: tuple[int, ...]
-    deadline: float | None = None
+    copies: tuple[int, ...]  # with which each task starts
+    deadline: float | None = None  # seconds until every task is to be done
     miss_probability: float | None = None
-    machine_seconds: float | None = None
+    """Probability of missing the deadline with these copies; None if unknown."""
+    machine_seconds: float | None = None  # expected machine time; None if unknown
     savings: CopySavings | None = None
+    """Rule by which idle processes start further copies; None if they start none."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +43,15 @@ class CopyPlanner:
     With a deadline and a process for every task, CSD plans the copies: they minimise the expected
     machine time within the miss probability. Without a deadline, or with fewer processes than
     tasks, every task starts once. Further copies start by expected saving when no task waits.
-
-    Parameters
-    ----------
-    distribution : Distribution or sequence of Distribution
-        Distribution of the durations in seconds: one for all tasks, or one for each task.
-    miss_probability : float
-        Limit of the probability that the bag misses its deadline.
-    copies : int or sequence of int, optional
-        Copies to start instead of planned ones, for all tasks or for each task. The plan then only
-        predicts what they achieve.
-
-    Raises
-    ------
-    InputError
-        If ``distribution`` is no distribution.
+    Raises `InputError` if ``distribution`` is no distribution.
     """
 
     distribution: Distribution | Sequence[Distribution]
-    miss_probability: float = 0.05
+    """Of the durations in seconds: one for all tasks, or one for each task."""
+    miss_probability: float = 0.05  # limit of the probability that the bag misses its deadline
     copies: int | Sequence[int] | None = None
+    """Copies to start instead of planned ones, for all tasks or for each task. The plan then only
+    predicts what they achieve."""
 
     def __post_init__(self) -> None:
         values: tuple[object, ...]
@@ -93,29 +71,21 @@ class CopyPlanner:
     ) -> CopyPlan:
         """Plan how many copies of each remaining task to start.
 
-        Parameters
-        ----------
-        tasks : int
-            Number of all tasks of the bag.
-        remaining : sequence of int
-            Indices of the tasks without a result; the plan is for these, in this order.
-        processes : int
-            Number of copies that can run at once.
-        deadline : float or None
-            Seconds until every task is to be done.
+        The bag has ``tasks`` tasks in all; ``remaining`` are the indices of those without a result,
+        in the order of the plan. ``processes`` copies can run at once. ``deadline`` is in seconds
+        from now; None for none.
 
-        Raises
-        ------
-        InputError
-            If no number of copies keeps the deadline; the message names the deadline, processes or
-            miss probability that would do. Also if the number of distributions or copies differs
-            from that of tasks, or a distribution breaks an assumption of the solver.
+        Raises `InputError` if no number of copies keeps the deadline; the message names the
+        deadline, processes or miss probability that would do. Also if the number of distributions
+        or copies differs from that of tasks, or a distribution breaks an assumption of the solver.
         """
         distributions = self._distributions(tasks, remaining)
         if not remaining:
             return CopyPlan((), deadline)
         if self.copies is not None:
-            return self._stated(self.copies, distributions, tasks, remaining, processes, deadline)
+            return self._plan_stated(
+                self.copies, distributions, tasks, remaining, processes, deadline
+            )
         if deadline is None or processes < len(remaining):
             return CopyPlan(
                 (1,) * len(remaining), deadline, savings=_savings(distributions, processes)
@@ -123,7 +93,7 @@ class CopyPlanner:
         try:
             solution = solve(self._problem(distributions, processes, deadline))
         except InputError as error:
-            raise InputError([_about_processes(fault) for fault in error.faults]) from error
+            raise InputError([_name_processes(fault) for fault in error.faults]) from error
         return CopyPlan(
             tuple(int(number) for number in solution.copies),
             deadline,
@@ -151,7 +121,7 @@ class CopyPlanner:
         groups = [TaskGroup(1, distribution) for distribution in distributions]
         return CloningProblem(groups, processes, deadline, self.miss_probability)
 
-    def _stated(
+    def _plan_stated(
         self,
         stated: int | Sequence[int],
         distributions: Sequence[Distribution],
@@ -171,7 +141,7 @@ class CopyPlanner:
         if deadline is None or sum(copies) > processes:
             return CopyPlan(copies, deadline)
         problem = self._problem(distributions, processes, deadline)
-        counts: NDArray[np.int64] = np.array(copies, dtype=np.int64)
+        counts: Integers = np.array(copies, dtype=np.int64)
         missed, cost = miss_probability(problem, counts), expected_cost(problem, counts)
         return CopyPlan(copies, deadline, missed, cost)
 
@@ -181,12 +151,8 @@ def fit_durations(durations: ArrayLike, *, tail: bool = True) -> Distribution:
 
     ``durations`` are seconds of copies that ran to their end. The durations of killed copies are
     unknown, so measure with a bag without copies. ``tail`` fits a Pareto tail beyond the body;
-    without it, no duration exceeds the longest measured one.
-
-    Raises
-    ------
-    InputError
-        If they are too few, or not positive and finite.
+    without it, no duration exceeds the longest measured one. Raises `InputError` if they are too
+    few, or not positive and finite.
     """
     seconds = np.asarray(durations, dtype=np.float64).ravel()
     if not seconds.size or not (np.isfinite(seconds) & (seconds > 0.0)).all():
@@ -209,7 +175,7 @@ def _savings(distributions: Sequence[Distribution], processes: int) -> CopySavin
     return savings
 
 
-def _about_processes(fault: Fault) -> Fault:
+def _name_processes(fault: Fault) -> Fault:
     """Replace "machines" by "processes" in a diagnostic of the solver."""
     return Fault(
         "processes" if fault.place == "machines" else fault.place,

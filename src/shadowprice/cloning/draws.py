@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from shadowprice.cloning.problem import TaskGroup
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.distributions.parametric import (
     Distribution,
     HyperExponential,
@@ -16,9 +16,6 @@ from shadowprice.distributions.parametric import (
     Pareto,
     Weibull,
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _ALMOST_ONE = 1.0 - 2.0**-53
 
@@ -71,13 +68,13 @@ class DurationSampler:
             logs = np.log1p(-part)
             if exponents is not None:
                 logs /= exponents[columns]
-            inverse = self._inverse(form, columns, logs)
+            inverse = self._invert(form, columns, logs)
             if all_columns:
                 return inverse
             times[:, columns] = inverse
         return times
 
-    def _inverse(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
+    def _invert(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
         """Return S^-1 at ln S = ``logs``, one distribution per column."""
         distributions = [self._distributions[position] for position in self._owner[columns]]
 

@@ -5,27 +5,30 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
 from shadowprice.core.amounts import format_seconds
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.continuous import fewest_copies
-
-Integers = NDArray[np.int64]
 
 ROUNDING_MARGIN = 1.0 + 1e-12
 """Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""
 
-MAX_MACHINES = 10_000_000
-"""Largest number of machines that the search for the smallest one tries."""
+MAX_MACHINES = 10_000_000  # largest number of machines that the search for the smallest one tries
+
+
+def miss_terms(decay: Floats, copies: Floats | Integers, relaxed: bool) -> Floats:
+    """Return phi of each task, whose sum the budget limits: (6), or (7) if ``relaxed``."""
+    h = np.exp(-decay * copies)
+    return np.asarray(h if relaxed else -np.log1p(-h))
 
 
 def fewest_machines(
     problem: CloningProblem,
     constraint: DeadlineConstraint,
     machines: int,
-    decays: NDArray[np.float64] | None = None,
+    decays: Floats | None = None,
 ) -> tuple[float, int]:
     """Add copies that reduce the miss probability most, until the deadline holds.
 
@@ -68,11 +71,8 @@ def min_feasible_deadline(
 def check_feasible(problem: CloningProblem, constraint: DeadlineConstraint) -> None:
     """Refuse a problem that no integer numbers of copies solve.
 
-    Raises
-    ------
-    InputError
-        With the smallest deadline, machine count and miss probability that are feasible, each
-        with the other two unchanged.
+    The `InputError` names the smallest deadline, machine count and miss probability that are
+    feasible, each with the other two unchanged.
     """
     shortest = max(group.duration.shortest for group in problem.groups)
     deadline = format_seconds(problem.deadline)

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.cloning.feasible import ROUNDING_MARGIN
+from shadowprice.cloning.feasible import ROUNDING_MARGIN, miss_terms
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels.cloning.bound import integer_bound
 from shadowprice.kernels.cloning.columns import Columns
@@ -24,16 +24,12 @@ from shadowprice.kernels.cloning.integer import (
     undominated,
 )
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-FIRST_GROUPS = 8
-"""Groups whose copies the first, narrowest search may change."""
+FIRST_GROUPS = 8  # groups whose copies the first, narrowest search may change
 SMALL_STATE_COUNT = 200
 """States below which a search is cheap, so that the gap may widen in large steps."""
-MAX_MOVES = 64
-"""Numbers of copies of a task that are tried first; more follow if within the gap."""
+MAX_MOVES = 64  # numbers of copies of a task that are tried first; more follow if within the gap
 MAX_OPTIONS = 200_000
+MAX_STATES = 100_000  # held at once
 MAX_COMBINATIONS = 16_384
 """Maximum of listed combinations of a group's tasks; above it, each task is a step."""
 
@@ -44,16 +40,11 @@ class IntegerCopies:
 
     groups: Integers
     """Group of each row; a group has one row for every number of copies that its tasks have."""
-    copies: Integers
-    """Number of copies of each row."""
-    tasks: Integers
-    """Number of tasks of the group that have these copies."""
-    bound: float
-    """Lower bound on the cost of integer copies."""
-    proved: bool
-    """Whether the search proves that the choice is optimal."""
-    states: int
-    """Largest number of states held at once."""
+    copies: Integers  # number of copies of each row
+    tasks: Integers  # number of tasks of the group that have these copies
+    bound: float  # lower bound on the cost of integer copies
+    proved: bool  # whether the search proves that the choice is optimal
+    states: int  # largest number of states held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +92,9 @@ class _Core:
         budget: float,
         machines: int,
         most: Integers,
-        convex: NDArray[np.bool_],
+        convex: Flags,
         prices: tuple[float, float],
         base: Integers,
-        limit: int,
     ) -> None:
         self.arrays = arrays
         self.convex = convex
@@ -112,9 +102,7 @@ class _Core:
         self.most = most
         self.k, self.l = prices
         self.base = base
-        self.limit = limit
-        h = np.exp(-arrays.decay * base)
-        late = float(arrays.tasks @ (h if relaxed else -np.log1p(-h)))
+        late = float(arrays.tasks @ miss_terms(arrays.decay, base, relaxed))
         self.room_late = budget * ROUNDING_MARGIN - late
         self.room_machines = int(machines - arrays.tasks @ base)
         self.least = np.empty(len(base))
@@ -138,7 +126,7 @@ class _Core:
         # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
             return [self._balanced(group, gap, count)]
-        combined = self._any(group, gap, count)
+        combined = self._combined(group, gap, count)
         return [combined] if combined is not None else [self._balanced(group, gap, 1)] * count
 
     def _balanced(self, group: int, gap: float, tasks: int) -> _Options:
@@ -161,7 +149,7 @@ class _Core:
         none = np.zeros((0, 0), dtype=np.int64)
         return _Options(penalty[order], late[order], change[order], none, none.ravel(), tasks)
 
-    def _any(self, group: int, gap: float, count: int) -> _Options | None:
+    def _combined(self, group: int, gap: float, count: int) -> _Options | None:
         """Return every combination of a group's tasks, None if there are too many."""
         size = MAX_MOVES
         while True:
@@ -244,16 +232,9 @@ class _Core:
         by_machines: bool,
     ) -> tuple[Sums, _Layer]:
         limits = Limits(
-            gap,
-            self.k,
-            self.l,
-            self.room_late,
-            self.room_machines,
-            bounds[0],
-            bounds[1],
-            int(bounds[2]),
-            int(bounds[3]),
-        )
+            gap, self.k, self.l, self.room_late, self.room_machines, bounds[0], bounds[1],
+            int(bounds[2]), int(bounds[3]),
+        )  # fmt: skip
         choices = Sums(options.penalty, options.late, options.machines)
         size = min(len(states.penalty) * len(options.penalty), 4096)
         while True:
@@ -262,7 +243,7 @@ class _Core:
             total = extend(states, choices, limits, new, parent, picked)
             if total <= size:
                 break
-            if size >= 16 * self.limit:
+            if size >= 16 * MAX_STATES:
                 self.whole = False
                 total = size
                 break
@@ -272,9 +253,9 @@ class _Core:
         keep = np.empty(total, dtype=np.int64)
         remaining = undominated(order, penalty, late, machines, self.k, self.l, by_machines, keep)
         keep = keep[:remaining]
-        if remaining > self.limit:
+        if remaining > MAX_STATES:
             self.whole = False
-            keep = keep[np.argpartition(penalty[keep], self.limit)[: self.limit]]
+            keep = keep[np.argpartition(penalty[keep], MAX_STATES)[:MAX_STATES]]
         self.widest = max(self.widest, len(keep))
         layer = _Layer(group, options, parent[keep], picked[keep])
         return Sums(penalty[keep], late[keep], machines[keep]), layer
@@ -287,10 +268,9 @@ def integer_optimum(
     budget: float,
     machines: int,
     most: Integers,
-    convex: NDArray[np.bool_],
+    convex: Flags,
     prices: tuple[float, float],
     ratios: Floats,
-    limit: int = 100_000,
 ) -> IntegerCopies:
     """Find the integer numbers of copies with the smallest expected machine time.
 
@@ -298,8 +278,7 @@ def integer_optimum(
     instead of (6); ``budget`` is C = -ln(1 - epsilon), ``machines`` is M. ``most`` limits the
     copies of a task by group, and ``convex`` marks groups whose g is convex in r (Lemma 1).
     ``prices`` are the multipliers (k, l) of the continuous optimum, and ``ratios`` its copies, at
-    which the search starts. ``limit`` bounds the states held at once; above it the result is
-    feasible with a certified gap.
+    which the search starts. Beyond `MAX_STATES` states the result is feasible with a certified gap.
     """
     base = np.empty(len(arrays.tasks), dtype=np.int64)
     total = int(arrays.tasks.sum())
@@ -310,7 +289,7 @@ def integer_optimum(
     k, l, bound = integer_bound(  # noqa: E741
         arrays, most, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
     )  # fmt: skip
-    core = _Core(arrays, relaxed, budget, machines, most, convex, (k, l), base, limit)
+    core = _Core(arrays, relaxed, budget, machines, most, convex, (k, l), base)
     floor = 1e-13 * abs(bound)
     gap = max(core.first_gap(), 1e-6 * abs(bound) / total, floor)
     proved_above = 0.0

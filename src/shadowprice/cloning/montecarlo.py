@@ -7,21 +7,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from shadowprice.cloning.draws import DurationSampler
 from shadowprice.cloning.problem import CloningProblem
 from shadowprice.cloning.solver import expected_cost, miss_probability
 from shadowprice.core import bounds
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.draws import least_of_copies
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-_BLOCK = 250_000
-"""Uniform numbers drawn at a time: 2 MB, which fits in the cache."""
+_NUMBERS_PER_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits in the cache
 
 
 class SamplingMethod(Enum):
@@ -82,12 +78,7 @@ def simulate(
 
     ``copies`` has shape (tasks,), in the order of the groups; ``confidence`` is the level of the
     interval. The same seed gives the same runs; the first runs don't depend on the number of
-    trials.
-
-    Raises
-    ------
-    InputError
-        If ``trials`` is not positive or a task has no copy.
+    trials. Raises `InputError` if ``trials`` is not positive or a task has no copy.
     """
     if trials < 1:
         raise InputError(Fault("trials", f"{trials} runs show nothing", "write 10000"))
@@ -98,7 +89,7 @@ def simulate(
     winners = draw is SamplingMethod.WINNER
     drawn = np.where(sampler.by_copy, copies, 1) if winners else copies
     width = int(drawn.sum())
-    block = max(_BLOCK // width, 1)
+    block = max(_NUMBERS_PER_BLOCK // width, 1)
     bounds.DRAWS.check(trials * width, "trials", "run fewer trials, or fewer copies")
     rng = np.random.default_rng(seed)
     flowtimes, machine_times = np.empty(trials), np.empty(trials)

@@ -9,15 +9,12 @@ from enum import Enum
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.parametric import Distribution
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.kinds import TABLE, WEIBULL
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MAX_DECAY = 700.0
 """Decay above which a miss is impossible in double precision: e^-700."""
@@ -56,10 +53,7 @@ class TaskGroup:
 class CloningProblem:
     """CSD: N tasks on M machines, a deadline, and the probability of missing it.
 
-    Raises
-    ------
-    InputError
-        If a number is out of range, or there are fewer machines than tasks.
+    Raises `InputError` if a number is out of range, or there are fewer machines than tasks.
     """
 
     groups: tuple[TaskGroup, ...]
@@ -72,11 +66,7 @@ class CloningProblem:
     """Epsilon in (0, 1)."""
 
     def __init__(
-        self,
-        groups: Sequence[TaskGroup],
-        machines: int,
-        deadline: float,
-        miss_probability: float,
+        self, groups: Sequence[TaskGroup], machines: int, deadline: float, miss_probability: float
     ) -> None:
         object.__setattr__(self, "groups", tuple(groups))
         object.__setattr__(self, "machines", int(machines))

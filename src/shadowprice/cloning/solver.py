@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.cloning.convexity import ConvexityCondition, check_convexity
-from shadowprice.cloning.feasible import ROUNDING_MARGIN, check_feasible
+from shadowprice.cloning.feasible import ROUNDING_MARGIN, check_feasible, miss_terms
 from shadowprice.cloning.integer import IntegerCopies, integer_optimum
 from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import optimum, sweep
 from shadowprice.kernels.cloning.curves import curves
 from shadowprice.kernels.cloning.dual import subgradient
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class SolveMethod(Enum):
@@ -100,12 +97,9 @@ def solve(
     ``tolerance`` are those of Algorithm 1. See CSD, (1)-(17), Theorems 1 and 2, Algorithm 1, and
     design note 0005.
 
-    Raises
-    ------
-    InputError
-        If no integer copies hold the deadline, with the smallest feasible deadline, machine
-        count and miss probability; if a distribution breaks the convexity that the solver
-        needs; or if Theorem 1's rounded numbers exceed the machines.
+    Raises `InputError` if no integer copies hold the deadline, with the smallest feasible deadline,
+    machine count and miss probability; if a distribution breaks the convexity that the solver
+    needs; or if Theorem 1's rounded numbers exceed the machines.
     """
     if method is SolveMethod.CLOSED_FORM:
         constraint = DeadlineConstraint.RELAXED
@@ -178,16 +172,11 @@ def _violation(
 ) -> float:
     """Return the largest relative violation of a constraint, or its slack at a positive price."""
     arrays = problem.arrays
-    late = float(arrays.tasks @ _misses(arrays, ratios, relaxed)) / problem.budget - 1.0
+    late = float(arrays.tasks @ miss_terms(arrays.decay, ratios, relaxed)) / problem.budget - 1.0
     over = float(arrays.tasks @ ratios) / problem.machines - 1.0
     first = abs(late) if k > 0.0 else max(late, 0.0)
     second = abs(over) if l > 0.0 else max(over, 0.0)
     return max(first, second)
-
-
-def _misses(arrays: Columns, ratios: Floats | Integers, relaxed: bool) -> Floats:
-    h = np.exp(-arrays.decay * ratios)
-    return np.asarray(h if relaxed else -np.log1p(-h))
 
 
 def _algorithm_1(
@@ -225,7 +214,7 @@ def _equal_copies(arrays: Columns, copies: Integers) -> IntegerCopies:
 
 def _holds_deadline(problem: CloningProblem, copies: Integers, relaxed: bool) -> bool:
     """Return whether equal copies of the tasks of each merged group hold the deadline."""
-    late = problem.arrays.tasks @ _misses(problem.arrays, copies, relaxed)
+    late = problem.arrays.tasks @ miss_terms(problem.arrays.decay, copies, relaxed)
     return bool(late <= problem.budget * ROUNDING_MARGIN)
 
 
@@ -268,13 +257,16 @@ def _round_to_machines(
     )
     low = np.floor(1.0 + (ratios - 1.0) * min(excess, 1.0))
     change = costs(arrays, every, low + 1.0) - costs(arrays, every, low)
-    drop = _misses(arrays, low, relaxed) - _misses(arrays, low + 1.0, relaxed)
+    drop = miss_terms(arrays.decay, low, relaxed) - miss_terms(arrays.decay, low + 1.0, relaxed)
     merit = change - k * drop
     owner = np.repeat(every, arrays.tasks)
     copies = low.astype(np.int64)[owner]
     free = int(problem.machines - copies.sum())
     order = np.argsort(merit[owner], kind="stable")[:free]
-    needed = float(arrays.tasks @ _misses(arrays, low, relaxed)) - problem.budget * ROUNDING_MARGIN
+    needed = (
+        float(arrays.tasks @ miss_terms(arrays.decay, low, relaxed))
+        - problem.budget * ROUNDING_MARGIN
+    )
     count = int((merit[owner[order]] < 0.0).sum())
     if needed > 0.0:
         count = max(count, int(np.searchsorted(np.cumsum(drop[owner[order]]), needed)) + 1)
@@ -292,8 +284,7 @@ def _move_copies(problem: CloningProblem, owner: Integers, copies: Integers, rel
     decay = problem.arrays.decay[owner]
 
     def phi(numbers: Integers) -> Floats:
-        h = np.exp(-decay * numbers)
-        return np.asarray(h if relaxed else -np.log1p(-h))
+        return miss_terms(decay, numbers, relaxed)
 
     while float(phi(copies).sum()) > problem.budget * ROUNDING_MARGIN:
         drop = phi(copies) - phi(copies + 1)
@@ -356,7 +347,7 @@ def _report(
     groups = np.arange(len(arrays.tasks), dtype=np.int64)
     continuous_cost = float(arrays.tasks @ costs(arrays, groups, ratios))
     cost = float(whole.tasks @ costs(arrays, whole.groups, whole.copies.astype(np.float64)))
-    late = _misses(arrays, ratios, False)
+    late = miss_terms(arrays.decay, ratios, False)
     h = np.exp(-arrays.decay[whole.groups] * whole.copies)
     bound = whole.bound if method is SolveMethod.EXACT else 0.0
     return CloningSolution(
@@ -379,10 +370,4 @@ def _report(
     )
 
 
-__all__ = [
-    "CloningSolution",
-    "SolveMethod",
-    "expected_cost",
-    "miss_probability",
-    "solve",
-]
+__all__ = ["CloningSolution", "SolveMethod", "expected_cost", "miss_probability", "solve"]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.cloning.workload import WaveJobs
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.parametric import Distribution
 from shadowprice.kernels.cloning.saving import LEAST_LOG, DistributionTables, Tasks
@@ -23,9 +23,6 @@ from shadowprice.kernels.cloning.waves import (
     run_waves,
 )
 from shadowprice.kernels.cloning.waves import Rule as KernelRule
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 KNOTS = 512
 GRID = np.concatenate([[0.0], np.geomspace(0.01, 60.0, 39)])
@@ -124,11 +121,8 @@ class WaveResult:
 def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
     """Run jobs on ``machines`` machines, each with room for one task, until all have finished.
 
-    Raises
-    ------
-    InputError
-        If ``machines`` is below 1, or fewer durations were drawn than the rule may start
-        copies.
+    Raises `InputError` if ``machines`` is below 1, or fewer durations were drawn than the rule may
+    start copies.
     """
     if machines < 1:
         raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))

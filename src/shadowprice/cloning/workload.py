@@ -6,34 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.cloning.problem import TaskGroup
 from shadowprice.core import bounds
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.empirical import Empirical
 from shadowprice.distributions.parametric import Distribution
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class WaveJobs:
     """Jobs in order of arrival."""
 
-    arrival: Floats
-    """Arrival of each job in seconds."""
-    priority: Floats
-    """Priority of each job: higher goes first, equal ones in order of arrival."""
-    first: Integers
-    """First task of each job."""
-    distributions: tuple[Distribution, ...]
-    """Distributions that rules know."""
-    distribution: Integers
-    """Index of each task's distribution."""
-    scale: Floats
-    """Factor on each task's durations, for a task with more input."""
+    arrival: Floats  # of each job in seconds
+    priority: Floats  # priority of each job: higher goes first, equal ones in order of arrival
+    first: Integers  # task of each job
+    distributions: tuple[Distribution, ...]  # distributions that rules know
+    distribution: Integers  # index of each task's distribution
+    scale: Floats  # factor on each task's durations, for a task with more input
     durations: Floats
     """Actual seconds of each task's copies, shape (tasks, copies).
 

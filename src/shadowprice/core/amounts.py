@@ -42,15 +42,7 @@ class Dimension(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """An exact amount of a resource.
-
-    Parameters
-    ----------
-    value : int
-        Thousandths for counts, bytes, or bit/s.
-    dimension : Dimension
-        The dimension of the value.
-    """
+    """An exact amount of a resource, with its value in thousandths (counts), bytes, or bit/s."""
 
     value: int
     dimension: Dimension
@@ -61,17 +53,10 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A time span in seconds, or in slots of unknown length.
+    """A time span: the sum of seconds and of slots of unknown length.
 
-    Parameters
-    ----------
-    seconds : Fraction
-        The part written in units of time.
-    slots : Fraction
-        The part written in slots.
-    on_clock : bool
-        Whether the span was written in units of time. If it follows a submission, it then ends with
-        the completion slot's end (see `core.clock`).
+    ``on_clock`` says whether it was written in units of time. If such a span follows a submission,
+    it ends with the completion slot's end (see `core.clock`).
     """
 
     seconds: Fraction = Fraction(0)
@@ -89,15 +74,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A change per time: per slot, or per unit of time.
-
-    Parameters
-    ----------
-    number : Fraction
-        The change, of any sign.
-    unit : str
-        Unit of time, such as ``h``; empty for slots.
-    """
+    """A change per unit of time such as ``h``, or per slot if the unit is empty."""
 
     number: Fraction
     unit: str = ""
@@ -161,22 +138,10 @@ def _split(text: str, help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
 
 
 def parse_duration(value: object) -> Duration:
-    """Parse a duration such as ``90s``, ``20min``, ``250ms`` or ``0.05 slots``.
+    """Parse a duration such as ``90s``, ``20min``, ``250ms`` or ``0.05 slots``, exactly.
 
-    Parameters
-    ----------
-    value : object
-        A value from a file; only a string with a unit is a duration.
-
-    Returns
-    -------
-    Duration
-        The exact span, never negative.
-
-    Raises
-    ------
-    InputError
-        If the unit is missing or unknown, or the span is negative, too short or too long.
+    Raises InputError if the value isn't a string, the unit is missing or unknown, or the span is
+    negative, too short or too long.
     """
     if not isinstance(value, str):
         raise InputError(
@@ -206,26 +171,10 @@ def parse_duration(value: object) -> Duration:
 
 
 def parse_positive_duration(value: object, place: str, example: str) -> Fraction:
-    """Parse a positive duration in units of time.
+    """Parse a positive duration in units of time; return seconds.
 
-    Parameters
-    ----------
-    value : object
-        The value of an option or of a field in a request.
-    place : str
-        Location for error messages, such as ``--keep``.
-    example : str
-        A valid value for the hint.
-
-    Returns
-    -------
-    Fraction
-        Seconds.
-
-    Raises
-    ------
-    InputError
-        If it isn't a duration, is in slots, or is 0.
+    ``place`` is the location for error messages, such as ``--keep``, and ``example`` a valid value
+    for the hint. Raises InputError if the value isn't a duration, is in slots, or is 0.
     """
     try:
         duration = parse_duration(value)
@@ -239,10 +188,7 @@ def parse_positive_duration(value: object, place: str, example: str) -> Fraction
 def parse_rate(value: object) -> Rate:
     """Parse a change per time: ``0.5`` per slot, or ``0.5/h`` per hour.
 
-    Raises
-    ------
-    InputError
-        If it is neither, is too large, or its unit is unknown.
+    Raises InputError if it is neither, is too large, or its unit is unknown.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{quote_for_display(value)} is not a rate; {_RATE_HELP}")
@@ -264,23 +210,10 @@ def parse_rate(value: object) -> Rate:
 
 
 def parse_amount(value: object) -> Amount:
-    """Parse an amount of a resource: ``8``, ``0.5``, ``244GiB`` or ``25Gbps``.
+    """Parse an amount of a resource, exactly: ``8``, ``0.5``, ``244GiB`` or ``25Gbps``.
 
-    Parameters
-    ----------
-    value : object
-        A number (a count), or a string with a unit of bytes or of a rate.
-
-    Returns
-    -------
-    Amount
-        The exact amount.
-
-    Raises
-    ------
-    InputError
-        If it isn't a quantity, is negative, too large, or finer than the stored unit (a thousandth
-        of a count, a byte, a bit/s).
+    Raises InputError if it isn't a quantity, is negative, too large, or finer than the stored unit
+    (a thousandth of a count, a byte, a bit/s).
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{quote_for_display(value)} is not an amount; {_AMOUNT_HELP}")

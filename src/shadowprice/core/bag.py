@@ -17,41 +17,21 @@ Parameters = Mapping[str, float | str | tuple[float, ...]]
 
 
 class TaskCopies(NamedTuple):
-    """Tasks of one group that run in the same number of copies.
+    """Tasks of one group that run in equally many copies, all from the plan's first slot on."""
 
-    Attributes
-    ----------
-    group : int
-        Index of the group in `Bag.groups`.
-    tasks : int
-        Number of these tasks.
-    copies : int
-        Copies of each task. All of them start in the first slot of the plan.
-    """
-
-    group: int
+    group: int  # index in `Bag.groups`
     tasks: int
-    copies: int
+    copies: int  # of each task
 
 
 @dataclass(frozen=True, slots=True)
 class DurationDistribution:
-    """A distribution of durations in plain numbers; `shadowprice.distributions` implements it.
+    """A distribution of durations in plain numbers; `shadowprice.distributions` implements it."""
 
-    Parameters
-    ----------
-    name : str
-        ``pareto``, ``weibull``, ``hyper-exponential``, ``log-normal`` or ``empirical``.
-    parameters : mapping
-        Parameters of the distribution by name, times in seconds.
-    shortest, mean : float
-        Minimum and expected duration in seconds.
-    """
-
-    name: str
-    parameters: Parameters
-    shortest: float
-    mean: float
+    name: str  # pareto, weibull, hyper-exponential, log-normal or empirical
+    parameters: Parameters  # times in seconds
+    shortest: float  # seconds
+    mean: float  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +46,14 @@ class BagTaskGroup:
 class Bag:
     """Independent tasks with a deadline.
 
-    Parameters
-    ----------
-    groups : tuple of BagTasks
-        The tasks.
-    deadline : float
-        Slots from the start of the arrival slot; may be fractional. A deadline in units of time
-        counts from the submission, and the wait for the arrival slot is deducted from it.
-    miss_probability : float
-        Allowed probability of missing the deadline, in (0, 1).
-    slot_seconds : float
-        Length of a slot.
+    The deadline counts in slots from the start of the arrival slot, and may be fractional. A
+    deadline in units of time counts from the submission, and the wait for the arrival slot is
+    deducted from it.
     """
 
     groups: tuple[BagTaskGroup, ...]
     deadline: float
-    miss_probability: float
+    miss_probability: float  # allowed probability of missing the deadline, in (0, 1)
     slot_seconds: float
 
     @cached_property

@@ -19,17 +19,7 @@ LIMITS_BY_NAME: Final[dict[str, InputLimit]] = {}
 
 @dataclass(frozen=True, slots=True)
 class InputLimit:
-    """The maximum of one quantity.
-
-    Parameters
-    ----------
-    name : str
-        Name in errors and in the documentation.
-    most : int or float
-        The maximum that is accepted.
-    what : str
-        The counted thing and its unit, as a phrase for messages.
-    """
+    """The maximum of one quantity; ``what`` names the counted thing and its unit in messages."""
 
     name: str
     most: int | float
@@ -42,10 +32,9 @@ class InputLimit:
         return value
 
     def check(self, value: float, place: str, hint: str = "") -> None:
-        """Raise InputError if the value exceeds the maximum.
+        """Raise InputError at location ``place`` if the value exceeds the maximum.
 
-        ``place`` is the location for the message. ``hint`` is a hint, if a smaller value isn't the
-        only remedy.
+        A ``hint`` names a remedy other than a smaller value.
         """
         if not value <= self.most:
             raise InputError(Fault(place, self.message(value), hint))

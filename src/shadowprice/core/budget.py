@@ -23,25 +23,12 @@ MAX_BALANCE: Final = 1_000_000_000 * POINT
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Points that a tenant is granted in every period.
-
-    Parameters
-    ----------
-    points : int
-        Millionths of a point per period.
-    period : int
-        Length of a period in seconds.
-    since : int
-        Start of one period, in seconds since 1970; periods follow and precede it.
-    carry : int or None
-        Maximum of unused points that are carried over to the next period, in millionths; None
-        carries over everything up to `MAX_BALANCE`.
-    """
+    """Points that a tenant is granted in every period, in millionths of a point."""
 
     points: int
-    period: int
-    since: int = PERIOD_EPOCH_MONDAY
-    carry: int | None = 0
+    period: int  # seconds
+    since: int = PERIOD_EPOCH_MONDAY  # start of any period, in seconds since 1970
+    carry: int | None = 0  # maximum of unused points carried over; None for `MAX_BALANCE`
 
     def index(self, moment: int) -> int:
         """Return the index of the period at a moment, in seconds since 1970."""

@@ -36,14 +36,8 @@ class Role(Enum):
 class Tenant:
     """The owner of a share of the cluster.
 
-    Parameters
-    ----------
-    name : str
-        Name that jobs refer to.
-    share : mapping of str to int
-        Owned capacity by resource name, in thousandths (Astraea's q_w^u, q_p^u).
-    budget : Budget or None
-        Spending limit, None if unlimited. The live service enforces it; simulations don't.
+    ``share`` is the owned capacity by resource, in thousandths (Astraea's q_w^u, q_p^u). The live
+    service enforces the budget; simulations don't.
     """
 
     name: str
@@ -57,22 +51,15 @@ class Cluster:
 
     Parameters
     ----------
-    slot_seconds : Fraction
-        Length of a time slot.
     horizon : int
         Number of slots that a planner looks ahead.
-    resources : tuple of str
-        Resource names, in the order of the columns of ``capacity``.
-    dimensions : tuple of Dimension
-        Dimension of each resource's amounts.
-    names : tuple of str
-        Server names, in the order of the rows of ``capacity``.
-    roles : tuple of Role
-        Role of each server.
+    resources, dimensions : tuple
+        Name of each resource and dimension of its amounts, in the order of the columns of
+        ``capacity``.
+    names, roles : tuple
+        Name and role of each server, in the order of the rows of ``capacity``.
     capacity : ndarray of int64, shape (servers, resources)
         Amounts; 0 if a server lacks a resource, ``UNLIMITED`` for undeclared bandwidth.
-    tenants : tuple of Tenant
-        Owners of shares, empty if the cluster has none.
     restart_seconds : Fraction
         Default time that a job loses when its placement changes.
     restart_first : bool
@@ -99,14 +86,9 @@ class Cluster:
             self.costs.setflags(write=False)
 
     def check_plan(self, horizon: int) -> None:
-        """Check that a plan's cells (servers x resources x slots) fit into memory.
+        """Raise InputError if a plan's cells (servers x resources x slots) don't fit into memory.
 
         Call it before allocating anything of that size.
-
-        Raises
-        ------
-        InputError
-            If the number of cells exceeds the limit.
         """
         cells = horizon * self.capacity.size
         bounds.PLAN_CELLS.check(cells, "the cluster", "lower its horizon, or plan it in parts")
@@ -158,19 +140,10 @@ class Cluster:
         return {tenant.name: position for position, tenant in enumerate(self.tenants)}
 
     def pool_scale(self, members: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the maximum capacity of each resource within a pool of servers.
+        """Return the maximum limited capacity of each resource in a pool, shape (resources,).
 
-        Price formulas use amounts as fractions of it (papers' README, reading 4).
-
-        Parameters
-        ----------
-        members : ndarray of bool, shape (servers,)
-            The servers of the pool.
-
-        Returns
-        -------
-        ndarray of float64, shape (resources,)
-            The maximum limited capacity, 0 if no server of the pool has any.
+        ``members`` marks the pool's servers. Price formulas use amounts as fractions of this
+        maximum (papers' README, reading 4). It is 0 if no server of the pool has any.
         """
         rows = self.capacity[members]
         limited = np.where(rows >= UNLIMITED, 0, rows)
@@ -179,23 +152,11 @@ class Cluster:
         return np.asarray(limited.max(axis=0), dtype=np.float64)
 
     def demand(self, amounts: Mapping[str, int]) -> Amounts:
-        """Convert amounts by name to a vector over this cluster's resources.
+        """Convert amounts by name to a read-only vector of shape (resources,).
 
-        Parameters
-        ----------
-        amounts : mapping of str to int
-            Amounts by resource name. Bandwidth is ignored if no server declares it. Shares of
-            devices are rounded up to parts that can be packed; see `core.devices`.
-
-        Returns
-        -------
-        ndarray of int64, shape (resources,)
-            The demand, read-only.
-
-        Raises
-        ------
-        InputError
-            If no server of the cluster has one of the resources.
+        Bandwidth is ignored if no server declares it. Shares of devices are rounded up to parts
+        that can be packed; see `core.devices`. Raises InputError if no server has one of the other
+        resources.
         """
         vector = np.zeros(len(self.resources), dtype=np.int64)
         for name, amount in amounts.items():
@@ -219,33 +180,17 @@ def build_cluster(
     restart_first: bool = False,
     costs: Sequence[float] | None = None,
 ) -> Cluster:
-    """Build a `Cluster` from servers given by name.
+    """Build a `Cluster` from servers as (name, role, amounts by resource).
 
-    Parameters
-    ----------
-    slot_seconds, horizon, tenants, restart_seconds, restart_first
-        As in `Cluster`.
-    servers : sequence of (name, role, amounts by resource)
-        The servers in order.
-    dimensions : mapping of str to Dimension
-        Dimension of each resource's amounts.
-    costs : sequence of float, optional
-        Price of each server per hour.
-
-    Returns
-    -------
-    Cluster
-        The cluster; resources are in the order in which servers first name them.
+    The resources are in the order in which servers first name them. Adjacent servers with the
+    identical mapping of amounts are converted once. Other parameters are as in `Cluster`.
     """
     resources = tuple(dict.fromkeys(_resource_names(servers)))
     capacity = np.zeros((len(servers), len(resources)), dtype=np.int64)
     row = 0
     for _, group in groupby(servers, key=lambda server: id(server[2])):
         group_amounts = [amounts for _, _, amounts in group]
-        capacity[row : row + len(group_amounts)] = [
-            group_amounts[0].get(resource, UNLIMITED if resource == BANDWIDTH else 0)
-            for resource in resources
-        ]
+        capacity[row : row + len(group_amounts)] = capacity_row(group_amounts[0], resources)
         row += len(group_amounts)
     return Cluster(
         slot_seconds=slot_seconds,
@@ -260,6 +205,12 @@ def build_cluster(
         restart_first=restart_first,
         costs=None if costs is None else np.array(costs, dtype=np.float64),
     )
+
+
+def capacity_row(amounts: Mapping[str, int], resources: Sequence[str]) -> Amounts:
+    """Return a server's capacity, shape (resources,); undeclared bandwidth is unlimited."""
+    row = [amounts.get(name, UNLIMITED if name == BANDWIDTH else 0) for name in resources]
+    return np.array(row, dtype=np.int64)
 
 
 def _resource_names(servers: Sequence[tuple[str, Role, Mapping[str, int]]]) -> Iterator[str]:

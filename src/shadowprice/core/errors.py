@@ -9,13 +9,8 @@ from dataclasses import dataclass
 class ShadowpriceError(Exception):
     """Base class of the errors that this package raises on purpose.
 
-    Attributes
-    ----------
-    code : str
-        Machine-readable kind of the error, stable across versions.
-    exit_code : int
-        Exit status of the command line: 1 if the run failed, 2 if the arguments or an input are
-        wrong.
+    ``code`` is the machine-readable kind, stable across versions. ``exit_code`` is the exit status
+    of the command line: 1 if the run failed, 2 if the arguments or an input are wrong.
     """
 
     code = "error"
@@ -24,17 +19,7 @@ class ShadowpriceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A diagnostic: one problem in an input.
-
-    Parameters
-    ----------
-    place : str
-        Location: ``jobs.yaml: jobs[3].worker.gpu`` or ``trace.csv: line 17``.
-    message : str
-        The problem.
-    hint : str
-        Hint; empty if the message suffices.
-    """
+    """A diagnostic of an input, at a location such as ``jobs.yaml: jobs[3].worker.gpu``."""
 
     place: str
     message: str
@@ -46,13 +31,7 @@ class Fault:
 
 
 class InputError(ShadowpriceError):
-    """A file or an argument is invalid; none of it was used.
-
-    Parameters
-    ----------
-    faults : str, Fault or sequence of Fault
-        All diagnostics, in the order of the input.
-    """
+    """A file or an argument is invalid; none of it was used. It has diagnostics in input order."""
 
     code = "input"
     exit_code = 2
@@ -83,17 +62,7 @@ class PolicyError(ShadowpriceError):
 
 
 class MissingExtraError(ShadowpriceError):
-    """An optional dependency isn't installed.
-
-    Parameters
-    ----------
-    package : str
-        The missing package.
-    extra : str
-        The extra of this package that installs it.
-    purpose : str
-        The feature that needs it.
-    """
+    """An optional dependency, which an extra of this package installs, isn't installed."""
 
     code = "missing-extra"
 

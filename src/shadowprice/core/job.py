@@ -48,28 +48,21 @@ class Job:
 
     Parameters
     ----------
-    name : str
-        Unique name.
     arrival : int
         Slot in which the job arrives, and can run at the earliest.
     required : int
         Progress units that complete the job.
     worker_counts : ndarray of int64, shape (choices,)
         Allowed worker counts in a slot, ascending, all positive.
-    gains : ndarray of int64, shape (choices,)
-        Progress units per slot for each worker count, at the external rate.
-    internal_gains : ndarray of int64, shape (choices,)
-        The same if all processes of the job are on one server (PD-ORS, Fact 1).
-    worker : ndarray of int64, shape (resources,)
-        Demand of one worker.
-    ps : ndarray of int64, shape (resources,), or None
-        Demand of one parameter server; None for all-reduce training.
+    gains, internal_gains : ndarray of int64, shape (choices,)
+        Progress units per slot for each worker count at the external rate, and at the internal
+        rate: if all processes of the job are on one server (PD-ORS, Fact 1).
+    worker, ps : ndarray of int64, shape (resources,), or None
+        Demand of one worker and of one parameter server; ``ps`` is None for all-reduce training.
     ps_counts : ndarray of int64, shape (choices,)
         Minimum parameter servers for each worker count, OASiS (6); zeros for all-reduce.
     utility : Utility
         Value of completing, by slots from the arrival slot to the completion slot.
-    tenant : str or None
-        The tenant that owns the job.
     epochs, chunks, minibatches : int
         Size of the work: ``epochs * chunks * minibatches`` mini-batches in total. A job file's
         ``steps`` are as many chunks of one mini-batch.
@@ -86,16 +79,14 @@ class Job:
         The tasks of a bag; see `build_bag_job` for the meaning of the other fields.
     restart : Fraction
         Fraction of a slot that is lost when the placement changes, in [0, 1].
-    resumable : bool or None
-        Whether the job resumes from saved progress after a stop; None if unknown. Only jobs with
-        True are stopped in order to move them.
     priority : float
         Priority stated by the owner, for policies that queue by priority.
     walltime : int or None
         Slots after which the owner abandons a run. `backfill` plans by it; live, it holds under
         every policy.
-    max_overrun : float or None
-        Times its stated length after which a live run is abandoned; None for no limit.
+    resumable : bool or None
+        Whether the job resumes from saved progress after a stop; None if unknown. Only jobs with
+        True are stopped in order to move them.
     points : float or None
         Points that the tenant had when the job arrived; None without a budget. Prices are learnt
         from at most this value.
@@ -104,11 +95,13 @@ class Job:
     value_per_unit : float or None
         Value of the default utility for each progress unit; None if the job states a utility. It
         isn't part of `record`: only simulations that hide lengths use it, before the engine.
+    predicted : bool
+        Whether the amount of work is a prediction or a limit: the job may complete sooner or later.
+    max_overrun : float or None
+        Times its stated length after which a live run is abandoned; None for no limit.
     stated_utility : Utility or None
         Utility that the tenant stated, if ``utility`` counts it relative to the tenant's other jobs
         (`core.relative_values`). The job earns this utility.
-    predicted : bool
-        Whether the amount of work is a prediction or a limit: the job may complete sooner or later.
     """
 
     name: str
@@ -199,19 +192,11 @@ class Job:
         return _after_restart(self.internal_gains, self.restart)
 
     def gain(self, workers: int, *, colocated: bool = False, moved: bool = False) -> int:
-        """Return the progress units of one slot.
+        """Return the progress units of one slot; 0 without workers.
 
-        A job that was revised during a slot may run with a worker count that isn't allowed any
-        more. That slot counts with the next lower allowed worker count, or with the minimum.
-
-        Parameters
-        ----------
-        workers : int
-            Workers that run in the slot; 0 makes no progress.
-        colocated : bool
-            Whether all workers and parameter servers are on one server.
-        moved : bool
-            Whether the slot begins with a restart, which costs `restart`.
+        ``moved`` slots begin with a restart, which costs `restart`. A job that was revised during a
+        slot may run with a worker count that isn't allowed any more. That slot counts with the next
+        lower allowed worker count, or with the minimum.
         """
         if workers == 0:
             return 0
@@ -320,16 +305,9 @@ def name_key(name: str) -> int:
 class StepModel:
     """The linear model of the time for one mini-batch on one worker.
 
-    ``step_time = minibatch_time + update_time + 2 * gradient / bandwidth`` (OASiS (2)).
-
-    Parameters
-    ----------
-    minibatch_seconds : Fraction
-        Time to compute one mini-batch.
-    update_seconds : Fraction
-        Time of the synchronous update on the parameter servers (Astraea's G_j).
-    gradient_bytes : int
-        Bytes of gradients sent, and of parameters received, per mini-batch.
+    ``step_time = minibatch_time + update_time + 2 * gradient / bandwidth`` (OASiS (2)). The update
+    on the parameter servers is synchronous (Astraea's G_j). A mini-batch sends ``gradient_bytes``
+    of gradients, and receives as many bytes of parameters.
     """
 
     minibatch_seconds: Fraction
@@ -374,14 +352,8 @@ def build_job(
 
     Parameters
     ----------
-    name, arrival, epochs, chunks, minibatches, worker, ps, utility, tenant, labels, before_arrival
-        As in `Job`.
-    priority, walltime
-        As in `Job`.
     speed : StepModel or mapping of int to Fraction
         The linear model, or measured mini-batches/s of the whole job by worker count.
-    slot_seconds : Fraction
-        Length of a slot.
     worker_bandwidth, ps_bandwidth, internal_bandwidth : int
         bit/s; 0 if undeclared. Without an internal bandwidth, co-located training has the external
         rate. ``UNLIMITED`` makes its communication free (Astraea (1)).
@@ -390,11 +362,6 @@ def build_job(
         ``chunks``.
     restart_seconds : Fraction
         Time lost when the placement changes.
-
-    Returns
-    -------
-    Job
-        The resolved job.
 
     Raises
     ------
@@ -490,17 +457,10 @@ def build_bag_job(
     labels: Mapping[str, str] | None = None,
     before_arrival: float = 0.0,
 ) -> Job:
-    """Build a job from a bag of tasks.
+    """Build a job from a bag of tasks; ``worker`` is the demand of one copy.
 
     Progress counts finished tasks, and a copy is a worker. The only allowed worker count is one
     copy of every task, the minimum with which a bag can start.
-
-    Parameters
-    ----------
-    name, arrival, worker, utility, tenant, labels, before_arrival
-        As in `Job`; ``worker`` is the demand of one copy.
-    bag : Bag
-        Tasks, deadline and allowed probability of missing it.
     """
     tasks = _frozen([bag.tasks])
     return Job(

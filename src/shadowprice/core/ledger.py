@@ -44,13 +44,7 @@ class JobReservation:
 
 
 class LedgerView:
-    """Read-only access to a ledger, for policies.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        The ledger.
-    """
+    """Read-only access to a ledger, for policies."""
 
     __slots__ = ("_ledger",)
 
@@ -94,16 +88,9 @@ class LedgerView:
 
 @dataclass
 class Ledger:
-    """Reservations over the window ``[start, end)``.
+    """Reservations over the window ``[start, start + horizon)``.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-    horizon : int
-        Slots in the window; 1 suffices for policies that only place the coming slot.
-    start : int
-        First slot of the window.
+    A horizon of 1 suffices for policies that only place the coming slot.
     """
 
     cluster: Cluster
@@ -148,15 +135,8 @@ class Ledger:
     def advance(self, slot: int) -> Mark:
         """Move the window so that it starts at ``slot``; earlier slots are discarded.
 
-        Returns
-        -------
-        Mark
-            The argument for `undo_advance`, the inverse.
-
-        Raises
-        ------
-        ShadowpriceError
-            If the window would move backwards.
+        Returns the argument for `undo_advance`, the inverse. Raises ShadowpriceError if the window
+        would move backwards.
         """
         steps = slot - self.start
         if steps < 0:
@@ -197,22 +177,10 @@ class Ledger:
         self._changes += int(self._versions.max()) + 1
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
-        """Reserve a plan for a job that has none.
+        """Reserve a plan for a job that has none; ``worker`` and ``ps`` are demands of a process.
 
-        Parameters
-        ----------
-        job : str
-            Name of the job.
-        plan : Schedule
-            Entries within the window.
-        worker, ps : ndarray of int64, shape (resources,)
-            Demand of one worker and of one parameter server.
-
-        Raises
-        ------
-        OverbookingError
-            If a server's capacity would be exceeded or a slot is outside the window. Nothing is
-            reserved then.
+        Raises OverbookingError, and reserves nothing, if a server's capacity would be exceeded or a
+        slot is outside the window.
         """
         holding = self._holding(job, worker, ps)
         if len(holding.plan):
@@ -240,13 +208,7 @@ class Ledger:
         holding.plan = plan
 
     def release(self, job: str) -> Schedule:
-        """Release a job's plan and placement from ``start`` on.
-
-        Returns
-        -------
-        Schedule
-            The released part of its plan.
-        """
+        """Release a job's plan and placement from ``start`` on; return the released entries."""
         holding = self.holdings.pop(job, None)
         if holding is None:
             return EMPTY_SCHEDULE
@@ -291,11 +253,8 @@ class Ledger:
     def stand(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
         """Place a job in every slot from ``start`` on, replacing its present placement.
 
-        Raises
-        ------
-        OverbookingError
-            If a server's capacity would be exceeded in any slot of the window. The present
-            placement is kept then.
+        Raises OverbookingError, and keeps the present placement, if a server's capacity would be
+        exceeded in any slot of the window.
         """
         holding = self._holding(job, worker, ps)
         previous_placement = holding.standing
@@ -358,16 +317,10 @@ class Ledger:
         return bool((self.used[:, server] > self.capacity[server]).any())
 
     def rebuilt(self, cluster: Cluster, rows: NDArray[np.int64], out: Collection[int]) -> Ledger:
-        """Return the ledger of a cluster whose servers changed.
+        """Return the ledger of a cluster whose servers changed; its resources must be the same.
 
-        Parameters
-        ----------
-        cluster : Cluster
-            The new cluster, with the same resources.
-        rows : ndarray of int64, shape (servers before,)
-            New row of each server, -1 if it was removed. Removed servers must have no reservations.
-        out : collection of int
-            New rows of unavailable servers.
+        ``rows`` has the new row of each old server, -1 for a removed one, which must have no
+        reservations. ``out`` are the new rows of unavailable servers.
         """
         ledger = Ledger(cluster, self.horizon, self.start)
         kept_rows = np.flatnonzero(rows >= 0)
@@ -477,12 +430,8 @@ class Ledger:
         """Advance the versions past those of all ledgers of earlier processes.
 
         Restored policy state may contain versions of an earlier ledger. A new change with an equal
-        version would be missed.
-
-        Parameters
-        ----------
-        life : int
-            Larger than the value for every ledger whose versions may be stored.
+        version would be missed. So ``life`` must exceed its value for every ledger whose versions
+        may be stored.
         """
         self._changes = max(self._changes, life << _LIFE_BITS)
         self.capacity_version = max(self.capacity_version, life << _LIFE_BITS)

@@ -22,22 +22,9 @@ _MAX_LENGTH: Final = 40
 def parse_moment_ahead(text: str, now: int, slot_seconds: Fraction, location: str) -> int:
     """Parse a future moment; return nanoseconds since 1970.
 
-    Parameters
-    ----------
-    text : str
-        A span from now (``6h``, ``20 slots``), the next occurrence of a clock time (``18:00``), or
-        a date with or without a time. Without a time zone, it is local time.
-    now : int
-        The current time in nanoseconds since 1970.
-    slot_seconds : Fraction
-        Length of a slot.
-    location : str
-        Location for error messages.
-
-    Raises
-    ------
-    InputError
-        If the text has none of these forms, or the moment has passed.
+    The text is a span from ``now`` (``6h``, ``20 slots``), the next occurrence of a clock time
+    (``18:00``), or a date with or without a time. Without a time zone, it is local time. Raises
+    InputError if it has none of these forms, or the moment has passed.
     """
     try:
         span = parse_duration(text)
@@ -51,13 +38,7 @@ def parse_moment_ahead(text: str, now: int, slot_seconds: Fraction, location: st
 
 
 def check_moment(text: str, location: str) -> None:
-    """Check that a text is a clock time or a date, in the past or in the future.
-
-    Raises
-    ------
-    InputError
-        If it is neither.
-    """
+    """Raise InputError unless a text is a clock time or a date, in the past or in the future."""
     _on_clock(text, 0, location)
 
 

@@ -23,14 +23,8 @@ _NAMESPACE, _NAME, _UID = (f"{RESERVED_LABELS}{part}" for part in ("namespace", 
 class Owner:
     """The Kubernetes resource that a job was created from.
 
-    Parameters
-    ----------
-    namespace : str
-        Namespace of the resource, and of the job's pods.
-    name : str
-        Its name.
-    uid : str
-        Its UID, which differs from those of earlier and later resources of that name.
+    The job's pods run in its namespace. Its UID differs from those of earlier and later resources
+    with the same name.
     """
 
     namespace: str

@@ -245,15 +245,11 @@ class PricedPolicy(Policy, Protocol):
     """A policy that posts prices."""
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
-        """Return the price of each server's resources in ``view.slot``.
+        """Return prices in ``view.slot``, shape (servers, resources).
 
-        It must not change the policy: drivers call it between any two events, for the slots of a
-        query in any order.
-
-        Returns
-        -------
-        ndarray of float64, shape (servers, resources)
-            Utility per slot for a server's whole amount of the resource; 0 if it has none.
+        A price is the utility per slot for a server's whole amount of the resource; 0 if it has
+        none. The call must not change the policy: drivers call it between any two events, for the
+        slots of a query in any order.
         """
         ...
 
@@ -262,19 +258,10 @@ class QuotingPolicy(Policy, Protocol):
     """A policy that can quote jobs before they are submitted."""
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return the decision on a job if it were the next to arrive.
+        """Return the decision on a job if it were the next to arrive, without side effects.
 
-        A quote has no side effects on the ledger or the policy state, so that it doesn't change any
-        later decision.
-
-        Parameters
-        ----------
-        view : View
-            The state; the job isn't among ``open_jobs``.
-        job : Job
-            The job, which arrives in ``view.slot`` or earlier.
-        explained : bool
-            Whether a refusal includes its reason, which may double the cost.
+        The job isn't among ``view.open_jobs``, and arrives in ``view.slot`` or earlier. If
+        ``explained``, a refusal includes its reason, which may double the cost.
         """
         ...
 
@@ -323,14 +310,10 @@ class PolicyContext:
 
     Parameters
     ----------
-    cluster : Cluster
-        The cluster.
     known_jobs : sequence of Job or None
         All jobs of the workload, in a simulation; None in the live service.
     until : int or None
         End of the timespan T: nothing runs in slot T or later.
-    seed : int
-        Random seed.
     itemised : bool
         Whether commitments include the cost of each slot.
     explained : bool

@@ -21,39 +21,17 @@ RESERVED_PREFIXES: Final = ("SHADOWPRICE_", "PET_")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command and how executors run it.
+    """A command and how executors run it."""
 
-    Parameters
-    ----------
-    command : tuple of str
-        The arguments, never interpreted by a shell.
-    environment : mapping of str to str
-        Variables in addition to those of the contract; may hold secrets, and is never displayed.
-    directory : str
-        Absolute path of the working directory; empty for a directory of the job's own.
-    retries : int
-        Total failures that the job is allowed; the next failure closes it.
-    grace : float
-        Seconds between SIGTERM and SIGKILL.
-    tolerates_workers : bool
-        Whether the generation continues if a worker dies while another lives.
-    user : str
-        Name of the user that runs the processes; empty for the executor's own user.
-    image : str
-        The container image, for executors that run containers.
-    pod : mapping of str to object
-        Settings of the job's pods, the result of `core.specs.pod.PodSpec.plain`.
-    """
-
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    directory: str = ""
-    retries: int = 0
+    command: tuple[str, ...]  # never interpreted by a shell
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    directory: str = ""  # absolute working directory; empty for a directory of the job's own
+    retries: int = 0  # total failures that the job is allowed; the next failure closes it
     grace: float = DEFAULT_GRACE_SECONDS
-    tolerates_workers: bool = False
-    user: str = ""
-    image: str = ""
-    pod: Mapping[str, object] = field(default_factory=dict)
+    tolerates_workers: bool = False  # the generation continues while any worker lives
+    user: str = ""  # runs the processes; empty for the executor's own user
+    image: str = ""  # for executors that run containers
+    pod: Mapping[str, object] = field(default_factory=dict)  # result of `PodSpec.plain`
 
     def record(self) -> dict[str, object]:
         """Return the program as plain values."""

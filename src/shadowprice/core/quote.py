@@ -22,38 +22,17 @@ class QuoteAnswer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The decision on a job if it were the next to arrive.
-
-    Parameters
-    ----------
-    job : str
-        Name of the job.
-    slot : int
-        First slot that can still be decided.
-    answer : Answer
-        The outcome.
-    completion : int or None
-        Promised completion slot, or that of the best plan for a refused job. None without a
-        promise.
-    utility, price : float or None
-        Utility of that completion, and its price; None if nothing is priced.
-    displaced : tuple of str
-        Jobs that would lose their promise, in order of arrival.
-    refusal : Refusal or None
-        Reason of the refusal, if requested.
-    message : str
-        Further information, such as when a batch is decided.
-    """
+    """The decision on a job if it were the next to arrive; ``slot`` is the first undecided slot."""
 
     job: str
     slot: int
     answer: QuoteAnswer
-    completion: int | None = None
-    utility: float | None = None
+    completion: int | None = None  # promised slot, or that of a refused job's best plan
+    utility: float | None = None  # of that completion; None if nothing is priced
     price: float | None = None
-    displaced: tuple[str, ...] = ()
-    refusal: Refusal | None = None
-    message: str = ""
+    displaced: tuple[str, ...] = ()  # jobs that would lose their promise, in order of arrival
+    refusal: Refusal | None = None  # if requested
+    message: str = ""  # further information, such as when a batch is decided
 
     @property
     def admitted(self) -> bool:

@@ -38,24 +38,10 @@ class RefusalReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A reason with its numbers.
+    """The main reason of a refusal, one sentence for the user, and numbers.
 
-    Parameters
-    ----------
-    reason : Reason
-        The main reason.
-    message : str
-        One sentence for the user.
-    value : float, optional
-        Utility at the best completion slot found.
-    cost : float, optional
-        Price of the job at that completion slot.
-    completion : int, optional
-        That completion slot.
-    bottleneck : str, optional
-        The first obstacle, such as ``gpu of worker servers from slot 3 to 9``.
-    numbers : mapping of str to float
-        Other values for display.
+    ``value`` and ``cost`` are utility and price at the best completion slot that was found.
+    ``bottleneck`` is the first obstacle, such as ``gpu of worker servers from slot 3 to 9``.
     """
 
     reason: RefusalReason

@@ -108,10 +108,7 @@ class _OpenJobs:
 class RelativeValues:
     """The values that tenants stated, and the factors that follow from them.
 
-    Parameters
-    ----------
-    finished : mapping of str to ValueSum, optional
-        Finished jobs by tenant; the key of jobs without a tenant is empty.
+    ``finished`` has the finished jobs by tenant; the key of jobs without a tenant is empty.
     """
 
     def __init__(self, finished: Mapping[str, ValueSum] = MappingProxyType({})) -> None:
@@ -230,7 +227,7 @@ def _mean(value: float, gpu_hours: float, waiting: Iterator[tuple[float, float]]
 
 
 def _value(job: Job) -> float:
-    """Return what a job states to be worth if it completes as soon as it can.
+    """Return the utility that a job states for completing as soon as it can.
 
     It is 0 if the value isn't relative: the tenant pays, or the job has the default utility or a
     negligible one.

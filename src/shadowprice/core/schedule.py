@@ -14,15 +14,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Workers and parameter servers of one job in one slot.
-
-    Parameters
-    ----------
-    servers : tuple of int
-        Server rows, ascending.
-    workers, ps : tuple of int
-        Counts on each server.
-    """
+    """Workers and parameter servers of one job in one slot, by server row in ascending order."""
 
     servers: tuple[int, ...]
     workers: tuple[int, ...]
@@ -64,11 +56,8 @@ class Placement:
 class Schedule:
     """The reservations of a plan, as parallel arrays sorted by slot, then server.
 
-    Parameters
-    ----------
-    slots, servers, workers, ps : ndarray of int64, shape (entries,)
-        An entry is a slot, a server, and the counts on it. (slot, server) is unique, and no entry
-        is empty.
+    An entry is a slot, a server row, and the counts on it. (slot, server) is unique, and no entry
+    is empty. The arrays are read-only.
     """
 
     slots: Integers
@@ -145,19 +134,10 @@ class Schedule:
             )
 
     def moved(self, before: Placement | None, *, ran: bool) -> NDArray[np.bool_]:
-        """Return which of ``active_slots`` begin with a restart.
+        """Return which of ``active_slots`` begin with a restart, see `core.job`.
 
-        Parameters
-        ----------
-        before : Placement or None
-            The job's placement in the slot before ``start``, None if it doesn't run.
-        ran : bool
-            Whether the job ever ran. If not, its first slot is the first start and no restart.
-
-        Returns
-        -------
-        ndarray of bool, shape (active slots,)
-            True if the slot begins with a restart, see `core.job`.
+        ``before`` is the job's placement in the slot before ``start``, None if it doesn't run. If
+        it never ``ran``, its first slot is the first start and no restart.
         """
         slots = self.active_slots
         moved = np.ones(len(slots), dtype=np.bool_)
@@ -192,10 +172,7 @@ class Schedule:
     def renumbered(self, rows: Integers) -> Schedule:
         """Return the schedule with new server rows, without entries of removed servers.
 
-        Parameters
-        ----------
-        rows : ndarray of int64, shape (servers before,)
-            The new row of each server, -1 if it was removed.
+        ``rows`` has the new row of each old server, -1 if it was removed.
         """
         servers = rows[self.servers]
         is_kept = servers >= 0

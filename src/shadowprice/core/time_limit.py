@@ -25,15 +25,7 @@ class Clock(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment on a clock.
-
-    Parameters
-    ----------
-    clock : Clock
-        The clock.
-    end : float
-        The moment; infinite for none.
-    """
+    """A moment on a clock; infinite if there is no limit."""
 
     clock: Clock
     end: float
@@ -45,7 +37,7 @@ class Deadline:
 
     @classmethod
     def never(cls) -> Deadline:
-        """Return a moment that never comes."""
+        """Return a moment that is never reached."""
         return cls(Clock.WALL, math.inf)
 
     @property

@@ -98,14 +98,9 @@ class Constant(_Family):
 class Sigmoid(_Family):
     """``value / (1 + exp(decay (d - target)))`` (OASiS section V).
 
-    Parameters
-    ----------
-    value : float
-        Priority: the utility of completing long before the target (half of it if ``decay`` is 0).
-    decay : float
-        Steepness around the target, per slot.
-    target : float
-        Slots after arrival at which the utility is half of ``value``.
+    ``value`` is the utility of completing long before the target (half of it if ``decay`` is 0).
+    ``decay`` is the steepness around the target per slot. At ``target`` slots after arrival the
+    utility is half of ``value``.
     """
 
     value: float

@@ -93,13 +93,7 @@ for _dumper in (yaml.SafeDumper, yaml.CSafeDumper):
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """Parse a YAML document; `YamlLoader` says how.
-
-    Raises
-    ------
-    yaml.YAMLError, ValueError, RecursionError
-        If the text is not such a document.
-    """
+    """Parse a YAML document; see `YamlLoader`. Raises YAMLError, ValueError or RecursionError."""
     return yaml.load(text, Loader=YamlLoader)
 
 

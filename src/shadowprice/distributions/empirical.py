@@ -10,14 +10,12 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import InputError
 from shadowprice.distributions.parametric import Distribution
 from shadowprice.distributions.tail import ParetoTail
 from shadowprice.kernels.cloning.kinds import KNOT_STEP, TABLE
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

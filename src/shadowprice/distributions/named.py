@@ -29,10 +29,7 @@ DISTRIBUTIONS: Final[Mapping[str, type[Any]]] = {
 def build_distribution(distribution: DurationDistribution) -> Distribution:
     """Return the distribution of a specification, in seconds; equal ones share an instance.
 
-    Raises
-    ------
-    InputError
-        If a parameter is not allowed, such as a fitted tail that has no mean.
+    Raises `InputError` if a parameter is not allowed, such as a fitted tail that has no mean.
     """
     return _distribution(distribution.name, tuple(sorted(distribution.parameters.items())))
 

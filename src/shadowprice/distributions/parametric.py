@@ -16,12 +16,10 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.cloning.kinds import KNOT_STEP, PARETO, TABLE, WEIBULL
-
-Floats = NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 

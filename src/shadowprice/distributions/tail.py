@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import InputError
 
 MIN_TAIL_SAMPLES = 10
@@ -32,7 +32,7 @@ class ParetoTail:
     """Log-likelihood of the Pareto tail minus that of an exponential one; heavy if positive."""
 
 
-def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> ParetoTail:
+def fit_pareto_tail(durations: Floats, candidates: int = 400) -> ParetoTail:
     """Fit order and threshold of a Pareto tail to positive durations.
 
     The order is the maximum-likelihood (Hill) estimate beyond each candidate threshold. The
@@ -40,10 +40,7 @@ def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> Pa
     Power-law distributions in empirical data, SIAM Review 51, 2009). ``candidates`` limits the
     thresholds tried, which are spread evenly over the distinct values.
 
-    Raises
-    ------
-    InputError
-        If fewer than `MIN_TAIL_SAMPLES` points are above the smallest value.
+    Raises `InputError` if fewer than `MIN_TAIL_SAMPLES` points are above the smallest value.
     """
     sample = np.sort(np.asarray(durations, dtype=np.float64))
     logs = np.log(sample)
@@ -79,7 +76,7 @@ def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> Pa
     return best
 
 
-def _likelihood_ratio(tail: NDArray[np.float64], threshold: float, order: float) -> float:
+def _likelihood_ratio(tail: Floats, threshold: float, order: float) -> float:
     rate = 1.0 / float((tail - threshold).mean())
     pareto = math.log(order / threshold) - (order + 1.0) * np.log(tail / threshold)
     exponential = math.log(rate) - rate * (tail - threshold)

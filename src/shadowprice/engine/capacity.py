@@ -7,36 +7,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
-from shadowprice.core.events import CapacityChanged, ServerState
+from shadowprice.core.cluster import Cluster, capacity_row
+from shadowprice.core.events import CapacityChanged
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Result of a `CapacityChanged` event.
+    """Result of a `CapacityChanged` event."""
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The new cluster; the same object as before if nothing in it changed.
-    rows : ndarray of int64, shape (servers before,)
-        New row of each server, -1 if it was removed. Servers keep their order, new ones come last.
-    narrowed : tuple of str
-        Servers with less capacity or another role, which some jobs may have to leave.
-    drained, restored : tuple of str
-        Servers that the event drains, and servers that it makes available.
-    """
-
-    cluster: Cluster
-    rows: NDArray[np.int64]
-    narrowed: tuple[str, ...]
+    cluster: Cluster  # the same object as before if nothing in it changed
+    rows: NDArray[np.int64]  # new row of each old server, -1 if it was removed
+    narrowed: tuple[str, ...]  # servers with less capacity or another role
     drained: tuple[str, ...]
-    restored: tuple[str, ...]
+    restored: tuple[str, ...]  # servers that the event makes available
 
 
 def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
-    """Return the effect of a validated event on servers and tenant shares."""
+    """Return the effect of a validated event; servers keep their order, and new ones come last."""
     states = event.servers
     kept = [name for name in cluster.names if states.get(name, cluster) is not None]
     added = [name for name, s in states.items() if s is not None and name not in cluster.index]
@@ -55,7 +42,7 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             capacity[row] = cluster.capacity[old_row]
             roles.append(cluster.roles[old_row])
             continue
-        capacity[row] = _amounts(cluster, state)
+        capacity[row] = capacity_row(state.capacity, cluster.resources)
         roles.append(state.role)
         if old_row is not None and (
             (capacity[row] < cluster.capacity[old_row]).any()
@@ -97,11 +84,3 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
         tuple(name for name, state in remaining if state.drained),
         tuple(name for name, state in remaining if not state.drained),
     )
-
-
-def _amounts(cluster: Cluster, state: ServerState) -> Amounts:
-    row = [
-        state.capacity.get(resource, UNLIMITED if resource == BANDWIDTH else 0)
-        for resource in cluster.resources
-    ]
-    return np.array(row, dtype=np.int64)

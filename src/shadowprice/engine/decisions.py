@@ -97,7 +97,7 @@ def _commit(state: EngineState, record: JobRecord, decision: Commit) -> None:
 
 
 def _restarts(state: EngineState, record: JobRecord, plan: Schedule) -> NDArray[np.bool_] | None:
-    """Return before which slots of a plan its job restarts, None if restarts cost nothing."""
+    """Return which active slots of a plan begin with a restart, None if restarts cost nothing."""
     if not record.job.restart or not state.capabilities.charges_restarts or not len(plan):
         return None
     present = state.running.get(record.job.name) if plan.start == state.slot else None
@@ -210,4 +210,4 @@ _APPLY: Final[Mapping[type[Decision], Callable[[EngineState, JobRecord, Any], No
     Drop: _drop,
     Displace: _displace,
 }
-"""What applies each type of decision about an open job."""
+"""Function that validates and applies each type of decision about an open job."""

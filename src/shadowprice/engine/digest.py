@@ -20,13 +20,7 @@ _COMPACT: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class StateDigest:
-    """The sum of the hashes of all jobs, updated on request.
-
-    Attributes
-    ----------
-    changed : set of str
-        Jobs that changed since the last update.
-    """
+    """The sum of the hashes of all jobs, updated on request for the jobs in ``changed``."""
 
     __slots__ = ("_hashes", "_sum", "changed")
 

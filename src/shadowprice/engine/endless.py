@@ -1,7 +1,6 @@
-"""Live runs that end without their result, because they seem never to end by themselves.
+"""Limits of live runs, because a job that hangs would hold its servers until its owner cancels it.
 
-A live job takes as long as it takes, and a pinned one is stopped for no other job. So a job that
-hangs would hold its servers until its owner cancels it.
+A live job may take longer than stated, and a pinned job isn't stopped for other jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ENDLESS_FACTOR: Final = 3
 
 
 def abandon_endless(state: EngineState, session: PolicySession) -> list[Command]:
-    """Abandon running jobs that reached a limit, or that overran far and are worth nothing now.
+    """Abandon running jobs that reached a limit, or that far overran and lost all their utility.
 
     Simulated jobs end as stated. So only jobs of a driver that acknowledges commands can be
     endless.
@@ -42,7 +41,7 @@ def _refusal(state: EngineState, name: str) -> Refusal | None:
     job = record.job
     if job.bag is not None:
         return None  # its deadline bounds it
-    # Policies that let jobs take turns would reset a count of one generation again and again.
+    # Earlier generations count too: a policy that lets jobs take turns starts new ones often.
     generation_slots = record.slots_run(state.slot)
     slots = record.earlier_slots + generation_slots
     share = record.earlier_share + generation_slots / record.stated_slots(placement)

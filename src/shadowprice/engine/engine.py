@@ -116,15 +116,6 @@ class Engine:
         Whether the driver acknowledges commands. If so, unacknowledged commands are kept, so that
         they can be sent again.
 
-    Attributes
-    ----------
-    state : EngineState
-        The state record; the engine's other attributes show parts of it.
-    session : PolicySession
-        The policy with its saved state.
-    last : Entry or None
-        The last event that took effect.
-
     Notes
     -----
     Time advances by events only. The same events give the same state, so a journal of events is a
@@ -147,8 +138,8 @@ class Engine:
         state = EngineState(cluster, policy.capabilities, until=until, acknowledges=acknowledges)
         self.state = state
         self.session = PolicySession(policy, state, keeps_memory=keeps_memory)
-        self.last: Entry | None = None
-        # The state keeps these objects for its whole life.
+        self.last: Entry | None = None  # the last event that took effect
+        # The state never replaces these objects.
         self.view = self.session.view
         self.ledger = state.ledger
         self.jobs, self.open_jobs, self.running = state.jobs, state.open_jobs, state.running
@@ -203,12 +194,8 @@ class Engine:
     def handle(self, event: DriverEvent) -> list[Command]:
         """Apply an event and return the commands for the driver, in the order of their effect.
 
-        Raises
-        ------
-        PolicyError
-            If the policy's decision breaks a rule.
-        EventError
-            If the event is out of order or names an unknown job or server.
+        Raises PolicyError if the policy's decision breaks a rule, and EventError if the event is
+        out of order or names an unknown job or server.
         """
         staged = self._decide(event, None)
         self._commit(staged.entry)
@@ -217,10 +204,7 @@ class Engine:
     def apply(self, entry: Entry) -> list[Command]:
         """Apply an event with its recorded decisions, without querying the policy.
 
-        Raises
-        ------
-        ShadowpriceError
-            If the entry does not follow the last one, or does not fit the state.
+        Raises ShadowpriceError if the entry doesn't follow the last one, or doesn't fit the state.
         """
         if entry.sequence != self.sequence + 1:
             raise EventError(f"event {entry.sequence} does not follow event {self.sequence}")
@@ -305,17 +289,9 @@ class Engine:
     def quote(self, job: Job, *, explained: bool = False) -> Quote:
         """Return the decision on a job if it arrived next; the state doesn't change.
 
-        Parameters
-        ----------
-        job : Job
-            The job. Its utility is measured from its arrival slot, which may be in the past.
-        explained : bool
-            Whether a refusal includes its reason.
-
-        Raises
-        ------
-        ShadowpriceError
-            If the policy gives no quotes, the job is already open, or it arrives in a future slot.
+        The utility counts from the job's arrival slot, which may be in the past. If ``explained``,
+        a refusal includes its reason. Raises ShadowpriceError if the policy gives no quotes, the
+        job is already open, or it arrives in a future slot.
         """
         slot = self.slot
         policy = as_quoting_policy(self.policy)

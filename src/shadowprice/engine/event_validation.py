@@ -13,6 +13,7 @@ from shadowprice.core.events import (
     Acknowledged,
     CapacityChanged,
     DriverEvent,
+    GenerationEvent,
     JobCancelled,
     JobEnded,
     JobFailed,
@@ -131,9 +132,7 @@ def _check_revision(state: EngineState, event: JobRevised) -> None:
         raise EventError(f"job {job.name!r}: a bag of tasks cannot be revised; cancel it")
 
 
-def _check_generation(
-    state: EngineState, event: JobFailed | StartFailed | JobStarted | JobEnded
-) -> None:
+def _check_generation(state: EngineState, event: GenerationEvent) -> None:
     if event.job in state.departed and event.job not in state.jobs:
         return
     _known("job", event.job, state.jobs)

@@ -111,14 +111,7 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     if event.admission and (record.promise is not None or len(record.plan)):
         return _readmit(state, session, event, old_job)
     if len(record.plan):
-        holds = revised_plan_holds(
-            record,
-            old_job,
-            state.slot,
-            state.running.get(job.name),
-            charged=state.capabilities.charges_restarts,
-            first=state.cluster.restart_first,
-        )
+        holds = revised_plan_holds(state, record, old_job)
     else:
         holds = standing_holds(record, old_job)
     session.resync_in_event()
@@ -159,18 +152,15 @@ def _readmit(
         if record.status is not Status.ADMITTED:
             return commands
         # The job has a plan or promise again: nothing displaced it.
-        return [one for one in commands if not (isinstance(one, Displaced) and one.job == name)]
+        return [
+            command
+            for command in commands
+            if not (isinstance(command, Displaced) and command.job == name)
+        ]
     # The policy doesn't admit revisions: continue as after any other one.
     if not is_allowed:
         return commands + session.query(JobsDisplaced(state.slot, (name,), None))
-    if len(record.plan) and not revised_plan_holds(
-        record,
-        old_job,
-        state.slot,
-        state.running.get(name),
-        charged=state.capabilities.charges_restarts,
-        first=state.cluster.restart_first,
-    ):
+    if len(record.plan) and not revised_plan_holds(state, record, old_job):
         commands += extend(state, session, [name])
     return commands
 

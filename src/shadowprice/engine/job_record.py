@@ -39,91 +39,35 @@ A job is `ARRIVED` only while the event of its arrival is handled.
 
 @dataclass(slots=True, eq=False)
 class JobRecord:
-    """The mutable state of one job; policies see it as `core.policy.JobState`.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    status : Status
-        Its lifecycle status.
-    progress : int
-        Progress units completed.
-    started, completion : int or None
-        First slot in which it ran, and the slot in which it completed.
-    plan : Schedule
-        The committed schedule in force, including past slots.
-    placement : Placement or None
-        Current placement, if the policy places slot by slot.
-    promise : int or None
-        Slot by whose end completion is promised, by a policy that plans without committing.
-    refusal : Refusal or None
-        Why it was refused, dropped or cancelled.
-    order : int
-        Position among all arrivals.
-    plans : int
-        Number of plans that were committed.
-    copies : tuple of TaskCopies
-        Of a bag: the copies that the current plan gave to the tasks that then remained.
-    left : list of int
-        Of a bag: unfinished tasks, by entry of ``copies``.
-    finished : list of int
-        Of a bag: finished tasks by group.
-    measured : int
-        Reported progress, in millionths of a mini-batch.
-    generation : int
-        Number of the newest generation, 0 before the first.
-    failures : int
-        Number of failed generations.
-    began : int
-        Number of its last Start command; running jobs are sorted by it.
-    committed : int
-        Number of the current plan among all plans of the engine; jobs in a slot are sorted by it.
-    following : int
-        Number of the plan of the newest generation.
-    resumed_at : int
-        ``measured`` when the newest generation began; -1 once it has ended without a command.
-    resumed_before : int
-        ``resumed_at`` of the previous generation if a command stopped it, otherwise -1.
-    lost : int
-        Maximum of ``measured`` that a generation had to repeat.
-    generation_slot : int
-        Slot in which the newest generation began.
-    running_since : int
-        Slot in which the processes of the newest generation began to run, -1 before.
-    earlier_slots : int
-        Slots that earlier generations ran, since the last one that ended without a command.
-    earlier_share : float
-        The same in multiples of the job's stated duration.
-    """
+    """The mutable state of one job; policies see it as `core.policy.JobState`."""
 
     job: Job
-    order: int
+    order: int  # position among all arrivals
     status: Status = Status.ARRIVED
-    progress: int = 0
-    started: int | None = None
-    completion: int | None = None
-    plan: Schedule = EMPTY_SCHEDULE
-    placement: Placement | None = None
-    promise: int | None = None
-    refusal: Refusal | None = None
-    plans: int = 0
-    copies: tuple[TaskCopies, ...] = ()
-    left: list[int] = field(default_factory=list)
-    finished: list[int] = field(default_factory=list)
-    measured: int = 0
-    generation: int = 0
-    failures: int = 0
-    began: int = 0
-    committed: int = 0
-    following: int = 0
-    resumed_at: int = 0
-    resumed_before: int = -1
-    lost: int = 0
-    generation_slot: int = 0
-    running_since: int = -1
-    earlier_slots: int = 0
-    earlier_share: float = 0.0
+    progress: int = 0  # completed progress units
+    started: int | None = None  # first slot in which it ran
+    completion: int | None = None  # slot in which it completed
+    plan: Schedule = EMPTY_SCHEDULE  # the committed schedule in force, including past slots
+    placement: Placement | None = None  # if the policy places slot by slot
+    promise: int | None = None  # completion slot promised by a policy that doesn't commit plans
+    refusal: Refusal | None = None  # why it was refused, dropped or cancelled
+    plans: int = 0  # number of committed plans
+    copies: tuple[TaskCopies, ...] = ()  # of a bag: copies of the tasks left at the current plan
+    left: list[int] = field(default_factory=list)  # unfinished tasks, by entry of `copies`
+    finished: list[int] = field(default_factory=list)  # finished tasks of a bag, by group
+    measured: int = 0  # reported progress, in millionths of a mini-batch
+    generation: int = 0  # number of the newest generation, 0 before the first
+    failures: int = 0  # number of failed generations
+    began: int = 0  # number of its last Start command; running jobs are sorted by it
+    committed: int = 0  # number of its plan among all plans; jobs in a slot are sorted by it
+    following: int = 0  # number of the plan of the newest generation
+    resumed_at: int = 0  # `measured` when the newest generation began; -1 if it ended by itself
+    resumed_before: int = -1  # `resumed_at` of the previous generation if a command stopped it
+    lost: int = 0  # maximum of `measured` that a generation had to repeat
+    generation_slot: int = 0  # slot in which the newest generation began
+    running_since: int = -1  # slot in which its processes began to run, -1 before
+    earlier_slots: int = 0  # run by earlier generations, since the last one that ended by itself
+    earlier_share: float = 0.0  # the same in multiples of the job's stated duration
 
     @property
     def tasks_left(self) -> tuple[int, ...]:
@@ -154,14 +98,14 @@ class JobRecord:
         return micro * self.job.required // (self.job.work * MICRO)
 
     def slots_run(self, slot: int) -> int:
-        """Return the slots that the newest generation has run before a slot.
+        """Return the slots that the newest generation has run before a slot, without its start-up.
 
-        A start that takes long, such as the pull of an image, doesn't count.
+        A start-up may take long, for example if it pulls an image.
         """
         return slot - self.running_since if self.running_since >= 0 else 0
 
     def stated_slots(self, placement: Placement) -> int:
-        """Return the slots that the whole job takes in a placement, at its measured speed."""
+        """Return the slots that all of the job's work takes in a placement, at its speed there."""
         gain = self.job.gain(placement.total_workers, colocated=placement.colocated)
         return -(-self.job.required // gain)
 

@@ -63,24 +63,11 @@ _MOST_ASKED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a journal.
+    """The first line of a journal: the cluster before the first event, and the engine's settings.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster before the first event.
-    policy : str
-        Name of the policy.
-    capabilities : Capabilities
-        The policy's capabilities, which the engine's rules depend on.
-    parameters : mapping
-        The policy's parameters, for readers only.
-    until : int or None
-        End of the timespan T: nothing runs in slot T or later.
-    versions : mapping of str to str
-        Versions of shadowprice and Python that wrote the journal.
-    acknowledges : bool
-        Whether the driver acknowledged commands.
+    Replay needs the capabilities, because the engine's rules depend on them. ``parameters`` of the
+    policy are for readers only. ``versions`` are those of shadowprice and Python that wrote the
+    journal. ``until`` and ``acknowledges`` are as in `Engine`.
     """
 
     cluster: Cluster
@@ -126,10 +113,7 @@ class Header:
     def read(cls, line: str, place: str) -> Header:
         """Parse a header; ``place`` is the location for error messages.
 
-        Raises
-        ------
-        InputError
-            If the line isn't a header, or has another version.
+        Raises InputError if the line isn't a header, or has another version.
         """
         try:
             record = json.loads(line)
@@ -172,10 +156,7 @@ class Header:
     def engine(self, policy: Policy | None = None) -> Engine:
         """Return an engine to replay the journal into.
 
-        Parameters
-        ----------
-        policy : Policy, optional
-            The policy for events after the journal. Without one, the engine can only replay.
+        ``policy`` is for events after the journal. Without it, the engine can only replay.
         """
         return Engine(
             self.cluster,
@@ -229,15 +210,7 @@ def entry_line(entry: Entry, names: Sequence[str]) -> str:
 
 
 class JournalWriter:
-    """Appends events to a journal.
-
-    Parameters
-    ----------
-    path : Path
-        The file, which is overwritten.
-    header : Header
-        The first line.
-    """
+    """Appends events to a journal; an existing file is overwritten."""
 
     def __init__(self, path: Path, header: Header) -> None:
         # Paths may contain bytes that aren't valid text: these are written as JSON escapes.
@@ -280,15 +253,8 @@ class JournalWriter:
 class JournalReader:
     """A journal, read line by line.
 
-    Parameters
-    ----------
-    notice : callable, optional
-        Called with a message if an incomplete last line is dropped.
-
-    Raises
-    ------
-    InputError
-        At once, if the file isn't a journal of this version. While reading, if a line is damaged.
+    ``notice`` is called with a message if an incomplete last line is dropped. Raises InputError if
+    the file isn't a journal of this version, and while reading, if a line is damaged.
     """
 
     def __init__(self, path: Path, notice: Callable[[str], None] | None = None) -> None:
@@ -349,14 +315,9 @@ class JournalReader:
 
 
 def replay(journal: JournalReader, engine: Engine) -> Engine:
-    """Apply a journal to an engine without consulting the policy.
+    """Apply a journal to a new engine from `Header.engine`, without querying the policy; return it.
 
-    ``engine`` is a new engine from `Header.engine`, which is returned.
-
-    Raises
-    ------
-    ShadowpriceError
-        If an event doesn't fit the state, or a digest doesn't match.
+    Raises ShadowpriceError if an event doesn't fit the state, or a digest doesn't match.
     """
     for item in journal:
         take(engine, item, journal.path)
@@ -366,12 +327,8 @@ def replay(journal: JournalReader, engine: Engine) -> Engine:
 def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
     """Apply the next item of a journal: handle an event, or compare a digest.
 
-    ``path`` is the location of the journal for error messages.
-
-    Raises
-    ------
-    ShadowpriceError
-        If the event doesn't fit the state, or the digest doesn't match.
+    ``path`` is the location of the journal for error messages. Raises ShadowpriceError if the event
+    doesn't fit the state, or the digest doesn't match.
     """
     try:
         if isinstance(item, Entry):
@@ -392,14 +349,9 @@ def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
 
 
 def entry_of(line: str, cluster: Cluster, place: str = "journal") -> Entry:
-    """Parse a line that `entry_line` wrote.
+    """Parse a line that `entry_line` wrote; raise InputError if it isn't an entry.
 
     ``cluster`` is the cluster before the event, ``place`` the location for error messages.
-
-    Raises
-    ------
-    InputError
-        If the line isn't an entry.
     """
     item = _item(line, cluster, place)
     if not isinstance(item, Entry):

@@ -85,18 +85,9 @@ def remember(policy: Policy, view: EngineView) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Policy state with the jobs and the cluster that it refers to.
+    """Policy state with the cluster and the open jobs that it refers to.
 
     It can be restored after the engine's state has changed.
-
-    Parameters
-    ----------
-    memory : bytes
-        Result of `remember`.
-    cluster : Cluster
-        The cluster at that time.
-    jobs : mapping of str to Job
-        The jobs that were open at that time.
     """
 
     memory: bytes
@@ -119,21 +110,11 @@ class Kept:
 
 
 def recall(policy: Policy, memory: bytes, view: EngineView) -> None:
-    """Replace a policy's state.
+    """Replace a policy's state by the result of `remember`, possibly from another process.
 
-    Parameters
-    ----------
-    policy : Policy
-        Built for the same cluster and with the same parameters as the policy that was pickled.
-    memory : bytes
-        Result of `remember`, possibly from another process.
-    view : EngineView
-        The state that the policy is to decide on, with all jobs that the policy state refers to.
-
-    Raises
-    ------
-    ShadowpriceError
-        If the policy state is damaged, of another version, or names jobs that aren't open.
+    The policy must have been built for the same cluster and with the same parameters. ``view`` must
+    have all jobs that the policy state refers to. Raises ShadowpriceError if the policy state is
+    damaged, of another version, or names jobs that aren't open.
     """
     jobs = {name: state.job for name, state in view.open_jobs.items()}
     _read(policy, memory, view, view.cluster, jobs)

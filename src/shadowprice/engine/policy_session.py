@@ -1,4 +1,4 @@
-"""The policy of an engine: queried with its saved state at hand, or replayed from a journal."""
+"""The policy of an engine: its queries, and saving and restoring its state."""
 
 from __future__ import annotations
 
@@ -17,29 +17,13 @@ Consultation = tuple[Decision, ...]
 
 
 class PolicySession:
-    """The policy, and what restores its state if an event fails.
-
-    Parameters
-    ----------
-    state : EngineState
-        The state that the policy sees, and that its decisions change.
-    keeps_memory : bool
-        Whether to save the policy state before each event, so that a failed event leaves no trace
-        in the policy. If not, the policy resyncs after a failed event.
-
-    Attributes
-    ----------
-    view : EngineView
-        Read-only view of the state for policies.
-    consultations : list of Consultation
-        The decisions of each query of the event that is being handled.
-    """
+    """The policy and its saved states; see `Engine` for ``keeps_memory``."""
 
     def __init__(self, policy: Policy, state: EngineState, *, keeps_memory: bool) -> None:
         self.policy = policy
         self.keeps_memory = keeps_memory
         self.view = EngineView(state)
-        self.consultations: list[Consultation] = []
+        self.consultations: list[Consultation] = []  # of the event that is being handled
         self._state = state
         self._script: Iterator[Consultation] | None = None
         self._saved: bytes | None = None

@@ -138,7 +138,9 @@ def event_record(event: DriverEvent) -> Fields:
         case JobsArrived():
             record["jobs"] = [job.record() for job in event.jobs]
         case JobRevised():
-            record |= _revision_record(event)
+            record["job"] = event.job.record()
+            if event.admission:
+                record["admission"] = True
         case CapacityChanged():
             record["servers"] = {
                 name: None if state is None else _state_record(state)
@@ -152,14 +154,8 @@ def event_record(event: DriverEvent) -> Fields:
                 record["restart_first"] = event.restart_first
         case ProgressMeasured():
             record["progress"] = dict(event.progress)
-        case Acknowledged():
-            record["commands"] = event.commands
-        case JobStarted():
-            record |= {"job": event.job, "generation": event.generation, "since": event.since}
-        case JobCancelled() | JobFailed() | StartFailed() | JobEnded():
-            record |= _ending_record(event)
-        case TimespanChanged():
-            record["until"] = event.until
+        case _:  # all other fields are plain values
+            record |= {field.name: getattr(event, field.name) for field in fields(event)}
     return record
 
 
@@ -169,21 +165,6 @@ def _slot_end_record(event: SlotEnded) -> Fields:
         record["finished"] = dict(event.finished)
     if event.lengths:
         record["lengths"] = [job.record() for job in event.lengths.values()]
-    return record
-
-
-def _revision_record(event: JobRevised) -> Fields:
-    return {"job": event.job.record(), **({"admission": True} if event.admission else {})}
-
-
-def _ending_record(event: JobCancelled | JobFailed | StartFailed | JobEnded) -> Fields:
-    record: Fields = {"job": event.job}
-    if not isinstance(event, JobCancelled):
-        record["generation"] = event.generation
-    if isinstance(event, JobFailed | StartFailed):
-        record["reason"] = event.reason
-    if isinstance(event, JobFailed):
-        record["retries"] = event.retries
     return record
 
 

@@ -9,34 +9,32 @@ import numpy as np
 from shadowprice.core.events import Command, Displaced, JobsDisplaced, PlansFellShort
 from shadowprice.core.job import Job
 from shadowprice.core.potential import planned_progress
-from shadowprice.core.schedule import Placement
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.state import EngineState
 
 
-def falls_short(record: JobRecord, now: int, before: Placement | None, *, charged: bool) -> bool:
+def falls_short(state: EngineState, record: JobRecord) -> bool:
     """Return whether a plan can't complete its job any more, after a slot yielded too little."""
     if record.job.bag is not None:
         return False  # durations of copies are random: only the end of the plan is conclusive
-    ahead = record.plan.from_slot(now)
-    return planned_progress(record.job, ahead, before, charged=charged) < record.remaining
+    future, present = record.plan.from_slot(state.slot), state.running.get(record.job.name)
+    charged = state.capabilities.charges_restarts
+    return planned_progress(record.job, future, present, charged=charged) < record.remaining
 
 
-def revised_plan_holds(
-    record: JobRecord, old: Job, now: int, before: Placement | None, *, charged: bool, first: bool
-) -> bool:
-    """Return whether a revised job's plan is still valid and completes the job.
-
-    If ``charged``, time for restarts is deducted. This includes the first start if ``first``.
-    """
-    if not plan_is_allowed(record, old, now):
+def revised_plan_holds(state: EngineState, record: JobRecord, old: Job) -> bool:
+    """Return whether a revised job's plan is still valid and completes the job."""
+    if not plan_is_allowed(record, old, state.slot):
         return False
-    job, future = record.job, record.plan.from_slot(now)
-    ran = first or record.started is not None
-    if job.resumable is False and before is not None and future.leaves(before):
+    job, future = record.job, record.plan.from_slot(state.slot)
+    present = state.running.get(job.name)
+    if job.resumable is False and present is not None and future.leaves(present):
         return False
-    return planned_progress(job, future, before, charged=charged and ran) >= record.remaining
+    # The first start is free unless the cluster says otherwise.
+    ran = state.cluster.restart_first or record.started is not None
+    charged = state.capabilities.charges_restarts and ran
+    return planned_progress(job, future, present, charged=charged) >= record.remaining
 
 
 def plan_is_allowed(record: JobRecord, old: Job, now: int) -> bool:

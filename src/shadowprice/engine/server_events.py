@@ -26,7 +26,7 @@ from shadowprice.engine.validation import EmptyClusterCheck
 
 
 def lose_server(state: EngineState, session: PolicySession, event: ServerLost) -> list[Command]:
-    """Stop what runs on a server at once, and replan the jobs that have it in their plans."""
+    """Stop all jobs on a server at once, and replan the jobs that have it in their plans."""
     row = state.cluster.index[event.server]
     if row in state.lost and row not in state.drained:
         return []
@@ -148,7 +148,7 @@ def _replace_cluster(
     for name in change.narrowed:
         row = change.cluster.index[name]
         while ledger.overbooked(row):
-            # The job that got its resources last gives way.
+            # The earliest commitments are kept: the job that got its resources last is displaced.
             newest = max(ledger.holders(row), key=lambda job: _placement_recency(state, job))
             displaced_names += state.displace([newest])
     displaced = tuple(sorted(displaced_names, key=state.arrival_order))

@@ -27,7 +27,7 @@ from shadowprice.engine.state import EngineState
 
 
 def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> list[Command]:
-    """Turn what is planned or placed for a slot into commands."""
+    """Create the commands for the plans and placements of a slot."""
     slot = event.slot
     commands = session.query(event) if state.capabilities.wakes_every_slot else []
     undo = state.undo
@@ -210,5 +210,4 @@ def _plan_fell_short(state: EngineState, name: str, slot: int, behind: set[str])
         return False
     if record.plan.completion <= slot or name not in behind:
         return record.plan.completion <= slot
-    charged = state.capabilities.charges_restarts
-    return falls_short(record, slot + 1, state.running.get(name), charged=charged)
+    return falls_short(state, record)

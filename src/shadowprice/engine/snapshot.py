@@ -44,33 +44,17 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 def snapshot(engine: Engine) -> Fields:
     """Return an engine's complete state as plain values that JSON can represent.
 
-    Raises
-    ------
-    PolicyError
-        If the policy holds objects that can't be pickled.
+    Raises PolicyError if the policy holds objects that can't be pickled.
     """
     return Captured(engine).record()
 
 
 class Captured:
-    """The state of an engine at one moment, which can be written while the engine continues.
+    """The state of an engine between two events, which can be written while the engine continues.
 
     Capturing costs a fraction of writing, because immutable jobs, plans and placements are shared.
-
-    Parameters
-    ----------
-    engine : Engine
-        An engine between two events.
-
-    Attributes
-    ----------
-    sequence : int
-        Number of the last event in the state.
-
-    Raises
-    ------
-    PolicyError
-        If the policy holds objects that can't be pickled.
+    ``sequence`` is the number of the last event in the state. Raises PolicyError if the policy
+    holds objects that can't be pickled.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -152,14 +136,10 @@ class Captured:
 def restore(
     record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool = True, memory: bool = True
 ) -> Engine:
-    """Return an engine in the state of a snapshot.
+    """Return an engine in the state of a snapshot, with a newly built policy.
 
     Parameters
     ----------
-    record : mapping
-        Result of `snapshot`.
-    policy : Policy
-        A newly built policy, which receives the stored policy state.
     keeps_memory : bool
         As in `Engine`.
     memory : bool

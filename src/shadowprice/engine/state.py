@@ -26,44 +26,7 @@ RETAINED_CLOSED_NAMES: Final = 10_000
 
 
 class EngineState:
-    """Jobs, reservations, running generations and commands.
-
-    Attributes
-    ----------
-    capabilities : Capabilities
-        The policy's declared capabilities, which some rules depend on.
-    until : int or None
-        End of the timespan T: nothing runs in slot T or later.
-    acknowledges : bool
-        Whether the driver acknowledges commands. If so, commands are kept until then.
-    jobs, open_jobs : dict of str to JobRecord
-        All known jobs, and those that may still run, in order of arrival.
-    running : dict of str to Placement
-        Placements of running jobs, in the order in which they started.
-    lost, drained : set of int
-        Rows of unavailable servers, and the subset that was drained on purpose.
-    slot_running : int or None
-        The slot that is running, None between two slots.
-    unacknowledged : dict of int to Command
-        Commands by number that the driver hasn't acknowledged.
-    sequence, arrivals, commands, commitments : int
-        Numbers of events handled, jobs arrived, commands created and plans committed.
-    agenda : dict of int to dict of str to Placement
-        Placements that plans reserve, by slot and job, in order of commitment.
-    planned, moved, ran : dict of str to None
-        Jobs that run by a plan in the running slot; jobs whose placement is applied at the start of
-        the next slot; jobs whose generation ended in the running slot.
-    closed : list of str
-        Jobs that were closed since `collect` was called.
-    departed : dict of str to None
-        Names of collected jobs.
-    digest : StateDigest
-        The digest of the jobs.
-    undo : Undo
-        Inverse operations of the event that is being handled.
-    enclosing_undo : Undo or None
-        Undo log of the enclosing unit of work, which may roll back several events.
-    """
+    """Jobs, reservations, running generations and commands."""
 
     def __init__(
         self,
@@ -79,23 +42,25 @@ class EngineState:
         self.acknowledges = acknowledges
         window = capabilities.window or cluster.horizon
         self.ledger = Ledger(cluster, window if capabilities.plans_ahead else 1)
-        self.jobs: dict[str, JobRecord] = {}
-        self.open_jobs: dict[str, JobRecord] = {}
-        self.lost: set[int] = set()
-        self.drained: set[int] = set()
-        self.running: dict[str, Placement] = {}
-        self.slot_running: int | None = None
-        self.unacknowledged: dict[int, Start | Resize | Stop] = {}
+        self.jobs: dict[str, JobRecord] = {}  # in order of arrival
+        self.open_jobs: dict[str, JobRecord] = {}  # in order of arrival
+        self.lost: set[int] = set()  # rows of unavailable servers
+        self.drained: set[int] = set()  # the subset that was drained on purpose
+        self.running: dict[str, Placement] = {}  # in the order in which the jobs started
+        self.slot_running: int | None = None  # None between two slots
+        self.unacknowledged: dict[int, Start | Resize | Stop] = {}  # by command number
+        # Numbers of events handled, jobs arrived, commands created and plans committed.
         self.sequence = self.arrivals = self.commands = self.commitments = 0
+        # Placements that plans reserve, by slot and job, in order of commitment.
         self.agenda: dict[int, dict[str, Placement]] = {}
-        self.planned: dict[str, None] = {}
-        self.moved: dict[str, None] = {}
-        self.ran: dict[str, None] = {}
-        self.closed: list[str] = []
-        self.departed: dict[str, None] = {}
+        self.planned: dict[str, None] = {}  # jobs that run by a plan in the running slot
+        self.moved: dict[str, None] = {}  # jobs whose placement is applied at the next slot's start
+        self.ran: dict[str, None] = {}  # jobs whose generation ended in the running slot
+        self.closed: list[str] = []  # jobs closed since the last `collect`
+        self.departed: dict[str, None] = {}  # names of collected jobs
         self.digest = StateDigest()
-        self.undo = Undo()
-        self.enclosing_undo: Undo | None = None
+        self.undo = Undo()  # of the event that is being handled
+        self.enclosing_undo: Undo | None = None  # of a unit of work with several events
         self._touched: set[JobRecord] = set()
         self.never_fits = EmptyClusterCheck(cluster, local_free=capabilities.local_traffic_is_free)
 
@@ -229,18 +194,9 @@ class EngineState:
     ) -> None:
         """Load jobs into a new state whose counters, slot and lost servers are already set.
 
-        Parameters
-        ----------
-        records : iterable of JobRecord
-            Jobs in order of arrival.
-        running : mapping of str to Placement
-            Running placements, in the order in which they started.
-        start : int
-            First slot of the ledger's window.
-        departed : int
-            Result of `departed_digest`.
-        marks : mapping
-            Result of `marks`.
+        Records are in order of arrival, and running placements in the order in which they started.
+        ``start`` is the first slot of the ledger's window. ``departed`` and ``marks`` are results
+        of `departed_digest` and `marks`.
         """
         self.ledger.advance(start)
         for row in self.lost:
@@ -336,7 +292,7 @@ class EngineState:
         """Add a job that arrived."""
         name = record.job.name
         self.digest.changed.add(name)
-        self._touched.add(record)  # a rollback removes the whole record
+        self._touched.add(record)  # a rollback removes the record itself
         self.undo.put(self.jobs, name, record)
         self.undo.put(self.open_jobs, name, record)
 

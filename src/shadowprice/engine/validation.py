@@ -82,15 +82,8 @@ def check_placement(
 ) -> None:
     """Check a placement against all constraints except capacity.
 
-    Parameters
-    ----------
-    local_free : bool
-        Whether parameter servers only serve workers on other servers.
-
-    Raises
-    ------
-    PolicyError
-        If a constraint is broken; the message includes the job's history.
+    If ``local_free``, parameter servers only serve workers on other servers. Raises PolicyError if
+    a constraint is broken; the message includes the job's history.
     """
     if not placement.servers:
         raise PolicyError(f"{record.story()}: placed nowhere; pause it instead")
@@ -140,13 +133,7 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
 
 
 class EmptyClusterCheck:
-    """`never_fits` for many jobs of a cluster, cached by demand and minimum counts.
-
-    Parameters
-    ----------
-    local_free : bool
-        Whether parameter servers only serve workers on other servers.
-    """
+    """`never_fits` for many jobs of a cluster, cached by demand and minimum counts."""
 
     def __init__(self, cluster: Cluster, *, local_free: bool = False) -> None:
         self._cluster = cluster
@@ -192,17 +179,9 @@ def check_roles(
     ps: NDArray[np.int64],
     cluster: Cluster,
 ) -> None:
-    """Check that the servers' roles allow the workers and parameter servers of a plan.
+    """Check that the servers' roles allow the workers and parameter servers of a plan's entries.
 
-    Parameters
-    ----------
-    servers, workers, ps : ndarray of int64, shape (entries,)
-        Server and counts of each entry of the plan.
-
-    Raises
-    ------
-    PolicyError
-        If a count is negative, or a server's role doesn't allow an entry.
+    The arrays have the shape (entries,). Raises PolicyError for a negative count or a wrong role.
     """
     is_invalid = (workers < 0) | (ps < 0)
     is_invalid |= (workers > 0) & ~cluster.hosts_workers[servers]

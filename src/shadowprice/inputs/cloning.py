@@ -54,24 +54,16 @@ class CloningSpec(Spec):
 class CloningFile:
     """A validated cloning file, for both regimes."""
 
-    groups: tuple[TaskGroup, ...]
-    """Groups of equal tasks."""
-    machines: int
-    """Number of machines M."""
-    deadline: float
-    """Deadline T_d in seconds."""
-    miss_probability: float
-    """Largest probability epsilon that the deadline is missed."""
-    place: str
-    """Name of the file in errors."""
+    groups: tuple[TaskGroup, ...]  # groups of equal tasks
+    machines: int  # number of machines M
+    deadline: float  # deadline T_d in seconds
+    miss_probability: float  # largest probability epsilon that the deadline is missed
+    place: str  # name of the file in errors
 
     def problem(self) -> CloningProblem:
         """Return the problem of the light regime, in which all tasks start at once.
 
-        Raises
-        ------
-        InputError
-            If there are fewer machines than tasks, or a number is out of range.
+        Raises `InputError` if there are fewer machines than tasks.
         """
         try:
             return CloningProblem(self.groups, self.machines, self.deadline, self.miss_probability)
@@ -85,13 +77,7 @@ class CloningFile:
 
 
 def read_cloning(path: Path) -> CloningFile:
-    """Read a cloning file (YAML); the files of durations that it names are relative to its folder.
-
-    Raises
-    ------
-    InputError
-        With every problem of the file.
-    """
+    """Read a cloning file (YAML); files of durations are relative to its folder."""
     return parse_cloning(load_yaml(path), str(path), path.parent)
 
 

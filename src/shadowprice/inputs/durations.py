@@ -45,11 +45,7 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
     """Read positive durations from a file, possibly gzipped.
 
     With a column's name, the file is CSV with a header; without one, every line holds one number.
-
-    Raises
-    ------
-    InputError
-        With the line of each of the first 20 values that are not positive numbers.
+    An error names the line of each of the first 20 values that are not positive numbers.
     """
     values: list[float] = []
     faults: list[Fault] = []

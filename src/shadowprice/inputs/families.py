@@ -50,24 +50,12 @@ Families = Mapping[str, Mapping[str, Any]]
 
 
 def read_families(path: Path) -> Families:
-    """Read a library (YAML).
-
-    Raises
-    ------
-    InputError
-        With every problem of the file.
-    """
+    """Read a library (YAML)."""
     return parse_families(load_yaml(path), str(path))
 
 
 def parse_families(document: object, location: str) -> Families:
-    """Return the families in the content of a library.
-
-    Raises
-    ------
-    InputError
-        With every problem of the library.
-    """
+    """Return the families in the content of a library."""
     spec, faults = validate(FamiliesSpec, document, location)
     if spec is None:
         raise InputError(faults)
@@ -83,14 +71,10 @@ def with_family(
 ) -> Any:
     """Return a job's record with the throughput of its family, unless it has its own speed.
 
-    Worker counts above the job's ``chunks`` are dropped, because the job can't run with them. A
-    job with ``steps`` gets all worker counts. A record that isn't a mapping is returned unchanged.
-    Errors have ``location``, and ``hint_without_library`` if there is no library.
-
-    Raises
-    ------
-    InputError
-        If the library has no such family, or all its worker counts are above ``chunks``.
+    Worker counts above the job's ``chunks`` are dropped, because the job can't run with them. A job
+    with ``steps`` gets all worker counts. A record that isn't a mapping is returned unchanged.
+    Errors have ``location``, and ``hint_without_library`` if there is no library. A library without
+    the family, or with only worker counts above ``chunks``, is an `InputError`.
     """
     if not isinstance(record, Mapping) or "family" not in record:
         return record

@@ -17,7 +17,7 @@ from shadowprice.core.yaml_values import keep_written_words
 from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
-from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
+from shadowprice.inputs.text import load_yaml, read_json_lines, read_text
 
 MAX_FAULTS: Final = int(bounds.FAULTS.most)
 """Problems that are listed before reading stops."""
@@ -27,12 +27,8 @@ def read_cluster(path: Path, *, starts_cost: bool = False) -> Cluster:
     """Read a cluster file (YAML).
 
     ``starts_cost`` is the default of the file's ``restart_first``: whether the first start of a job
-    costs its restart time too. It does for real processes; in the papers it doesn't.
-
-    Raises
-    ------
-    InputError
-        With every problem of the file.
+    costs its restart time too. It does for real processes; in the papers it doesn't. An
+    `InputError` lists every problem of the file.
     """
     return resolve_cluster(load_yaml(path), str(path), starts_cost=starts_cost)
 
@@ -42,12 +38,8 @@ def resolve_cluster(
 ) -> Cluster:
     """Return the cluster that the content of a cluster file describes.
 
-    Errors begin with ``place``; ``starts_cost`` as in `read_cluster`.
-
-    Raises
-    ------
-    InputError
-        With every problem of the content.
+    Errors begin with ``place``; ``starts_cost`` as in `read_cluster`. An `InputError` lists every
+    problem.
     """
     spec, faults = validate(ClusterSpec, document, place)
     if spec is None:
@@ -59,14 +51,10 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
     """Read a job file: YAML with a ``jobs:`` list, or JSON Lines (``.jsonl``), possibly gzipped.
 
     A job that can never run on the cluster is a problem of the file. ``skip_invalid`` leaves
-    invalid jobs out instead of refusing the file.
-
-    Raises
-    ------
-    InputError
-        With the first `MAX_FAULTS` problems, unless ``skip_invalid``.
+    invalid jobs out instead of refusing the file. An `InputError` lists the first `MAX_FAULTS`
+    problems.
     """
-    records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    records = read_json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
     return resolve_records(
         records, cluster, place=str(path), folder=path.parent, skip_invalid=skip_invalid
     )
@@ -85,11 +73,6 @@ def resolve_records(
     Each record comes with its location; an `InputError` instead of a record is one that couldn't be
     read. ``place`` names the source in errors, and files that jobs name are relative to ``folder``.
     ``skip_invalid`` as in `read_jobs`.
-
-    Raises
-    ------
-    InputError
-        With the first `MAX_FAULTS` problems, unless ``skip_invalid``.
     """
     specs: list[tuple[str, JobSpec]] = []
     faults: list[Fault] = []
@@ -152,28 +135,17 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
 
     A job with a ``family`` gets the curve of the file's library. If the file has none, the family
     stays for the caller to resolve.
-
-    Raises
-    ------
-    InputError
-        If the file, or a line of it, can't be read.
     """
     lines = ".jsonl" in path.suffixes
-    for location, record in _json_lines(path) if lines else _yaml_jobs(path, complete=False):
+    for location, record in read_json_lines(path) if lines else _yaml_jobs(path, complete=False):
         if isinstance(record, InputError):
             raise record
         yield location, record
 
 
 def read_entry(path: Path, name: str) -> Mapping[str, Any]:
-    """Return one job of a job file, as the file writes it.
-
-    Raises
-    ------
-    InputError
-        If the file can't be read, or has no such job.
-    """
-    records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    """Return one job of a job file, as the file writes it."""
+    records = read_json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
     for _, record in records:
         if isinstance(record, Mapping) and record.get("name") == name:
             return record
@@ -181,13 +153,7 @@ def read_entry(path: Path, name: str) -> Mapping[str, Any]:
 
 
 def read_parameters(path: Path) -> dict[str, Any]:
-    """Read a policy's parameters from a TOML file.
-
-    Raises
-    ------
-    InputError
-        If the file is not TOML.
-    """
+    """Read a policy's parameters from a TOML file."""
     try:
         return tomllib.loads(read_text(path, bounds.PARAMETERS))
     except RecursionError as error:
@@ -222,12 +188,3 @@ def _families(named: object, path: Path) -> Families:
         bounds.PATH.check(len(named), f"{path}: families")
         return read_families(path.parent / named)
     return parse_families({"families": named}, str(path))
-
-
-def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    for number, line in read_lines(path):
-        if line.strip():
-            try:
-                yield f"{path}: line {number}:", load_json_line(path, number, line)
-            except InputError as error:
-                yield "", error

@@ -26,12 +26,8 @@ def to_python_values(value: Any) -> Any:
 def list_entries(given: Iterable[Any], kind: str) -> list[Any]:
     """Return the elements of an iterable as a list that a file would hold.
 
-    ``kind`` is the name of the list: ``jobs``, ``incidents``.
-
-    Raises
-    ------
-    InputError
-        If a mapping is given: it's the content of a whole file.
+    ``kind`` is the name of the list: ``jobs``, ``incidents``. A mapping is refused, because it is
+    the content of a file.
     """
     if isinstance(given, Mapping):
         hint = f"give the list of {kind} in it, or the path of the file"
@@ -40,13 +36,7 @@ def list_entries(given: Iterable[Any], kind: str) -> list[Any]:
 
 
 def to_int(value: Any, place: str, bound: InputLimit, least: int, what: str) -> int:
-    """Return an integer, possibly numpy's, from ``least`` to a bound.
-
-    Raises
-    ------
-    InputError
-        At ``place``, if the value isn't ``what`` or is out of range.
-    """
+    """Return an integer, possibly numpy's, from ``least`` to a bound."""
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:

@@ -24,7 +24,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.specs import Name, Spec, validate
 from shadowprice.core.specs.fields import max_value
 from shadowprice.core.wording import closest_match
-from shadowprice.inputs.text import load_json_line, load_yaml, read_lines
+from shadowprice.inputs.text import load_yaml, read_json_lines
 
 Incident = ServerLost | ServerBack | JobCancelled
 
@@ -49,13 +49,8 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
     """Read an incident file, YAML or JSON Lines (``.jsonl``), possibly gzipped; return it by slot.
 
     Only jobs of the workload can be cancelled, in a slot after their arrival.
-
-    Raises
-    ------
-    InputError
-        With every problem of the file.
     """
-    records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml(path)
+    records = read_json_lines(path) if ".jsonl" in path.suffixes else _yaml(path)
     return resolve_incidents(records, str(path), cluster, jobs)
 
 
@@ -141,12 +136,3 @@ def _yaml(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(Fault(f"{path}: {key}", "unknown key", hint))
     for index, record in enumerate(incidents):
         yield f"{path}: incidents[{index}]", record
-
-
-def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    for number, line in read_lines(path):
-        if line.strip():
-            try:
-                yield f"{path}: line {number}:", load_json_line(path, number, line)
-            except InputError as error:
-                yield "", error

@@ -18,14 +18,8 @@ def check_yaml_size(path: Path, text: str) -> None:
     """Refuse a YAML document with too many values, too deep a nesting, or too long a text.
 
     An alias counts as its whole content, so that a few lines can't expand to a billion values. An
-    alias that contains itself is refused. Errors call the document ``path``.
-
-    Raises
-    ------
-    InputError
-        With the line, and the limit that is exceeded.
-    yaml.YAMLError
-        If the text is not YAML.
+    alias that contains itself is refused. Errors call the document ``path``. Text that isn't YAML
+    raises `yaml.YAMLError`.
     """
     values = depth = 0
     max_values, max_length = bounds.VALUES.most, bounds.PATH.most

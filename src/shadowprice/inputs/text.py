@@ -21,10 +21,8 @@ from shadowprice.inputs.unpacking import read_blocks
 def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
     """Read a whole file as UTF-8 text; ``largest`` limits its bytes after decompression.
 
-    Raises
-    ------
-    InputError
-        If the file is absent, empty, too large, binary, not UTF-8, or a truncated gzip.
+    Raises `InputError` if the file is absent, empty, too large, binary, not UTF-8, or a truncated
+    gzip.
     """
     data = b"".join(_blocks(path, largest))
     if not data.strip():
@@ -36,13 +34,7 @@ def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbers and lines of a UTF-8 file, without holding the file in memory.
-
-    Raises
-    ------
-    InputError
-        As `read_text`, and for a line that is longer than its limit.
-    """
+    """Yield the numbers and lines of a UTF-8 file, without holding the file in memory."""
     rest = b""
     number = 0
     for block in _blocks(path, bounds.TABLE_BYTES):
@@ -56,13 +48,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def load_yaml(path: Path) -> Any:
-    """Read a YAML document; `YamlLoader` says which words are numbers.
-
-    Raises
-    ------
-    InputError
-        With the line and column of the problem.
-    """
+    """Read a YAML document; `YamlLoader` says which words are numbers."""
     text = read_text(path)
     try:
         check_yaml_size(path, text)
@@ -84,13 +70,7 @@ def load_yaml(path: Path) -> Any:
 
 
 def load_json_line(path: Path, number: int, line: str) -> Any:
-    """Parse one line of JSON Lines.
-
-    Raises
-    ------
-    InputError
-        With the line and column of the problem.
-    """
+    """Parse one line of JSON Lines."""
     try:
         return json.loads(line, object_pairs_hook=_unique_pairs)
     except json.JSONDecodeError as error:
@@ -99,6 +79,19 @@ def load_json_line(path: Path, number: int, line: str) -> Any:
     except (ValueError, RecursionError) as error:
         message = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(Fault(f"{path}: line {number}", message)) from error
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a JSON Lines file with their locations.
+
+    A line that isn't JSON yields its `InputError` instead, so that later lines are checked too.
+    """
+    for number, line in read_lines(path):
+        if line.strip():
+            try:
+                yield f"{path}: line {number}:", load_json_line(path, number, line)
+            except InputError as error:
+                yield "", error
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -53,11 +53,6 @@ def open_unpacked(path: Path, packed: str) -> IO[bytes]:
     """Open a file of a packed format for reading its content; see `detect_compression`.
 
     Files of several streams, empty streams, and zeros between and after streams are valid.
-
-    Raises
-    ------
-    InputError
-        If the format can't be read.
     """
     match packed:
         case "":
@@ -133,13 +128,8 @@ class _Streams(io.RawIOBase):
 def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Yield a file's bytes in blocks of ``size``, decompressed.
 
-    ``largest`` limits the decompressed bytes; a packed file is also limited by its own size.
-
-    Raises
-    ------
-    InputError
-        If the file is absent, not a regular file, too large, unreadable, packed in a format that
-        can't be read, or a damaged or truncated stream, with the line at which the stream ends.
+    ``largest`` limits the decompressed bytes; a packed file is also limited by its own size. An
+    error of a damaged or truncated stream names the line at which the stream ends.
     """
     lines, packed = 0, ""
     try:

@@ -30,12 +30,8 @@ def lift(heap: Ints, place: int, key: Floats) -> None:
 def sink(heap: Ints, size: int, key: Floats) -> None:
     """Restore a heap after its first entry changed.
 
-    Parameters
-    ----------
-    heap : int64[>=size]
-        Distinct numbers; the first ``size`` are the heap.
-    key : float64[N]
-        Key of each number; no NaN.
+    The first ``size`` entries of ``heap`` are the heap: distinct numbers, whose keys ``key`` has,
+    without NaN.
     """
     place = 0
     entry = heap[0]

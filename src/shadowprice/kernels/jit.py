@@ -43,9 +43,9 @@ def kernel(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """Compile a function into its callers: only other kernels should call it.
 
-    A kernel of its own costs a second of compiling, because it takes its arrays apart for Python
-    and is optimised once for itself and once in each caller. This decorator is for functions that
-    have one caller or a few lines.
+    A separate kernel costs a second of compiling, because it unpacks its arrays for Python and is
+    optimised once for itself and once in each caller. This decorator is for functions that have one
+    caller or a few lines.
     """
     return _compiled(function, inline="always")
 
@@ -76,13 +76,13 @@ def constant(value: Number) -> Number:
 
 def cache_folder() -> Path | None:
     """Return the folder of the disk cache, None without one."""
-    # Numba chooses a folder for each kernel: any of them shows which.
+    # Numba chooses a folder for each kernel, so look at one of them.
     importlib.import_module("shadowprice.kernels.order")
     compiled = next(iter(kernels.values()), None)
     if compiled is None or compiled.stats.cache_path is None:
         return None
     path = Path(compiled.stats.cache_path)
-    # It keeps a folder for each folder of sources: return their common parent.
+    # Numba keeps a folder for each folder of sources: return their common parent.
     if path == Path(compiled.py_func.__code__.co_filename).parent / "__pycache__":
         return Path(__file__).parent
     configured = os.environ.get("NUMBA_CACHE_DIR")
@@ -104,8 +104,8 @@ def sources_digest() -> str:
 def _name_by_callees(function: Callable[..., object]) -> None:
     """Append a digest of the kernel files that a function's file imports to its qualified name.
 
-    Numba checks only the function's own file when it loads machine code, which contains the
-    callees too. Its cache tells the functions of a file apart by their qualified names.
+    Numba checks only the function's own file when it loads machine code, which contains the callees
+    too. Its cache distinguishes the functions of a file by their qualified names.
     """
     digest = hashlib.sha256()
     for file in sorted(_imported_files(Path(function.__code__.co_filename))):
@@ -143,7 +143,7 @@ def say_on_stderr(text: str) -> None:
 
 
 def compiling_notice() -> str:
-    """Return the line that says what takes long, and whether it will again."""
+    """Return the line that announces compiling, and whether the result is cached."""
     folder = cache_folder()
     if folder is None:
         return (
@@ -170,7 +170,7 @@ class _Announcer(event.Listener):
             self.say(compiling_notice())
 
     def on_end(self, event: Any) -> None:
-        """Do nothing: a line that compiling is over would be in the way of results."""
+        """Do nothing: a second line would be mixed with a command's results."""
 
 
 class _Timer(event.Listener):

@@ -1,7 +1,4 @@
-"""A stable sort for all kernels.
-
-Every kernel that calls numpy's sort compiles it again, which takes a second; this one is cached.
-"""
+"""A stable sort for all kernels, because compiling numpy's sort in a kernel takes a second."""
 
 from __future__ import annotations
 

@@ -8,10 +8,7 @@ import time
 class Stopwatch:
     """Seconds spent on loading and compiling kernels in this process.
 
-    Attributes
-    ----------
-    seconds : float
-        Total so far; a kernel that is compiled for another one counts once.
+    A kernel that is compiled for another one counts once.
     """
 
     def __init__(self) -> None:

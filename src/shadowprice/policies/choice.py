@@ -37,8 +37,7 @@ class PolicyChoice:
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that were set, nested ones as nested mappings; defaults are absent."""
-    titled: str = ""
-    """Label in tables; if empty, the label consists of the name and the parameters."""
+    titled: str = ""  # label in tables; if empty, the label consists of the name and the parameters
     file: FileExtension | None = None
     """File of a policy that isn't registered; `name` is then the file's label."""
 
@@ -47,29 +46,23 @@ class PolicyChoice:
         cls,
         text: str,
         settings: Mapping[str, Any] | None = None,
-        titled: str = "",
         location: str = "--policy",
     ) -> PolicyChoice:
         """Build a choice from a registered name or ``./file.py:NAME``.
 
-        Raises
-        ------
-        InputError
-            If the name is unknown, or the file can't be loaded or doesn't define the policy.
+        Raises `InputError` if the name is unknown, or the file can't be loaded or doesn't define
+        the policy.
         """
         if not is_file_reference(text):
-            return cls(policy_info(text).name, settings or {}, titled)
+            return cls(policy_info(text).name, settings or {})
         file = FileExtension.read(text, location)
-        return cls(extension_info(file).name, settings or {}, titled, file)
+        return cls(extension_info(file).name, settings or {}, file=file)
 
     @classmethod
     def parse(cls, text: str) -> PolicyChoice:
         """Parse a policy with its parameters after a ``?``: ``oasis?preset=paper&split=half``.
 
-        Raises
-        ------
-        InputError
-            As `named`, and if a parameter has no value.
+        Raises `InputError` as `named`, and if a parameter has no value.
         """
         name, _, rest = text.partition("?")
         chosen = cls.named(name)
@@ -84,10 +77,7 @@ class PolicyChoice:
     def of_run(cls, info: Mapping[str, Any]) -> PolicyChoice:
         """Build the choice that a run's ``run.json`` records.
 
-        Raises
-        ------
-        InputError
-            If the policy's file has changed since the run, or is missing.
+        Raises `InputError` if the policy's file has changed since the run, or is missing.
         """
         settings, origin = info["settings"], info.get("policy_origin") or {}
         if "file" not in origin:
@@ -100,13 +90,7 @@ class PolicyChoice:
 
     @property
     def info(self) -> PolicyInfo:
-        """Declaration of the policy.
-
-        Raises
-        ------
-        InputError
-            If the name is unknown.
-        """
+        """Declaration of the policy; raises `InputError` if the name is unknown."""
         return policy_info(self.name) if self.file is None else extension_info(self.file)
 
     @property
@@ -122,7 +106,7 @@ class PolicyChoice:
         return None if extension is None else extension.record()
 
     def over(self, settings: Mapping[str, Any]) -> PolicyChoice:
-        """Return this choice with its parameters merged over ``settings``; the label stays."""
+        """Return this choice with its parameters merged over ``settings``, and the same label."""
         merged = dict(deepcopy(settings))
         deep_merge(merged, self.settings)
         return replace(self, settings=merged, titled=self.label)
@@ -142,32 +126,19 @@ class PolicyChoice:
     def parameters(self) -> Parameters:
         """Return the validated parameters.
 
-        Raises
-        ------
-        InputError
-            If the policy or a parameter is unknown, or a value is out of range.
+        Raises `InputError` if the policy or a parameter is unknown, or a value is out of range.
         """
         return policy_parameters(self.info, self.settings)
 
     def build(self, context: PolicyContext) -> Policy:
-        """Build the policy.
-
-        Raises
-        ------
-        InputError
-            As `make_policy`.
-        """
+        """Build the policy; raises `InputError` as `make_policy`."""
         return make_policy(self.info, context, self.settings)
 
 
 def check_choices(choices: Sequence[PolicyChoice], place: str, hint: str) -> None:
     """Check that there are policies to compare and that their labels differ.
 
-    Raises
-    ------
-    InputError
-        At ``place``, with the hint ``hint``, if there are no policies; at ``place`` if a label
-        occurs twice.
+    Raises `InputError` at ``place`` otherwise, with the hint if there are no policies.
     """
     if not choices:
         raise InputError(Fault(place, "names no policy", hint))
@@ -181,13 +152,7 @@ def check_choices(choices: Sequence[PolicyChoice], place: str, hint: str) -> Non
 
 
 def parse_setting(text: str, place: str = "--set") -> dict[str, Any]:
-    """Parse one ``KEY=VALUE`` pair into nested mappings.
-
-    Raises
-    ------
-    InputError
-        At ``place`` if the pair has no value.
-    """
+    """Parse one ``KEY=VALUE`` pair into nested mappings; raise `InputError` if it has no value."""
     return nest_dotted_keys([_pair(text, place)])
 
 

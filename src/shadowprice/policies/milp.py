@@ -9,42 +9,24 @@ from typing import Final
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.time_limit import Clock, Deadline
 
 INFINITY: Final = float(highspy.kHighsInf)
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """Result of a solver run.
+    """Result of a solver run."""
 
-    Parameters
-    ----------
-    optimal : bool
-        Whether optimality, or infeasibility, was proved within the requested gap.
-    feasible : bool
-        Whether ``values`` hold a solution.
-    values : ndarray of float64, shape (columns,)
-        The best solution; empty if there is none.
-    objective : float
-        Objective of ``values``; -inf if there is no solution.
-    bound : float
-        Upper bound on the objective of every solution; -inf if the program is infeasible.
-    row_duals : ndarray of float64, shape (rows,)
-        Change of the objective per unit of a row's bound; linear programs only.
-    """
-
-    optimal: bool
-    feasible: bool
-    values: Floats
-    objective: float
+    optimal: bool  # whether optimality, or infeasibility, was proved within the gap
+    feasible: bool  # whether `values` hold a solution
+    values: Floats  # the best solution; empty if there is none
+    objective: float  # of `values`; -inf without a solution
     bound: float
-    row_duals: Floats
+    """Upper bound on the objective of every solution; -inf if the program is infeasible."""
 
 
 class LinearProgram:
@@ -55,7 +37,6 @@ class LinearProgram:
 
     def __init__(self) -> None:
         self._cost = array("d")
-        self._lower = array("d")
         self._upper = array("d")
         self._integer: list[bool] = []
         self._row_lower = array("d")
@@ -79,17 +60,9 @@ class LinearProgram:
         """Whether any variable is integral."""
         return any(self._integer)
 
-    def column(
-        self,
-        *,
-        cost: float = 0.0,
-        lower: float = 0.0,
-        upper: float = INFINITY,
-        integer: bool = True,
-    ) -> int:
-        """Add a variable and return its column number."""
+    def column(self, *, cost: float = 0.0, upper: float = INFINITY, integer: bool = True) -> int:
+        """Add a variable of at least 0 and return its column number."""
         self._cost.append(cost)
-        self._lower.append(lower)
         self._upper.append(upper)
         self._integer.append(integer)
         return len(self._cost) - 1
@@ -127,25 +100,10 @@ class LinearProgram:
     ) -> SolverResult:
         """Maximise the program.
 
-        Parameters
-        ----------
-        time_limit : float
-            Seconds after which the best solution so far is returned.
-        clock : Clock
-            Clock of ``time_limit``.
-        node_limit : int, optional
-            Branch-and-bound nodes after which the best solution so far is returned.
-        gap : float
-            Relative distance of solution and bound that counts as optimal.
-        relaxed : bool
-            Whether to solve the linear relaxation, which ignores integrality.
-        start : sequence of float, optional
-            A feasible solution to start from.
-
-        Raises
-        ------
-        ShadowpriceError
-            If the solver fails.
+        The best solution so far is returned after ``time_limit`` seconds of the clock, or
+        ``node_limit`` branch-and-bound nodes. A relative ``gap`` of solution and bound counts as
+        optimal. With ``relaxed``, integrality is ignored. ``start`` is a feasible solution to start
+        from. Raises `ShadowpriceError` if the solver fails.
         """
         solver = _solver(gap)
         if time_limit < INFINITY:
@@ -158,7 +116,7 @@ class LinearProgram:
             solution.col_value = list(start)
             solver.setSolution(solution)
         solver.run()
-        return _answer(solver, mixed=self.has_integers and not relaxed)
+        return _read_result(solver, mixed=self.has_integers and not relaxed)
 
     def model(self, *, relaxed: bool) -> highspy.HighsLp:
         """Return the program, or its linear relaxation, as HiGHS reads it."""
@@ -167,7 +125,7 @@ class LinearProgram:
         model.num_row_ = self.rows
         model.sense_ = highspy.ObjSense.kMaximize
         model.col_cost_ = np.array(self._cost)
-        model.col_lower_ = np.array(self._lower)
+        model.col_lower_ = np.zeros(self.columns)
         model.col_upper_ = np.array(self._upper)
         model.row_lower_ = np.array(self._row_lower)
         model.row_upper_ = np.array(self._row_upper)
@@ -195,32 +153,17 @@ def _merge(columns: Iterable[int], values: Iterable[float]) -> dict[int, float]:
 class IncrementalProgram:
     """A program that is changed and solved again, each time from the last basis or solution.
 
-    Parameters
-    ----------
-    program : LinearProgram
-        The program; later changes to it have no effect.
-    deadline : Deadline
-        When a run ends with the best solution so far.
-    relaxed : bool
-        Whether to solve the linear relaxation.
-    node_limit : int, optional
-        Branch-and-bound nodes after which a run ends with the best solution so far.
+    Later changes to the given program have no effect. A run ends with the best solution so far at
+    the deadline.
     """
 
     def __init__(
-        self,
-        program: LinearProgram,
-        deadline: Deadline,
-        *,
-        relaxed: bool = False,
-        node_limit: int | None = None,
+        self, program: LinearProgram, deadline: Deadline, *, relaxed: bool = False
     ) -> None:
         self._solver = _solver(gap=1e-6)
         self._mixed = program.has_integers and not relaxed
         if deadline.end < INFINITY:
             _interrupt(self._solver, deadline)
-        if node_limit is not None:
-            self._solver.setOptionValue("mip_max_nodes", node_limit)
         self._solver.passModel(program.model(relaxed=relaxed))
 
     def set_costs(self, columns: Sequence[int], costs: Sequence[float]) -> None:
@@ -255,7 +198,7 @@ class IncrementalProgram:
             # A run from the last basis can fail numerically.
             self._solver.clearSolver()
             self._solver.run()
-        return _answer(self._solver, mixed=self._mixed)
+        return _read_result(self._solver, mixed=self._mixed)
 
 
 def _solver(gap: float) -> highspy.Highs:
@@ -288,12 +231,12 @@ def _interrupt(solver: highspy.Highs, deadline: Deadline) -> None:
         callback.subscribe(check)
 
 
-def _answer(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
+def _read_result(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
     status = solver.getModelStatus()
     states = highspy.HighsModelStatus
     nothing = np.zeros(0)
     if status == states.kInfeasible:
-        return SolverResult(True, False, nothing, -np.inf, -np.inf, nothing)
+        return SolverResult(True, False, nothing, -np.inf, -np.inf)
     if status not in {
         states.kOptimal,
         states.kTimeLimit,
@@ -304,21 +247,11 @@ def _answer(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
     }:
         raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
     info = solver.getInfo()
-    solution = solver.getSolution()
     optimal = status in {states.kOptimal, states.kModelEmpty}
     feasible = bool(info.primal_solution_status == 2)
+    values = np.array(solver.getSolution().col_value) if feasible else nothing
     objective = float(info.objective_function_value) if feasible else -np.inf
-    if mixed:
-        bound = float(info.mip_dual_bound)
-        if not np.isfinite(bound):
-            bound = objective if optimal else np.inf
-    else:
+    bound = float(info.mip_dual_bound) if mixed else np.inf
+    if not np.isfinite(bound):
         bound = objective if optimal else np.inf
-    return SolverResult(
-        optimal,
-        feasible,
-        np.array(solution.col_value) if feasible else nothing,
-        objective,
-        max(bound, objective),
-        np.array(solution.row_dual),
-    )
+    return SolverResult(optimal, feasible, values, objective, max(bound, objective))

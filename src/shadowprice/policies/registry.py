@@ -78,7 +78,7 @@ class PolicyInfo:
     parameters: type[Parameters]
     """Model of its parameters; every field carries a description."""
     build: str | Build
-    """``module:function``, or the function: it builds the policy from context and parameters."""
+    """``module:callable``, or the callable: it builds the policy from context and parameters."""
     details: str = ""
     """What a user should know: what the policy leaves out, when it is slow."""
     counts_places: bool = False
@@ -134,11 +134,8 @@ def policies() -> Mapping[str, PolicyInfo]:
 def policy_info(name: str) -> PolicyInfo:
     """Return the declaration of a registered policy.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown, with the closest known name as a hint, or if its entry point can't
-        be loaded.
+    Raises `InputError` if the name is unknown, with the closest known name as a hint, or if its
+    entry point can't be loaded.
     """
     if name in builtin_policies():
         return builtin_policies()[name]
@@ -155,12 +152,8 @@ def extension_info(extension: Extension) -> PolicyInfo:
     """Return the declaration of a policy from outside this package.
 
     The extension's object is a `PolicyInfo` or a policy class. The docstring of a class gives the
-    summary and the details, and its attribute ``Parameters`` is the model of its parameters.
-
-    Raises
-    ------
-    InputError
-        If the object can't be loaded, or is neither of the two.
+    summary and the details, and its attribute ``Parameters`` is the model of its parameters. Raises
+    `InputError` if the object can't be loaded, or is neither of the two.
     """
     loaded = extension.load()
     if isinstance(extension, FileExtension):
@@ -228,10 +221,7 @@ def _kind(value: object) -> str:
 def policy_parameters(policy: str | PolicyInfo, settings: Mapping[str, Any]) -> Parameters:
     """Return the validated parameters of a policy.
 
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is unknown, or a value is out of range.
+    Raises `InputError` if the policy or a parameter is unknown, or a value is out of range.
     """
     info = policy_info(policy) if isinstance(policy, str) else policy
     location = f"policy {info.name}"
@@ -260,11 +250,8 @@ def make_policy(
 ) -> Policy:
     """Build a policy from its parameters by name, nested ones as nested mappings.
 
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is unknown, a value is out of range, or the policy needs
-        jobs in advance that the context doesn't have.
+    Raises `InputError` if the policy or a parameter is unknown, a value is out of range, or the
+    policy needs jobs in advance that the context doesn't have.
     """
     info = policy_info(policy) if isinstance(policy, str) else policy
     parameters = policy_parameters(info, settings)
@@ -282,17 +269,14 @@ def make_policy(
 def _builder(info: PolicyInfo) -> Build:
     if not isinstance(info.build, str):
         return info.build
-    module, _, function = info.build.partition(":")
-    return cast(Build, getattr(importlib.import_module(module), function))
+    module, _, name = info.build.partition(":")
+    return cast(Build, getattr(importlib.import_module(module), name))
 
 
 def nest_dotted_keys(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Convert dotted names, as ``--set`` gives them, into nested mappings.
 
-    Raises
-    ------
-    InputError
-        If a name is used both as a value and as a group.
+    Raises `InputError` if a name is used both as a value and as a group.
     """
     result: dict[str, Any] = {}
     for name, value in settings:

@@ -156,8 +156,13 @@ class Findings:
 
     def _linear_model_error(self) -> str:
         fit = self.linear
-        tau = "tau unknown" if fit.minibatch_time is None else f"tau {_ms(fit.minibatch_time)}"
-        text = f"(tau + 2 e / b) {_how_well(fit)}: {tau}, a worker's step {_ms(fit.step_time)}"
+        tau = (
+            "tau unknown"
+            if fit.minibatch_time is None
+            else f"tau {format_seconds(fit.minibatch_time)}"
+        )
+        step = format_seconds(fit.step_time)
+        text = f"(tau + 2 e / b) {_how_well(fit)}: {tau}, a worker's step {step}"
         if fit.bandwidth is not None:
             text += f", b {format_amount(round(fit.bandwidth), Dimension.RATE)}"
         return text
@@ -197,10 +202,6 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _ms(seconds: float) -> str:
-    return format_seconds(seconds)
-
-
 def _format_metric(item: tuple[str, float]) -> str:
     name, value = item
     if name == "gradient_bytes":
@@ -208,7 +209,7 @@ def _format_metric(item: tuple[str, float]) -> str:
     if name.endswith("bandwidth"):
         which = "b" if name.startswith("worker") else "B"
         return f"{which} {format_amount(round(value), Dimension.RATE)}"
-    return f"{'tau' if name == 'minibatch_time' else 'update'} {_ms(value)}"
+    return f"{'tau' if name == 'minibatch_time' else 'update'} {format_seconds(value)}"
 
 
 def _point_record(point: Point) -> dict[str, object]:
@@ -290,8 +291,6 @@ def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool)
     ``when`` is the date. ``stated`` is False if the length of the training was not stated; the file
     then says that it is a guess.
     """
-    import yaml  # noqa: PLC0415  # only where a file is written
-
     lines = [f"{HEAD}, {when}:"]
     lines += [
         f"#   {counted(point.workers, point.ps)}: {rounded(point.step.per_second):g} "
@@ -306,14 +305,15 @@ def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool)
     if not stated:
         lines.append("# How long the whole training is was not stated: correct `steps`.")
     lines.append("# What finishing is worth, and by when, is yours to say: `utility`.")
-    content = yaml.safe_dump(
-        {"jobs": [job_record(findings, name, steps)]},
-        sort_keys=False,
-        default_flow_style=None,
-        allow_unicode=True,
-        width=120,
+    return "\n".join(lines) + "\n" + _dump_yaml({"jobs": [job_record(findings, name, steps)]})
+
+
+def _dump_yaml(document: Mapping[str, object]) -> str:
+    import yaml  # noqa: PLC0415  # only where a file is written
+
+    return yaml.safe_dump(
+        document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120
     )
-    return "\n".join(lines) + "\n" + content
 
 
 def families_file(
@@ -323,8 +323,6 @@ def families_file(
 
     ``known`` has the families of the library by name, and ``when`` is the date.
     """
-    import yaml  # noqa: PLC0415  # only where a file is written
-
     entry: dict[str, Any] = {
         "throughput": {n: rounded(point.step.per_second) for n, point in findings.curve.items()}
     }
@@ -332,11 +330,5 @@ def families_file(
         entry["restart"] = f"{findings.restart:.3g}s"
     worst = max(point.step.error for point in findings.curve.values())
     entry["measured"] = f"{when}, +- {worst:.1%} at most"
-    content = yaml.safe_dump(
-        {"families": {**{name: dict(value) for name, value in known.items()}, family: entry}},
-        sort_keys=False,
-        default_flow_style=None,
-        allow_unicode=True,
-        width=120,
-    )
-    return f"{HEAD} --family\n{content}"
+    families = {**{name: dict(value) for name, value in known.items()}, family: entry}
+    return f"{HEAD} --family\n{_dump_yaml({'families': families})}"

@@ -43,24 +43,12 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class FitQuality:
-    """How well a model predicts the measurements.
+    """How well a model predicts the measurements."""
 
-    Parameters
-    ----------
-    predicted : tuple of float
-        Predicted mini-batches per second, in the order of the measurements.
-    errors : tuple of float
-        Relative errors of the predictions.
-    determination : float or None
-        R^2 of the speeds; None if they are all equal, or there is only one.
-    free : int
-        Degrees of freedom: measurements minus fitted numbers. A model without any fits trivially.
-    """
-
-    predicted: tuple[float, ...]
-    errors: tuple[float, ...]
-    determination: float | None
-    free: int
+    predicted: tuple[float, ...]  # mini-batches per second, in the order of the measurements
+    errors: tuple[float, ...]  # relative
+    determination: float | None  # R^2 of the speeds; None if all are equal, or only one
+    free: int  # measurements minus fitted numbers; a model without any fits trivially
 
     @property
     def largest(self) -> float:
@@ -79,24 +67,14 @@ class FitQuality:
 
 @dataclass(frozen=True, slots=True)
 class LinearFit:
-    """The linear model with the smallest error.
+    """The linear model with the smallest error."""
 
-    Parameters
-    ----------
-    minibatch_time : float or None
-        tau in seconds, measured by the job or taken from one worker that exchanges nothing; None if
-        unknown.
-    step_time : float
-        Seconds of one worker per mini-batch, including communication.
-    bandwidth : float or None
-        b in bit/s, derived from the rest of the step time. None if the size of the gradient is
-        unknown, or no time remains for communication.
-    quality : Quality
-        Quality of the fit.
-    """
-
+    # tau in seconds, measured by the job or taken from one worker that exchanges nothing; None if
+    # unknown
     minibatch_time: float | None
-    step_time: float
+    step_time: float  # seconds of one worker per mini-batch, with communication
+    # b in bit/s, from the rest of the step time; None if the size of the gradient is unknown, or no
+    # time remains for communication
     bandwidth: float | None
     quality: FitQuality
 

@@ -18,7 +18,7 @@ LEVEL: Final = 0.95
 BATCHES: Final = 20
 """Maximum number of batch means; longer batches are less correlated with their neighbours."""
 
-FEWEST: Final = 6
+MIN_INTERVALS: Final = 6
 """Minimum number of intervals after the warm-up for a step time."""
 
 
@@ -30,24 +30,12 @@ class BackwardsError(ShadowpriceError):
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Time of a mini-batch of the whole job.
+    """Time of a mini-batch of the whole job."""
 
-    Parameters
-    ----------
-    seconds : float
-        Mean over the mini-batches after the warm-up.
-    half_width : float
-        Half the width of the confidence interval, in seconds.
-    minibatches : float
-        Mini-batches in the mean.
-    warm_up : float
-        Mini-batches left out before.
-    """
-
-    seconds: float
-    half_width: float
-    minibatches: float
-    warm_up: float
+    seconds: float  # mean over the mini-batches after the warm-up
+    half_width: float  # of the confidence interval, in seconds
+    minibatches: float  # in the mean
+    warm_up: float  # mini-batches left out before
 
     @property
     def error(self) -> float:
@@ -86,12 +74,7 @@ class Pace:
         """Record a report; ignore one without progress.
 
         ``at`` is the time of the report in seconds, and ``minibatches`` counts since the job's
-        beginning.
-
-        Raises
-        ------
-        BackwardsError
-            If the report states less than the previous one.
+        beginning. Raises `BackwardsError` if it is less than the previous count.
         """
         if self._done and minibatches < self._done[-1]:
             raise BackwardsError(
@@ -107,7 +90,7 @@ class Pace:
         seconds, steps = np.diff(self._at), np.diff(self._done)
         left_out = _warm_up(seconds / steps) if len(steps) else 0
         seconds, steps = seconds[left_out:], steps[left_out:]
-        if len(steps) < FEWEST:
+        if len(steps) < MIN_INTERVALS:
             return None
         mean = float(seconds.sum() / steps.sum())
         stretches = np.array_split(np.arange(len(steps)), min(BATCHES, len(steps)))

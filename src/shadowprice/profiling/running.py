@@ -35,8 +35,8 @@ from shadowprice.profiling.fit import Speed
 from shadowprice.profiling.pace import BackwardsError, Pace, StepTime
 
 HERE: Final = "this machine"
-_LOOK: Final = 0.05
-_MEMORY_EVERY: Final = 1.0
+_POLL_SECONDS: Final = 0.05
+_MEMORY_POLL_SECONDS: Final = 1.0
 _TAIL_LINES: Final = 8
 
 METRICS: Final = (
@@ -57,91 +57,41 @@ class UnmeasuredError(ShadowpriceError):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Command to measure.
-
-    Parameters
-    ----------
-    words : tuple of str
-        Arguments of the command.
-    directory : str
-        Working directory, absolute.
-    environment : mapping of str to str
-        Variables beside those of the contract.
-    cores, gpus : int
-        Resources of every worker; 0 cores for all.
-    grace : float
-        Seconds between SIGTERM and SIGKILL.
-    """
+    """Command to measure."""
 
     words: tuple[str, ...]
-    directory: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    cores: int = 0
-    gpus: int = 0
-    grace: float = 30.0
+    directory: str  # absolute
+    environment: Mapping[str, str] = field(default_factory=dict)  # in addition to the contract's
+    cores: int = 0  # of every worker; 0 for all
+    gpus: int = 0  # of every worker
+    grace: float = 30.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Conditions that end the measurement of a number of workers.
+    """Conditions that end the measurement of a number of workers."""
 
-    Parameters
-    ----------
-    seconds : float
-        Maximum time since its start.
-    precision : float
-        Sufficient precision of the step time: half the confidence interval's width, as a share.
-    least_seconds : float
-        Minimum time since the first report.
-    steps : float or None
-        Sufficient number of mini-batches, whatever the precision.
-    """
-
-    seconds: float = 60.0
-    precision: float = 0.02
-    least_seconds: float = 3.0
-    steps: float | None = None
+    seconds: float = 60.0  # maximum time since its start
+    precision: float = 0.02  # sufficient: half the confidence interval's width, as a share
+    least_seconds: float = 3.0  # minimum time since the first report
+    steps: float | None = None  # sufficient number of mini-batches, whatever the precision
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Measurement with some workers and servers.
-
-    Parameters
-    ----------
-    workers, ps : int
-        Number of processes of each role.
-    step : StepTime
-        Time of a mini-batch.
-    precise : bool
-        Whether the step time has the requested precision.
-    memory : mapping of str to int
-        Bytes of the largest worker and of the largest parameter server.
-    metrics : mapping of str to float
-        Newest reported values of `METRICS`.
-    start : float
-        Seconds from the start command to the first report, without the steps in between.
-    stop : float or None
-        Seconds from the stop command to the end; None if the job ended by itself.
-    resumed : bool or None
-        Whether the job resumed from the previous measurement's checkpoint; None without one.
-    forced : bool
-        Whether the job was killed after its grace period.
-    finished : bool
-        Whether the job was done before it was stopped.
-    """
+    """Measurement with some workers and servers."""
 
     workers: int
     ps: int
     step: StepTime
-    precise: bool
-    memory: Mapping[str, int]
-    metrics: Mapping[str, float]
-    start: float
-    stop: float | None
-    resumed: bool | None
-    forced: bool
-    finished: bool
+    precise: bool  # the step time has the requested precision
+    memory: Mapping[str, int]  # bytes of the largest process of each role
+    metrics: Mapping[str, float]  # newest reported values of `METRICS`
+    start: float  # seconds from the start command to the first report, without the steps in between
+    stop: float | None  # seconds from the stop command to the end; None if the job ended by itself
+    resumed: bool | None  # from the previous checkpoint; None without one
+    forced: bool  # killed after its grace period
+    finished: bool  # done before it was stopped
 
     @property
     def speed(self) -> Speed:
@@ -150,7 +100,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Observation:
     """State of a generation while it runs."""
 
     pace: Pace = field(default_factory=Pace)
@@ -180,8 +130,8 @@ class Bench:
         self._job = 0
         self._generation = 0
         self._order = 0
-        self._before = 0.0
-        self._seen = _Seen()
+        self._previous_done = 0.0
+        self._seen = _Observation()
         self._follow: asyncio.Task[None] | None = None
 
     @classmethod
@@ -220,7 +170,7 @@ class Bench:
         """Start the next measurement from the job's beginning, as a new job."""
         self._job += 1
         self._generation = 0
-        self._before = 0.0
+        self._previous_done = 0.0
 
     async def measure(
         self, workers: int, ps: int, limits: Limits, on_progress: ProgressCallback
@@ -228,16 +178,10 @@ class Bench:
         """Run with some workers and servers until the speed is known, then stop.
 
         The job resumes from the checkpoint of the previous measurement, as after a move.
-
-        Raises
-        ------
-        UnmeasuredError
-            If the job fails, never reports, reports less progress than before, or is done too
-            early.
         """
         self._generation += 1
         self._order += 1
-        self._seen = seen = _Seen()
+        self._seen = seen = _Observation()
         spec = self._spec(workers, ps)
         entry = TrackedGeneration(
             spec.job,
@@ -248,7 +192,7 @@ class Bench:
         await self._executor.start(spec)
         stopped: float | None = None
         try:
-            await self._until_known(entry, ordered, limits, on_progress)
+            await self._follow_until_known(entry, ordered, limits, on_progress)
             if seen.over is None:
                 on_progress("stopping", 1.0, seen.pace.step_time())
                 stopped = await self._stop(spec, self._command.grace)
@@ -277,7 +221,7 @@ class Bench:
             slot_end=time.time() + 86_400.0,
         )
 
-    async def _until_known(
+    async def _follow_until_known(
         self,
         entry: TrackedGeneration,
         ordered: float,
@@ -289,7 +233,7 @@ class Bench:
         execution = ""
         memory_read_at = 0.0
         while seen.over is None:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
             now = time.time()
             report = entry.poll_progress()
             if report is not None:
@@ -300,13 +244,13 @@ class Bench:
                 seen.metrics |= {n: v for n, v in report.metrics.items() if n in METRICS}
             if not execution and seen.started:
                 execution = entry.generation.plan().get("execution", "")
-            if execution and now - memory_read_at > _MEMORY_EVERY:
+            if execution and now - memory_read_at > _MEMORY_POLL_SECONDS:
                 memory_read_at = now
                 for role, size in (await asyncio.to_thread(memory.by_role, execution)).items():
                     seen.memory[role] = max(seen.memory.get(role, 0), size)
             estimate = seen.pace.step_time()
             elapsed = now - ordered
-            on_progress(_doing(seen), min(1.0, elapsed / limits.seconds), estimate)
+            on_progress(_activity(seen), min(1.0, elapsed / limits.seconds), estimate)
             if elapsed > limits.seconds or self._known(estimate, now, limits):
                 return
 
@@ -340,10 +284,10 @@ class Bench:
             raise UnmeasuredError(_with_tail(end.reason, end.tail))
         step, first = seen.pace.step_time(), seen.pace.first
         if step is None or first is None:
-            raise UnmeasuredError(_why_unknown(seen.pace, limits, end))
-        resumed = self._before <= first[1] if self._before > 0.0 else None
-        steps = first[1] - self._before if resumed else first[1]
-        self._before = seen.pace.done
+            raise UnmeasuredError(_explain_missing_time(seen.pace, limits, end))
+        resumed = self._previous_done <= first[1] if self._previous_done > 0.0 else None
+        steps = first[1] - self._previous_done if resumed else first[1]
+        self._previous_done = seen.pace.done
         if finished:  # the next measurement can't resume a finished job
             self.reset_job()
         return Point(
@@ -361,13 +305,13 @@ class Bench:
         )
 
 
-def _doing(seen: _Seen) -> str:
+def _activity(seen: _Observation) -> str:
     if not seen.started:
         return "starting"
     return "waiting for its first report" if not seen.pace.reports else "measuring"
 
 
-def _why_unknown(pace: Pace, limits: Limits, over: Ended) -> str:
+def _explain_missing_time(pace: Pace, limits: Limits, over: Ended) -> str:
     """Return why a generation that did not fail has no step time."""
     if over.ending is Ending.DONE:
         what = f"it was done after {pace.done:g} mini-batches, {pace.reports} reports"
@@ -399,14 +343,8 @@ async def measure_all(
     """Measure a command with several numbers of workers and servers.
 
     Each element of ``counts`` is a pair (workers, servers), measured in this order. ``on_progress``
-    is a `ProgressCallback` with the index in ``counts`` as first argument.
-
-    Returns
-    -------
-    points : list of Point
-        Successful measurements.
-    unmeasured : mapping of (workers, servers) to str
-        Reasons for the others.
+    is a `ProgressCallback` with the index in ``counts`` as first argument. Returns the
+    measurements, and why the others failed by (workers, servers).
     """
     points: list[Point] = []
     unmeasured: dict[tuple[int, int], str] = {}

@@ -8,7 +8,7 @@ the capacity for one worker or one parameter server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import polars as pl
@@ -28,8 +28,6 @@ class TenantAccount:
 
     Parameters
     ----------
-    tenant : str
-        Name of the tenant.
     share : mapping of str to int
         Places that the tenant owns, by type.
     jobs, finished : int
@@ -121,17 +119,9 @@ class TenantAccounts:
 
 
 def compute_tenant_accounts(run: RunData) -> TenantAccounts:
-    """Compute the accounts of all tenants of a run.
+    """Compute the accounts of all tenants of a run; raise `InputError` if its jobs have none.
 
-    Parameters
-    ----------
-    run : RunData
-        The run. If its policy doesn't charge, the accounts only contain utilities.
-
-    Raises
-    ------
-    InputError
-        If no job of the run belongs to a tenant.
+    If the policy doesn't charge, the accounts only contain utilities.
     """
     shares: Mapping[str, Mapping[str, int]] = run.info["parameters"].get("shares") or {}
     named = run.jobs["tenant"].drop_nulls().unique().sort().to_list()
@@ -333,8 +323,7 @@ def _with_fairness(
     if not fraction or not revenue:
         return account
     ratio = account.revenue / revenue / fraction
-    values = {name: getattr(account, name) for name in TenantAccount.__dataclass_fields__}
-    return TenantAccount(**(values | {"fairness": ratio}))
+    return replace(account, fairness=ratio)
 
 
 def _places(prefix: str, *shares: Mapping[str, int]) -> int:

@@ -23,43 +23,20 @@ def outcomes_with_advice(info: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One change of a job's entry in its file that gets the job admitted.
+    """One change of a job's entry in its file that gets the job admitted."""
 
-    Attributes
-    ----------
-    way : str
-        ``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``.
-    key : str
-        Path of the changed key in the job's entry: ``utility.value``, ``worker.memory``.
-    before, after : str
-        Current and new value.
-    change : str
-        Size of the change, formatted.
-    refused : str
-        The next smaller change, with which the job is still refused: at most 1 % smaller, or by one
-        unit for integers.
-    completion : int or None
-        Promised completion slot of the changed job; None without a promise.
-    utility, price : float or None
-        Utility and price of the changed job.
-    verified : str
-        ``quoted`` if the policy quoted the changed job at that moment, ``run`` if the jobs were run
-        again with the change.
-    at_those_prices : str or None
-        Result of the quote if it differs from that of the repeated run; ``nothing`` if no change
-        gets the job admitted at the quoted prices.
-    """
-
-    way: str
-    key: str
-    before: str
-    after: str
-    change: str
-    refused: str
-    completion: int | None = None
+    way: str  # ``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``
+    key: str  # path in the job's entry: ``utility.value``, ``worker.memory``
+    before: str  # current value
+    after: str  # new value
+    change: str  # size of the change, formatted
+    refused: str  # next smaller change, still refused: at most 1 % smaller, or one unit
+    completion: int | None = None  # promised slot; None without a promise
     utility: float | None = None
     price: float | None = None
-    verified: str = "quoted"
+    verified: str = "quoted"  # ``run`` if the jobs were run again with the change
+    # Result of the quote if it differs from that of the repeated run; ``nothing`` if no change gets
+    # the job admitted at the quoted prices.
     at_those_prices: str | None = None
 
     def record(self) -> dict[str, Any]:
@@ -69,22 +46,12 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class IneffectiveChange:
-    """One way of changing a job that doesn't get it admitted.
-
-    Attributes
-    ----------
-    way, key : str
-        As in `Advice`.
-    up_to : str
-        The largest change that was tried.
-    tried : int
-        Number of tried changes, spread over the whole range.
-    """
+    """One way of changing a job that doesn't get it admitted."""
 
     way: str
     key: str
-    up_to: str
-    tried: int
+    up_to: str  # largest change that was tried
+    tried: int  # number of changes, spread over the whole range
 
     def record(self) -> dict[str, Any]:
         """Return the record as plain values."""
@@ -93,30 +60,14 @@ class IneffectiveChange:
 
 @dataclass(frozen=True, slots=True)
 class JobAdvice:
-    """All advice on one refused job.
-
-    Attributes
-    ----------
-    job : str
-        Name of the job.
-    slot : int
-        Arrival slot of the job, in which the policy is queried again.
-    held : str
-        Description of the circumstances that every advice assumes unchanged.
-    advice : sequence of Advice
-        One change for each way that gets the job admitted.
-    hopeless : sequence of IneffectiveChange
-        Ways that don't get it admitted.
-    left_out : sequence of str
-        Keys that weren't tried, because each change needs a run that takes too long.
-    """
+    """All advice on one refused job."""
 
     job: str
-    slot: int
-    held: str
-    advice: Sequence[Advice]
-    hopeless: Sequence[IneffectiveChange] = ()
-    left_out: Sequence[str] = ()
+    slot: int  # arrival slot, in which the policy is queried again
+    held: str  # circumstances that every advice assumes unchanged
+    advice: Sequence[Advice]  # one change for each way that gets the job admitted
+    hopeless: Sequence[IneffectiveChange] = ()  # ways that don't get it admitted
+    left_out: Sequence[str] = ()  # keys whose changes need runs that take too long
 
     def record(self) -> dict[str, Any]:
         """Return the advice as plain values."""

@@ -15,14 +15,7 @@ _NEW = "give --out a new directory"
 
 
 def check_directory(out: Path, is_replaceable: Callable[[Path], bool]) -> None:
-    """Check that an `AtomicDirectory` can be created, before anything is read or computed.
-
-    Raises
-    ------
-    InputError
-        If the path is neither free, nor an empty directory, nor an earlier result, or if it isn't
-        writable.
-    """
+    """Check that an `AtomicDirectory` can be created, before anything is read or computed."""
     with AtomicDirectory(out, is_replaceable):
         pass
 
@@ -30,26 +23,9 @@ def check_directory(out: Path, is_replaceable: Callable[[Path], bool]) -> None:
 class AtomicDirectory:
     """Output directory that is filled beside its final path and then renamed to it.
 
-    An earlier result of the same kind at that path is replaced. Anything else is left untouched,
-    such as links, devices, and directories with other files.
-
-    Parameters
-    ----------
-    out : Path
-        Final path.
-    is_replaceable : callable
-        Returns whether an existing directory is an earlier result that may be replaced.
-
-    Attributes
-    ----------
-    path : Path
-        Temporary directory to write to. Leaving the context removes it unless `commit` was called.
-
-    Raises
-    ------
-    InputError
-        If the path is neither free, nor an empty directory, nor an earlier result, or if it isn't
-        writable.
+    An earlier result at that path, as ``is_replaceable`` decides, is replaced. Anything else is
+    refused, such as links, devices, and directories with other files. ``path`` is the temporary
+    directory to write to. Leaving the context removes it unless `commit` was called.
     """
 
     def __init__(self, out: Path, is_replaceable: Callable[[Path], bool]) -> None:
@@ -85,10 +61,8 @@ class AtomicDirectory:
     def commit(self) -> None:
         """Move the directory to its final path.
 
-        Raises
-        ------
-        ShadowpriceError
-            If the path has become occupied. The results are then in a numbered directory beside it.
+        If the path has become occupied, keep the results in a numbered directory beside it and
+        raise `ShadowpriceError`.
         """
         try:
             self._check()

@@ -1,4 +1,4 @@
-"""Gains of more servers: what the same jobs would have earned, and the waiting that is saved."""
+"""Gains of more servers for the same jobs: additional utility, and saved waiting time."""
 
 from __future__ import annotations
 
@@ -35,42 +35,19 @@ GAINS_REMARK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CapacityGain:
-    """Difference between a run with more servers and the run on the cluster as it is.
+    """Difference between a run with more servers and the run on the cluster as it is."""
 
-    Parameters
-    ----------
-    change : str
-        The added resource and servers, for people.
-    servers : mapping of str to int
-        Added servers by the name of their entry.
-    policy : str
-        Label of the policy.
-    utility, gain : float
-        Total utility with the servers, and its difference.
-    finished : int
-        Difference in finished jobs.
-    jct_slots : float or None
-        Difference in the mean completion time of the jobs that both runs finished.
-    wait_slots : float or None
-        Difference in the mean time from submission to first start, of the jobs that ran in both.
-    waiting_saved_slots : float
-        Sum of that time over these jobs that is saved.
-    jobs : int
-        Their number.
-    slot_seconds : float
-        Length of a slot.
-    """
-
-    change: str
-    servers: Mapping[str, int]
-    policy: str
-    utility: float
-    gain: float
-    finished: int
-    jct_slots: float | None
+    change: str  # added resource and servers, formatted
+    servers: Mapping[str, int]  # added, by the name of their entry
+    policy: str  # label
+    utility: float  # total, with the servers
+    gain: float  # difference in utility
+    finished: int  # difference in finished jobs
+    jct_slots: float | None  # difference in mean completion time of jobs that both runs finished
+    # Difference in the mean time from submission to first start, of the jobs that ran in both.
     wait_slots: float | None
-    waiting_saved_slots: float
-    jobs: int
+    waiting_saved_slots: float  # sum of this difference over these jobs
+    jobs: int  # number of these jobs
     slot_seconds: float
 
     @classmethod

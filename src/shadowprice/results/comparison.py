@@ -37,28 +37,13 @@ JSON_FILE: Final = "compare.json"
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One measure of several runs.
-
-    Attributes
-    ----------
-    key : str
-        Key of the measure.
-    name : str
-        Label of the measure.
-    values : sequence of float or None
-        One for each run; None if the run has no value.
-    texts : sequence of str
-        Formatted values.
-    best : set of int
-        Positions of the best values; empty if all are equal or the measure has no preferred
-        direction.
-    """
+    """One measure of several runs."""
 
     key: str
     name: str
-    values: Sequence[float | None]
-    texts: Sequence[str]
-    best: frozenset[int]
+    values: Sequence[float | None]  # one for each run; None if the run has no value
+    texts: Sequence[str]  # formatted values
+    best: frozenset[int]  # positions; empty if all are equal or no direction is better
 
 
 def rows_of(runs: Sequence[RunData]) -> list[MetricRow]:

@@ -19,16 +19,7 @@ def job_costs(recorder: Recorder) -> Floats:
     """Return the cost of each job: its dominant share of every server that it ran on, by the hour.
 
     A job that uses half of a server's GPUs and a quarter of its memory pays for half of the server.
-
-    Parameters
-    ----------
-    recorder : Recorder
-        Recorder of a cluster whose servers have costs.
-
-    Returns
-    -------
-    ndarray of float64, shape (jobs,)
-        Costs in the currency of the cluster file.
+    Costs are in the currency of the cluster file, in an array of shape (jobs,).
     """
     segments = recorder.segments()
     costs = np.zeros(len(recorder.jobs))
@@ -45,22 +36,10 @@ def job_costs(recorder: Recorder) -> Floats:
 def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Rows) -> Summary:
     """Return the cost of a run and its utility per cost.
 
-    Parameters
-    ----------
-    recorder : Recorder
-        Recorder of a cluster whose servers have costs.
-    jobs : polars.DataFrame
-        Job table with ``cost``.
-    slots, rows : ndarray of int64, ndarray of int32
-        Allocations, from `slot_tables.expand`.
-
-    Returns
-    -------
-    dict
-        ``used``: cost of the jobs' shares of servers. ``occupied``: cost of all servers during
-        the slots in which a job runs on them. ``whole``: cost of all servers from the first arrival
-        to the end of the run, also while idle, but not while lost. ``utility_per_used``: None if
-        nothing was used.
+    ``slots`` and ``rows`` are the allocations, from `slot_tables.expand`. ``used`` is the cost of
+    the jobs' shares of servers, and ``occupied`` that of all servers during the slots in which a
+    job runs on them. ``whole`` is the cost of all servers from the first arrival to the end of the
+    run, also while idle, but not while lost. ``utility_per_used`` is None if nothing was used.
     """
     prices, hours = _prices(recorder), _slot_hours(recorder)
     servers = recorder.cluster.servers

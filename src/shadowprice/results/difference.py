@@ -20,22 +20,14 @@ Row = Mapping[str, Any]
 class RunDiff(ShownAsTable):
     """Differences between two runs.
 
-    Attributes
-    ----------
-    first, second : dict
-        ``run.json`` of each.
-    jobs : polars.DataFrame
-        One row for each job of both runs whose result differs, the largest change of utility first:
-        ``job``, ``tenant``, ``outcome_a``, ``outcome_b``, ``completion_a``, ``completion_b``,
-        ``utility_a``, ``utility_b``, ``gain`` (b minus a), ``why``.
-    outcomes : polars.DataFrame
-        One row for each pair of outcomes: ``outcome_a``, ``outcome_b``, ``jobs``, ``gain``.
-    only_first, only_second : list of str
-        Jobs in only one of the runs.
+    ``jobs`` has one row for each job of both runs whose result differs, the largest change of
+    utility first. Columns of the first run end in ``_a``, those of the second in ``_b``; ``gain``
+    is b minus a. ``outcomes`` has one row for each pair of outcomes, with the number of jobs and
+    their gain.
     """
 
-    first: Fields
-    second: Fields
+    first: Fields  # ``run.json``
+    second: Fields  # ``run.json``
     jobs: pl.DataFrame
     outcomes: pl.DataFrame
     only_first: list[str]
@@ -187,20 +179,19 @@ def _describe_change(a: Row, b: Row, policies: tuple[str, str]) -> str:
     parts = []
     start_delay = b["start"] - a["start"]
     if start_delay:
-        parts.append(
-            f"started {_slots(abs(start_delay))} {'later' if start_delay > 0 else 'earlier'}"
-        )
+        direction = "later" if start_delay > 0 else "earlier"
+        parts.append(f"started {pluralize(abs(start_delay), 'slot')} {direction}")
     mean_workers = [row["worker_slots"] / max(row["active"], 1) for row in (a, b)]
     if abs(mean_workers[0] - mean_workers[1]) > 0.05:
         parts.append(f"ran with {mean_workers[1]:.3g} workers rather than {mean_workers[0]:.3g}")
     pauses = [row["completion"] - row["start"] + 1 - row["active"] for row in (a, b)]
     if pauses[0] != pauses[1]:
-        parts.append(f"paused {_slots(pauses[1])} rather than {pauses[0]}")
+        parts.append(f"paused {pluralize(pauses[1], 'slot')} rather than {pauses[0]}")
     if not parts:
         parts.append("was placed differently")
     delay = b["completion"] - a["completion"]
     if delay:
-        when = f"{_slots(abs(delay))} {'later' if delay > 0 else 'sooner'}"
+        when = f"{pluralize(abs(delay), 'slot')} {'later' if delay > 0 else 'sooner'}"
         return f"{', '.join(parts)}: done {when}"
     return ", ".join(parts)
 
@@ -210,9 +201,5 @@ def _describe_outcome(row: Row, policy: str) -> str:
     if row["outcome"] in verbs:
         text = f"{verbs[row['outcome']]} {policy}"
         return f"{text}: {row['message']}" if row["message"] else text
-    ran = "never ran" if row["start"] is None else f"ran {_slots(row['active'])}"
+    ran = "never ran" if row["start"] is None else f"ran {pluralize(row['active'], 'slot')}"
     return f"still {row['outcome']} at the end of {policy}, {ran}"
-
-
-def _slots(count: int) -> str:
-    return f"{count:,} slot" if count == 1 else f"{count:,} slots"

@@ -32,15 +32,8 @@ _ROUNDING: Final = 1e-9
 def finish_time_fairness(cluster: Cluster, jobs: Sequence[Job], table: pl.DataFrame) -> pl.Series:
     """Return rho of each finished job; null for the others.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        All servers that the run began with.
-    jobs : sequence of Job
-        The workload.
-    table : polars.DataFrame
-        Their ``outcome``, ``arrival``, ``submitted``, ``ended`` and ``jct`` in the same order, as
-        in `tables.job_table`.
+    The cluster holds all servers that the run began with. ``table`` has the jobs' ``outcome``,
+    ``arrival``, ``submitted``, ``ended`` and ``jct`` in the same order, as in `tables.job_table`.
     """
     rho = np.full(len(jobs), np.nan)
     finished = np.flatnonzero((table["outcome"] == "finished").to_numpy())
@@ -91,21 +84,8 @@ def slots_alone(cluster: Cluster, jobs: Sequence[Job], present: Floats) -> Float
     more than its share, it runs in the same proportion of the time. Of its allowed worker counts,
     the fastest counts. The rate is the internal one if everything fits on one server. A bag of
     tasks runs one copy of each task at once, and takes the longest mean duration. The time is from
-    the submission to the end of a slot, like the completion time of a run.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    jobs : sequence of Job
-        Jobs of which the cluster holds at least one allowed worker count.
-    present : ndarray of float64, shape (jobs,)
-        Number n of jobs that share the cluster.
-
-    Returns
-    -------
-    ndarray of float64, shape (jobs,)
-        Slots; infinite if the cluster can't hold the job.
+    the submission to the end of a slot, like the completion time of a run. It is infinite if the
+    cluster can't hold the job. ``present`` and the result have the shape (jobs,).
     """
     fractions = _Fractions(cluster)
     alone = np.empty(len(jobs))
@@ -136,14 +116,8 @@ def _blocks(jobs: Sequence[Job]) -> Iterator[slice]:
 class _Choices:
     """Allowed worker counts of several jobs, in one array after another.
 
-    Attributes
-    ----------
-    owners : ndarray of int64
-        Position of the job of each worker count.
-    starts : ndarray of int64
-        Position of the first worker count of each job.
-    workers, ps : ndarray of int64
-        Worker counts, and the parameter servers of each.
+    ``owners`` holds the position of the job of each worker count, and ``starts`` the position of
+    each job's first worker count.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:

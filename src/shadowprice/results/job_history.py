@@ -27,19 +27,11 @@ Entry = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpan:
-    """A placement that stays unchanged over consecutive slots.
-
-    Attributes
-    ----------
-    first, last : int
-        Slots, both inclusive.
-    entries : tuple of (server, workers, ps)
-        The placement; servers by position in the cluster.
-    """
+    """A placement that stays unchanged over consecutive slots."""
 
     first: int
-    last: int
-    entries: tuple[Entry, ...]
+    last: int  # inclusive
+    entries: tuple[Entry, ...]  # servers by position in the cluster
 
     @property
     def workers(self) -> int:
@@ -54,24 +46,12 @@ class PlacementSpan:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """History of a job in a run.
+    """History of a job in a run."""
 
-    Attributes
-    ----------
-    info : dict
-        ``run.json``.
-    job : dict
-        Row of ``jobs.parquet`` with ``worth`` and ``shape`` parsed.
-    decisions : list of dict
-        Lines of ``decisions.jsonl`` about the job.
-    ran : list of PlacementSpan
-        Actual placements.
-    """
-
-    info: Fields
-    job: Fields
-    decisions: list[Fields]
-    ran: list[PlacementSpan]
+    info: Fields  # ``run.json``
+    job: Fields  # row of ``jobs.parquet`` with ``worth`` and ``shape`` parsed
+    decisions: list[Fields]  # lines of ``decisions.jsonl`` about the job
+    ran: list[PlacementSpan]  # actual placements
 
     def planned(self, decision: Fields) -> list[PlacementSpan]:
         """Return the committed plan of a decision."""
@@ -90,25 +70,19 @@ class JobHistory:
             "decisions": self.decisions,
             "ran": [
                 {
-                    "slots": [stay.first, stay.last],
+                    "slots": [span.first, span.last],
                     "placement": [
                         {"server": names[server], "workers": workers, "ps": ps}
-                        for server, workers, ps in stay.entries
+                        for server, workers, ps in span.entries
                     ],
                 }
-                for stay in self.ran
+                for span in self.ran
             ],
         }
 
 
 def read_job_history(folder: Path, name: str) -> JobHistory:
-    """Read a job's history.
-
-    Raises
-    ------
-    InputError
-        If the directory contains no run, or the run no such job; the hint suggests similar names.
-    """
+    """Read a job's history."""
     info = read_info(folder)
     jobs = read_table(folder, "jobs")
     row = jobs.filter(pl.col("job") == name)
@@ -125,7 +99,7 @@ def read_job_history(folder: Path, name: str) -> JobHistory:
 
 
 def merge_spans(rows: Sequence[tuple[Any, ...]]) -> list[PlacementSpan]:
-    """Merge (slot, server, workers, ps) rows, ordered by slot, into stays over several slots."""
+    """Merge (slot, server, workers, ps) rows, ordered by slot, into spans of slots."""
     by_slot: dict[int, list[Entry]] = {}
     for slot, server, workers, ps in rows:
         by_slot.setdefault(slot, []).append((server, workers, ps))

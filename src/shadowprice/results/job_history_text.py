@@ -12,21 +12,21 @@ from shadowprice.results.run_directory import display_outcome, server_names
 from shadowprice.results.server_names import compress_name_list, group_equal_placements
 
 
-def history_lines(story: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
+def history_lines(history: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
     """Yield a job's history as (label, text): request, decisions and placements.
 
     ``most`` limits the placements of a plan or a run: None for all, 0 if the caller draws them. An
     empty label continues the previous line. An empty label and text separate two sections.
     """
-    yield from _request_lines(story)
+    yield from _request_lines(history)
     promise, admitted = None, False
-    for decision in story.decisions:
+    for decision in history.decisions:
         yield "", ""
-        yield from _decided(story, decision, admitted, promise, most)
+        yield from _decided(history, decision, admitted, promise, most)
         promise = decision.get("promise", promise)
         admitted |= decision["outcome"] == "admitted"
     yield "", ""
-    yield from _happened(story, most)
+    yield from _happened(history, most)
 
 
 def guarantee_text(info: Mapping[str, Any]) -> str:
@@ -70,9 +70,9 @@ def _of_rounds(guarantee: Mapping[str, Any]) -> str:
     )
 
 
-def _request_lines(story: JobHistory) -> Iterator[tuple[str, str]]:
-    job, shape = story.job, story.job["shape"]
-    slot = story.info["cluster"]["slot_seconds"]
+def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
+    job, shape = history.job, history.job["shape"]
+    slot = history.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
     yield "arrived", f"in slot {job['arrival']}{_submitted(job, slot)}{tenant}"
     if "tasks" in shape:
@@ -137,7 +137,7 @@ def _worth(job: dict[str, Any]) -> str:
 
 
 def _decided(
-    story: JobHistory,
+    history: JobHistory,
     decision: dict[str, Any],
     admitted: bool,
     before: int | None,
@@ -184,7 +184,7 @@ def _decided(
         each = f"{copies} copies each of " if copies > 1 else "one copy each of "
         yield "copies" if row == 0 else "", f"{each}{pluralize(tasks, 'task')} of group {group}"
     if decision.get("plan") and most != 0:
-        yield from _stays(story, "plan", story.planned(decision), most)
+        yield from _placement_lines(history, "plan", history.planned(decision), most)
 
 
 def _than(bound: float, payoff: float) -> str:
@@ -201,10 +201,10 @@ def _relation(payoff: float) -> str:
     return "exceeds" if payoff > 0 else "is below"
 
 
-def _happened(story: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
-    job = story.job
-    if story.ran:
-        yield from _stays(story, "ran", story.ran, most)
+def _happened(history: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
+    job = history.job
+    if history.ran:
+        yield from _placement_lines(history, "ran", history.ran, most)
         text = f"{pluralize(job['worker_slots'], 'worker-slot')} in all"
         if job.get("cost") is not None:
             text += f", {job['cost']:,.4g} of the servers' cost"
@@ -213,7 +213,7 @@ def _happened(story: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
         yield "ran", "never"
     outcome = job["outcome"]
     if outcome == "finished":
-        slot = story.info["cluster"]["slot_seconds"]
+        slot = history.info["cluster"]["slot_seconds"]
         after = _span(job["jct"], slot)
         text = f"completed in slot {job['completion']}, {after} after its submission"
         if job["late"] is not None:
@@ -241,35 +241,35 @@ def _outcome(job: dict[str, Any]) -> str:
     return f"{text}: {job['message']}" if job["outcome"] in {"dropped", "cancelled"} else text
 
 
-def _stays(
-    story: JobHistory, name: str, stays: Sequence[PlacementSpan], most: int | None
+def _placement_lines(
+    history: JobHistory, name: str, spans: Sequence[PlacementSpan], most: int | None
 ) -> Iterator[tuple[str, str]]:
     if most == 0:
         return
-    names = server_names(story.info)
-    for stay in stays[:most]:
-        yield name, f"{_slots(stay)}: {_where(stay, names)}"
+    names = server_names(history.info)
+    for span in spans[:most]:
+        yield name, f"{_slots(span)}: {_where(span, names)}"
         name = ""
-    if most is not None and len(stays) > most:
-        yield "", f"and {len(stays) - most} more placements (--full shows them)"
+    if most is not None and len(spans) > most:
+        yield "", f"and {len(spans) - most} more placements (--full shows them)"
 
 
-def _slots(stay: PlacementSpan) -> str:
-    if stay.first == stay.last:
-        return f"slot {stay.first}"
-    return f"slots {stay.first}-{stay.last}"
+def _slots(span: PlacementSpan) -> str:
+    if span.first == span.last:
+        return f"slot {span.first}"
+    return f"slots {span.first}-{span.last}"
 
 
-def _where(stay: PlacementSpan, names: Sequence[str]) -> str:
-    workers = _standing((names[server], number) for server, number, _ in stay.entries)
-    text = f"{pluralize(stay.workers, 'worker')} ({workers})" if stay.workers else ""
-    if stay.ps:
-        ps = _standing((names[server], number) for server, _, number in stay.entries)
-        text += f"{' and ' if text else ''}{pluralize(stay.ps, 'parameter server')} ({ps})"
+def _where(span: PlacementSpan, names: Sequence[str]) -> str:
+    workers = _counts_by_server((names[server], number) for server, number, _ in span.entries)
+    text = f"{pluralize(span.workers, 'worker')} ({workers})" if span.workers else ""
+    if span.ps:
+        ps = _counts_by_server((names[server], number) for server, _, number in span.entries)
+        text += f"{' and ' if text else ''}{pluralize(span.ps, 'parameter server')} ({ps})"
     return text
 
 
-def _standing(numbers: Iterable[tuple[str, int]]) -> str:
+def _counts_by_server(numbers: Iterable[tuple[str, int]]) -> str:
     """Format counts by server: ``4 on gpu-0, 2 each on gpu-[1,3-5]``."""
     parts = []
     for servers, number in group_equal_placements(

@@ -45,11 +45,6 @@ class SlotRange:
         """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
 
         ``place`` is the location of the text in error messages.
-
-        Raises
-        ------
-        InputError
-            If the text isn't a range.
         """
         first, dots, last = text.partition("..")
         if not dots:
@@ -79,11 +74,6 @@ def parse_slot(text: str, slot_seconds: float, place: str) -> int:
     """Parse a slot, given as a number or as a duration from the start.
 
     ``place`` is the location of the text in error messages.
-
-    Raises
-    ------
-    InputError
-        If the text isn't a slot.
     """
     try:
         slot = _slot(text, slot_seconds)
@@ -108,36 +98,22 @@ def _slot(text: str, slot_seconds: float) -> int | None:
 class JobFilter:
     """Filter for the jobs of a run; empty fields don't restrict it.
 
-    Attributes
-    ----------
-    job, tenant, class_, reason : sequence of str
-        Patterns in the style of file names (``resnet*``), one of which has to match.
-    outcome : sequence of str
-        Outcomes, as named in ``jobs.parquet``.
-    arrived, started, completed : Range
-        Slots of the arrival, the first slot and the completion.
-    late : bool or None
-        True for jobs that missed their target, False for jobs that met it.
+    ``job``, ``tenant``, ``class_`` and ``reason`` are patterns in the style of file names
+    (``resnet*``), one of which has to match.
     """
 
     job: Sequence[str] = ()
     tenant: Sequence[str] = ()
     class_: Sequence[str] = ()
     reason: Sequence[str] = ()
-    outcome: Sequence[str] = ()
+    outcome: Sequence[str] = ()  # as named in ``jobs.parquet``
     arrived: SlotRange | None = None
-    started: SlotRange | None = None
+    started: SlotRange | None = None  # range of the first slot
     completed: SlotRange | None = None
-    late: bool | None = None
+    late: bool | None = None  # True: missed the target; False: met it
 
     def apply(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a job table that match.
-
-        Raises
-        ------
-        InputError
-            If an outcome is unknown; the hint is the closest known outcome.
-        """
+        """Return the rows of a job table that match."""
         unknown = next((outcome for outcome in self.outcome if outcome not in OUTCOMES), None)
         if unknown is not None:
             close = closest_match(unknown, OUTCOMES)
@@ -190,11 +166,6 @@ def columns_of(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns
     """Return the requested columns; ``all`` stands for every column.
 
     ``place`` is the location of the request in error messages.
-
-    Raises
-    ------
-    InputError
-        If a column is unknown; the hint is the closest known column.
     """
     if list(names) == ["all"]:
         return jobs.columns
@@ -207,13 +178,7 @@ def columns_of(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns
 
 
 def sort_jobs(jobs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Sort the rows by columns in order of priority; ``-utility`` sorts in descending order.
-
-    Raises
-    ------
-    InputError
-        If a column is unknown.
-    """
+    """Sort the rows by columns in order of priority; ``-utility`` sorts in descending order."""
     if not keys:
         return jobs
     names = columns_of(jobs, [key.removeprefix("-") for key in keys], "--sort")

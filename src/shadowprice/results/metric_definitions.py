@@ -26,33 +26,15 @@ class MetricUnit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """One measure of a run.
+    """One measure of a run."""
 
-    Attributes
-    ----------
-    key : str
-        Column name in tables of runs.
-    name : str
-        Label.
-    read : callable
-        Reads the value from ``run.json``; returns None if the run has none.
-    better : int
-        1 if higher is better, -1 if lower is better, else 0.
-    unit : Unit
-        Unit for formatting.
-    over_seeds : bool
-        Whether means over several seeds include it.
-    unless_zero : bool
-        Whether it is omitted if every value is 0.
-    """
-
-    key: str
-    name: str
-    read: Read
-    better: int = 0
+    key: str  # column name in tables of runs
+    name: str  # label
+    read: Read  # from ``run.json``; None if the run has no value
+    better: int = 0  # 1 if higher is better, -1 if lower is better, else 0
     unit: MetricUnit = MetricUnit.NUMBER
-    over_seeds: bool = False
-    unless_zero: bool = False
+    over_seeds: bool = False  # means over several seeds include it
+    unless_zero: bool = False  # omitted if every value is 0
 
     @property
     def share(self) -> bool:
@@ -107,6 +89,15 @@ def _utility_of(*path: str) -> Read:
     return read
 
 
+def _completion_ratio(info: Mapping[str, Any]) -> float | None:
+    """Return the mean completion time of jobs that state no utility over its lower bound.
+
+    None unless a bound was requested and the run finished all of these jobs.
+    """
+    least, mean = (_at("bound", "completion", key)(info) for key in ("mean_slots", "mean_jct"))
+    return None if not least or mean is None else mean / least
+
+
 RESTRICTED: Final = "restricted_mean_jct"
 """Key of the measure that is only comparable up to a common end; see `restricted_mean_until`."""
 
@@ -119,8 +110,10 @@ _EARNED: Final = (
     MetricDefinition(
         "value_share", "of the value on offer", _utility_of("summary", "value"), 1, _SHARE, True
     ),
-    # The bound on what any schedule earns is only known if it was requested.
-    MetricDefinition("bound_share", "of the bound", _utility_of("bound", "bound"), 1, _SHARE),
+    # What the best possible schedule reaches at most is only known if it was requested.
+    MetricDefinition(
+        "bound_share", "at least of the best possible", _utility_of("bound", "bound"), 1, _SHARE
+    ),
 )
 _OUTCOMES: Final = (
     MetricDefinition("arrived", "jobs that arrived", _summary("arrived")),
@@ -140,6 +133,12 @@ _TIMES: Final = (
     # only the short ones.
     MetricDefinition(
         "mean_jct", "mean JCT of finished, slots", _summary("jct", "mean"), over_seeds=True
+    ),
+    MetricDefinition(
+        "completion_ratio",
+        "times the least mean JCT, at most",
+        _completion_ratio,
+        -1,
     ),
     MetricDefinition("median_jct", "median JCT of finished, slots", _summary("jct", "median")),
     MetricDefinition(
@@ -254,19 +253,9 @@ def best_of(values: Sequence[float | None], better: int) -> frozenset[int]:
 def restricted_mean_until(info: Mapping[str, Any], end: int) -> float | None:
     """Return the restricted mean completion time of a run, extended to a later end.
 
-    Every unfinished job, including refused ones, waits until the later end.
-
-    Parameters
-    ----------
-    info : mapping
-        ``run.json`` of the run.
-    end : int
-        First slot after the common end, not before the run's own end.
-
-    Returns
-    -------
-    float or None
-        Slots; None if no job arrived.
+    Every unfinished job, including refused ones, waits until the later end. ``end`` is the first
+    slot after the common end, not before the run's own end. The result is in slots; None if no job
+    arrived.
     """
     summary = info["summary"]
     mean = summary["jct"]["restricted_mean"]

@@ -15,36 +15,21 @@ NOT_ARRIVED: Final = "not arrived"
 
 
 def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
-    """Return the metrics of a run.
+    """Return the metrics of a run, from its `tables.job_table` and `slot_tables.slot_table`.
 
     Every share refers to all jobs that arrived. Completion times only cover finished jobs, so a
     policy improves them by finishing only short jobs. `restricted_mean` can't be improved by such a
     choice.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        From `tables.job_table`.
-    slots : polars.DataFrame
-        From `slot_tables.slot_table`.
-
-    Returns
-    -------
-    dict
-        ``jobs`` of the workload and those that ``arrived`` before the run ended. Of these:
-        ``admitted`` (committed by a planner, or queued and not refused), ``finished``, ``refused``,
-        ``dropped``, ``cancelled``, ``unfinished`` (running or waiting at the end). ``not_arrived``.
-        ``total_utility``, and the ``value``: the utility if every job that arrived completed as
-        early as possible. ``jct`` in slots from the submission to the end of the completion slot:
-        mean, median, p90 and p99 of finished jobs, and ``restricted_mean`` up to ``end``. ``end``
-        of the run, see `end_of`. ``makespan`` in slots from the first arrival to the end of the
-        last completion. ``met_target``: jobs that finished in time, all that arrived with a target,
-        and the share. ``utilisation`` of each resource from the first arrival to ``end``.
-        ``finish_time_fairness`` of finished jobs (see `fairness`): mean, p99 and worst.
-        ``restarts`` of all jobs (moves, resizes and resumptions), and the ``lost_gpu_hours`` that
-        they and repeated work took; None if unknown. ``abandoned_work``: the share of all
-        worker-slots that jobs took that didn't finish; None if nothing ran. ``late`` by class.
-        ``refusals`` by reason.
+    ``jobs`` counts the workload, and ``arrived`` those that arrived before the run ended. Of these:
+    ``admitted`` (committed by a planner, or queued and not refused), ``finished``, ``refused``,
+    ``dropped``, ``cancelled``, ``unfinished`` (running or waiting at the end). ``value`` is the
+    utility if every job that arrived completed as early as possible. ``jct`` is in slots from the
+    submission to the end of the completion slot, for finished jobs. ``makespan`` is in slots from
+    the first arrival to the end of the last completion. ``utilisation`` is from the first arrival
+    to ``end``. ``restarts`` counts moves, resizes and resumptions; ``lost_gpu_hours`` is the time
+    that they and repeated work took, None if unknown. ``abandoned_work`` is the share of all
+    worker-slots that jobs took that didn't finish, None if nothing ran.
     """
     counts = {str(name): int(number) for name, number in jobs["outcome"].value_counts().iter_rows()}
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
@@ -95,19 +80,8 @@ def restricted_mean(jobs: pl.DataFrame, end: int) -> float | None:
 
     A job that arrived and didn't finish counts with the time from its submission to the end. This
     is the restricted mean survival time: the area under the share of unfinished jobs. To compare
-    runs, use the latest of their ends for all.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        From `tables.job_table`.
-    end : int
-        First slot after the run.
-
-    Returns
-    -------
-    float or None
-        None if no job arrived.
+    runs, use the latest of their ends for all. ``end`` is the first slot after the run. The result
+    is None if no job arrived.
     """
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
     remaining = end - pl.col("submitted")
@@ -116,20 +90,18 @@ def restricted_mean(jobs: pl.DataFrame, end: int) -> float | None:
     return None if mean is None else float(mean)
 
 
+def mean_completion(jobs: pl.DataFrame, names: Sequence[str]) -> float | None:
+    """Return the mean completion time of some jobs, in slots; None unless all of them finished."""
+    chosen = jobs.filter(pl.col("job").is_in(list(names)) & (pl.col("outcome") == "finished"))
+    return float(chosen["jct"].to_numpy().mean()) if names and len(chosen) == len(names) else None
+
+
 def common_completion(runs: Sequence[pl.DataFrame]) -> tuple[int, list[float | None]]:
     """Return the mean completion times of the jobs that all of several runs finished.
 
-    Parameters
-    ----------
-    runs : sequence of polars.DataFrame
-        Job tables of the same workload, in the same order.
-
-    Returns
-    -------
-    jobs : int
-        Number of jobs that every run finished.
-    means : list of float or None
-        For each run, mean slots from the submission to the end of the completion slot.
+    The job tables are of the same workload, in the same order. The first result is the number of
+    these jobs, the second each run's mean slots from the submission to the end of the completion
+    slot.
     """
     finished = np.ones(len(runs[0]), dtype=bool)
     for jobs in runs:
@@ -140,13 +112,7 @@ def common_completion(runs: Sequence[pl.DataFrame]) -> tuple[int, list[float | N
 
 
 def met_target(jobs: pl.DataFrame) -> Summary:
-    """Return how many jobs finished in time, of all that arrived with a target.
-
-    Returns
-    -------
-    dict
-        ``met``, ``of`` and ``share`` (None if no job has a target).
-    """
+    """Return how many jobs finished in time (``met``), of all that arrived with a target."""
     targeted = jobs.filter((pl.col("outcome") != NOT_ARRIVED) & pl.col("target").is_not_null())
     met = int((targeted["late"] <= 0).sum())
     return {

@@ -24,17 +24,8 @@ _HEAD: Final = 4096
 def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
     """Check that a file can be written, before anything is computed.
 
-    Parameters
-    ----------
-    path : Path
-        File to write.
-    ours : callable
-        Returns whether the first 4 KiB of an existing file show that it is an earlier result.
-
-    Raises
-    ------
-    InputError
-        If the path is a link, device, directory or foreign file, or can't be written.
+    ``ours`` returns whether the first 4 KiB of an existing file show that it is an earlier result.
+    Links, devices, directories and foreign files are refused.
     """
     new = "choose a new name, or remove it first"
     try:
@@ -74,11 +65,6 @@ def created_directory(folder: Path) -> Iterator[None]:
     """Create a folder and its missing parents; remove them if the body fails.
 
     The folder is created at once, because no earlier check can rule out every failure.
-
-    Raises
-    ------
-    InputError
-        If the folder can't be created.
     """
     made: list[Path] = []
     try:

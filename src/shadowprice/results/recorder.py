@@ -129,8 +129,6 @@ class JobOutcome(NamedTuple):
 
     Attributes
     ----------
-    status : Status
-        Current or final status.
     started, completion : int or None
         First slot in which the job ran, and completion slot.
     progress : int
@@ -193,8 +191,6 @@ class Recorder(Observer):
 
     Parameters
     ----------
-    cluster : Cluster
-        The servers.
     jobs : sequence of Job
         The workload, in file order.
     policy : Policy
@@ -212,8 +208,6 @@ class Recorder(Observer):
         Seconds that the policy took for each decision.
     attempts : dict of str to BagAttempts
         Attempts at bags of tasks, by job.
-    arrived : set of str
-        Jobs that arrived.
     earned, completions : dict of str to float, dict of str to int
         Utility and completion slot of completed jobs.
     prices : dict of int to ndarray

@@ -73,14 +73,8 @@ class RunContext:
 
     Parameters
     ----------
-    policy : str
-        Name of the policy.
-    seed : int
-        Random seed.
     until : int or None
         End of the timespan T.
-    inputs : sequence of RunInput
-        Sources of the inputs.
     settings : mapping or None
         The policy's settings as given by the user; None if unknown.
     options : mapping
@@ -111,12 +105,6 @@ def build_run(
 
     Parameters
     ----------
-    recorder : Recorder
-        The observed events.
-    policy : Policy
-        The policy that decided.
-    circumstances : RunContext
-        Policy name, seed and inputs.
     wall : float
         Wall time of the run in seconds, without the time of this function.
     preparing : float

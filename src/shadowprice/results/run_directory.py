@@ -158,13 +158,7 @@ def write_json(path: Path, record: Mapping[str, object]) -> None:
 
 
 def read_run(folder: Path) -> RunData:
-    """Read a run directory.
-
-    Raises
-    ------
-    InputError
-        If the directory isn't a run directory, is damaged or has an unknown format.
-    """
+    """Read a run directory."""
     info = read_info(folder)
     frames = {name: read_table(folder, name) for name in TABLES}
     payments = folder / PAYMENTS
@@ -190,13 +184,7 @@ def _with_or_without_plans(records: Iterable[Fields], plans: bool) -> Iterator[F
 
 
 def read_advice(folder: Path) -> dict[str, JobAdvice]:
-    """Return the advice in a run directory, by job; empty if none was requested.
-
-    Raises
-    ------
-    InputError
-        If a line is damaged.
-    """
+    """Return the advice in a run directory, by job; empty if none was requested."""
     path = folder / ADVICE
     if not path.exists():
         return {}
@@ -206,10 +194,7 @@ def read_advice(folder: Path) -> dict[str, JobAdvice]:
 def read_info(folder: Path) -> Fields:
     """Read ``run.json`` of a run directory, and verify the digests of its files.
 
-    Raises
-    ------
-    InputError
-        If the directory isn't a run directory, is damaged or has an unknown format.
+    Raises `InputError` if it isn't a run directory, is damaged or has an unknown format.
     """
     path = folder / RUN
     if not path.is_file():
@@ -241,10 +226,7 @@ _AGAIN: Final = "run the simulation again"
 def _load_info(path: Path) -> Fields:
     """Return the JSON object in ``run.json`` without checking its keys.
 
-    Raises
-    ------
-    ValueError, OSError
-        If the file is unreadable, too large or not a JSON object.
+    Raises `ValueError` or `OSError` if it is unreadable, too large or not a JSON object.
     """
     if path.stat().st_size > bounds.RUN_FILE.most:
         raise ValueError(bounds.RUN_FILE.message(path.stat().st_size))
@@ -298,20 +280,7 @@ def _digest_of(record: Fields) -> str:
 
 
 def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
-    """Yield the records of a JSON Lines file of a run.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    containing : str
-        Text that a line must contain; other lines aren't parsed.
-
-    Raises
-    ------
-    InputError
-        If the file is missing or a line is damaged.
-    """
+    """Yield the records of a JSON Lines file; skip lines without ``containing`` unparsed."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
@@ -325,13 +294,7 @@ def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
 
 
 def read_table(folder: Path, name: str) -> pl.DataFrame:
-    """Read a table of a run directory.
-
-    Raises
-    ------
-    InputError
-        If the table is missing or damaged.
-    """
+    """Read a table of a run directory."""
     path = folder / f"{name}.parquet"
     try:
         with path.open("rb") as file:  # polars refuses paths that aren't valid text
@@ -343,13 +306,7 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
 
 
 def read_decisions(folder: Path, containing: str = "") -> Iterator[Fields]:
-    """Yield the records of ``decisions.jsonl`` whose lines contain a text.
-
-    Raises
-    ------
-    InputError
-        If the file is missing or a line is damaged.
-    """
+    """Yield the records of ``decisions.jsonl`` whose lines contain a text."""
     return read_lines(folder / DECISIONS, containing)
 
 

@@ -31,16 +31,21 @@ def compress_names(names: Iterable[str]) -> str:
 
 def compress_name_list(names: Iterable[str]) -> list[str]:
     """Return server names with numbers of the same group merged: ``gpu-[0-3,7]``, ``net``."""
-    numbers: dict[str, list[int]] = {}
+    merged, single = merge_numbered_names(names)
+    return [*merged, *single]
+
+
+def merge_numbered_names(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Merge server names of the same group, such as ``gpu-[0-3,7]``; return the others apart."""
+    numbers: dict[str, set[int]] = {}
     single: list[str] = []
     for name in names:
         match = re.fullmatch(r"(.*)-(0|[1-9]\d*)", name)
         if match:
-            numbers.setdefault(match[1], []).append(int(match[2]))
+            numbers.setdefault(match[1], set()).add(int(match[2]))
         else:
             single.append(name)
-    parts = [f"{group}-{_ranges(sorted(members))}" for group, members in numbers.items()]
-    return [*parts, *single]
+    return [f"{group}-{_ranges(sorted(members))}" for group, members in numbers.items()], single
 
 
 def group_equal_placements(standing: Iterable[tuple[str, What]]) -> list[tuple[list[str], What]]:

@@ -25,20 +25,12 @@ _ROUNDING: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """A sample mean with its 95 % confidence interval.
-
-    Attributes
-    ----------
-    mean, low, high : float
-        Mean of the sample and bounds of Student's interval; infinite for a single value.
-    count : int
-        Sample size.
-    """
+    """A sample mean with Student's 95 % confidence interval; infinite for a single value."""
 
     mean: float
     low: float
     high: float
-    count: int
+    count: int  # sample size
 
     @property
     def half(self) -> float:
@@ -58,32 +50,17 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """Difference between two policies over the same seeds.
+    """Difference between two policies over the same seeds."""
 
-    Attributes
-    ----------
-    difference : ConfidenceInterval
-        Interval of the differences by seed.
-    p : float
-        Probability of a difference at least as large if the sign of every seed's difference were
-        random (paired permutation test, two-sided).
-    adjusted : float
-        ``p`` after Holm's correction for all comparisons made together.
-    """
-
-    difference: ConfidenceInterval
+    difference: ConfidenceInterval  # of the differences by seed
+    # probability of a difference at least as large if the sign of every seed's difference were
+    # random (paired permutation test, two-sided)
     p: float
-    adjusted: float
+    adjusted: float  # ``p`` after Holm's correction for all comparisons made together
 
 
 def interval(values: Sequence[float]) -> ConfidenceInterval:
-    """Return the mean of values with Student's interval.
-
-    Raises
-    ------
-    ValueError
-        If there are no values.
-    """
+    """Return the mean of at least one value with Student's interval."""
     sample = np.asarray(values, dtype=np.float64)
     if not len(sample):
         raise ValueError("an interval needs a value")
@@ -102,14 +79,7 @@ def paired_permutation_test(differences: Sequence[float], seed: int = 0) -> floa
 
     Under the null hypothesis the policies are exchangeable seed by seed, so every difference could
     have the opposite sign. Up to `MAX_EXACT_PAIRS` pairs, all sign flips are evaluated. Above,
-    `DRAWS` random ones are, and the observed one is added to them.
-
-    Parameters
-    ----------
-    differences : sequence of float
-        One for each seed of the runs.
-    seed : int
-        Random seed of the drawn signs.
+    `DRAWS` random ones are, and the observed one is added to them. ``seed`` draws the signs.
     """
     sample = np.asarray(differences, dtype=np.float64)
     sample = sample[sample != 0]  # a flipped zero changes nothing

@@ -45,27 +45,20 @@ JOBS: Final[dict[str, Any]] = {
 class SlotSnapshot(ShownAsTable):
     """State of a run in one slot.
 
-    Attributes
-    ----------
-    info : dict
-        ``run.json``.
-    slot : int
-        The slot.
-    jobs : polars.DataFrame
-        One row for each open job: running jobs, then waiting jobs, each in order of arrival.
-        ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``. ``since``: first slot
-        of the uninterrupted period in that state. ``ran``: number of earlier slots in which it ran.
-        ``servers``: its placement (``gpu-[3,5] x2``: two workers on each; ``+1ps``: one parameter
-        server). ``next``: next slot in which a waiting job ran. ``completion``: its eventual
-        completion slot. ``reason``: why it waits.
-    servers : polars.DataFrame
-        One row for each server: ``server``, ``group`` (its name without the number), ``role``,
-        ``state`` (``lost``, ``idle``, ``mixed``, or ``full`` if a resource is exhausted), ``jobs``,
-        ``workers``, ``ps``, ``share`` (used share of its scarcest resource), and ``used_R``,
-        ``total_R`` for every limited resource R in the unit of ``slots.parquet``.
+    ``jobs`` has one row for each open job: running jobs, then waiting jobs, each in order of
+    arrival. ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``, uninterrupted from
+    slot ``since``. ``ran`` counts the earlier slots in which it ran. ``servers`` is its placement
+    (``gpu-[3,5] x2``: two workers on each; ``+1ps``: one parameter server), ``next`` the next slot
+    in which a waiting job ran, ``completion`` its eventual completion slot, and ``reason`` why it
+    waits.
+
+    ``servers`` has one row for each server. ``group`` is its name without the number; ``state`` is
+    ``lost``, ``idle``, ``mixed``, or ``full`` if a resource is exhausted; ``share`` is the used
+    share of its scarcest resource. ``used_R`` and ``total_R`` of every limited resource R are in
+    the unit of ``slots.parquet``.
     """
 
-    info: Fields
+    info: Fields  # ``run.json``
     slot: int
     jobs: pl.DataFrame
     servers: pl.DataFrame
@@ -109,13 +102,7 @@ class SlotSnapshot(ShownAsTable):
 
 
 def read_slot_snapshot(folder: Path, slot: int) -> SlotSnapshot:
-    """Read the state of a run directory in one slot.
-
-    Raises
-    ------
-    InputError
-        If the directory contains no run, or the run didn't reach the slot.
-    """
+    """Read the state of a run directory in one slot."""
     info = read_info(folder)
     return _moment(
         info,
@@ -129,13 +116,7 @@ def read_slot_snapshot(folder: Path, slot: int) -> SlotSnapshot:
 
 
 def slot_snapshot_of(run: RunData, slot: int) -> SlotSnapshot:
-    """Return the state of a run in one slot.
-
-    Raises
-    ------
-    InputError
-        If the run didn't reach the slot.
-    """
+    """Return the state of a run in one slot."""
     return _moment(
         run.info, slot, run.jobs, run.slots, run.allocations, run.decisions(True), run.policy
     )
@@ -287,7 +268,7 @@ def _servers(
     slot: int,
 ) -> pl.DataFrame:
     cluster = info["cluster"]
-    names = [name for name, _ in cluster["servers"]]
+    names = server_names(info)
     kinds = [
         {name: parse_amount(amount).value for name, amount in kind["capacity"].items()}
         for kind in cluster["kinds"]

@@ -30,6 +30,7 @@ TOKEN_FILE: Final = "operator.token"
 """File of the operator's token in the data directory."""
 
 _BEGINNING: Final = "sp_"
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
 
 
 class AccessRole(StrEnum):
@@ -48,18 +49,18 @@ class Caller:
     tenant: str | None
 
     @property
-    def operates(self) -> bool:
+    def is_operator(self) -> bool:
         """Whether the caller is an operator, who may do everything."""
         return self.role is AccessRole.OPERATOR
 
     @property
     def scope(self) -> str | None:
         """The tenant that the caller is confined to; None for an operator."""
-        return None if self.operates else self.tenant
+        return None if self.is_operator else self.tenant
 
     def check_operator(self) -> None:
         """Raise `ProblemError` if the caller isn't an operator."""
-        if not self.operates:
+        if not self.is_operator:
             raise ProblemError("forbidden", "only an operator's token allows this")
 
 
@@ -90,9 +91,10 @@ class Tokens:
         self._known[key] = _Known(caller, expires)
         self._hashes[caller.id] = key
 
-    def made(self, number: int, one: CreateToken) -> None:
+    def created(self, number: int, operation: CreateToken) -> None:
         """Add a token to the index, after it was stored."""
-        self._add(hash_token(one.token), Caller(number, one.role, one.tenant), one.expires)
+        caller = Caller(number, operation.role, operation.tenant)
+        self._add(hash_token(operation.token), caller, operation.expires)
 
     def revoked(self, number: int) -> None:
         """Remove a token from the index, after it was revoked in the store."""
@@ -106,10 +108,7 @@ class Tokens:
     def caller(self, header: str | None, now: int) -> Caller:
         """Return the caller that an ``Authorization`` header identifies.
 
-        Raises
-        ------
-        ProblemError
-            If the header has no valid token.
+        Raise `ProblemError` if the header has no valid token.
         """
         kind, _, token = (header or "").partition(" ")
         entry = self._known.get(hash_token(token.strip())) if kind.lower() == "bearer" else None
@@ -119,8 +118,7 @@ class Tokens:
                 detail = "the token has expired; ask the operator for another"
             elif header:
                 detail = "the token is unknown or revoked"
-            challenge = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
-            raise ProblemError("unauthenticated", detail, headers=challenge)
+            raise ProblemError("unauthenticated", detail, headers=_CHALLENGE)
         return entry.caller
 
 
@@ -156,7 +154,7 @@ class CreateToken:
             "revoked": None,
         }
         table = tables.tokens
-        batch.truth.store.fault("write")
+        batch.state.store.fault("write")
         primary_key = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
         assert primary_key is not None
         return int(primary_key[0])
@@ -171,7 +169,7 @@ class RevokeToken:
     def perform(self, batch: Batch) -> None:
         """Mark the token as revoked; raise `ProblemError` if none is valid."""
         table = tables.tokens
-        batch.truth.store.fault("write")
+        batch.state.store.fault("write")
         changed = batch.connection.execute(
             table.update()
             .where(table.c.id == self.number, table.c.revoked.is_(None))
@@ -194,10 +192,7 @@ def tokens_query(now: int) -> Select[Any]:
 def read_token_file(path: Path) -> str | None:
     """Return the token in a file; None if the file doesn't exist.
 
-    Raises
-    ------
-    InputError
-        If the file is unreadable, readable by other users, or has no token.
+    Raise `InputError` if the file is unreadable, readable by other users, or has no token.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -275,10 +270,7 @@ def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str
 def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
     """Return the key of the job and the generation that a progress token belongs to.
 
-    Raises
-    ------
-    ProblemError
-        If the header has no valid progress token.
+    Raise `ProblemError` if the header has no valid progress token.
     """
     kind, _, token = (header or "").partition(" ")
     match = _PROGRESS_TOKEN.fullmatch(token.strip())
@@ -295,5 +287,4 @@ def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
 def invalid_progress_token() -> ProblemError:
     """Return the error of a request without the progress token of its job."""
     detail = "send the value of SHADOWPRICE_PROGRESS_TOKEN as a bearer token"
-    challenge = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
-    return ProblemError("unauthenticated", detail, headers=challenge)
+    return ProblemError("unauthenticated", detail, headers=_CHALLENGE)

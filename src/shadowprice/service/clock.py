@@ -49,18 +49,10 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class SlotCalendar:
-    """Start and end times of slots, in nanoseconds since 1970.
+    """Start and end times of slots, in nanoseconds since 1970."""
 
-    Parameters
-    ----------
-    origin : int
-        Start of slot 0, in nanoseconds since 1970.
-    slot : Fraction
-        Length of a slot in nanoseconds.
-    """
-
-    origin: int
-    slot: Fraction
+    origin: int  # start of slot 0
+    slot: Fraction  # length in nanoseconds
 
     @classmethod
     def starting(cls, now: int, slot_seconds: Fraction) -> SlotCalendar:
@@ -70,6 +62,11 @@ class SlotCalendar:
         """
         slot = slot_seconds * SECOND
         return cls(int(now // slot * slot), slot)
+
+    @property
+    def slot_seconds(self) -> float:
+        """Length of a slot in seconds."""
+        return float(self.slot / SECOND)
 
     def begins(self, slot: int) -> int:
         """Return the start of a slot."""

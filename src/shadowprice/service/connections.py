@@ -137,14 +137,8 @@ class OpenTransport:
 class Connection(HttpToolsProtocol):
     """HTTP connection that is closed if a request's header is too large or too slow.
 
-    Parameters
-    ----------
-    max_connections : int
-        Maximum number of connections; further ones are aborted.
-    header_seconds : float
-        Timeout of a request's header.
-    **named
-        Arguments of uvicorn's protocols.
+    Connections above ``max_connections`` are aborted; ``named`` holds arguments of uvicorn's
+    protocols.
     """
 
     def __init__(

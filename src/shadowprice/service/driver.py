@@ -18,7 +18,7 @@ from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, MonotonicWallClock, format_rfc3339
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.commit_result import Operation
+from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import DecideBacklog, QuoteJob
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
@@ -34,11 +34,11 @@ from shadowprice.service.writer import PendingOperation, Writer
 
 log = logging.getLogger("shadowprice.service")
 
-BATCH: Final = 256
+MAX_BATCH_OPERATIONS: Final = 256
 """Maximum number of operations in one transaction."""
 
-QUOTES: Final = 8
-"""Maximum number of quotes among them: a quote takes as long as many submissions."""
+MAX_BATCH_QUOTES: Final = 8
+"""Maximum number of quotes in one transaction: a quote takes as long as many submissions."""
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
@@ -71,7 +71,7 @@ SWEEP_SECONDS: Final = 60.0
 FIRST_PURGE_DELAY_SECONDS: Final = 10.0
 """Seconds from the start to the first one: a service that is restarted often purges too."""
 
-POINTS: Final = SECOND // 2
+MIN_POINT_INTERVAL_NS: Final = SECOND // 2
 """Minimum nanoseconds between two points of a job's progress curve."""
 
 MAX_POINT_INTERVAL_NS: Final = 3_600 * SECOND
@@ -87,27 +87,8 @@ POINT_FLUSH_THRESHOLD: Final = 1_000
 class Driver(Writer):
     """Runs the durable engine in real time.
 
-    Parameters
-    ----------
-    truth : DurableEngine
-        Engine and store. From now on, only the driver's writer thread accesses them.
-    virtual : bool
-        Whether the service only observes, so that its own decisions run on paper.
-    keep : int
-        Nanoseconds for which closed jobs are kept.
-
-    Attributes
-    ----------
-    discard : callable or None
-        Delete the executor's data of closed jobs, and return the jobs that have none left.
-    fresh : callable or None
-        Fetch the jobs' current progress before a slot is accounted.
-    stale_jobs : callable or None
-        Return the jobs whose current progress is unknown.
-    foreign : callable or None
-        Return whether a generation of a job is an orphan: the store has no command for it.
-
-    All four are None without an executor of jobs.
+    From now on, only the writer's thread accesses ``durable``. If ``virtual``, the service only
+    observes and simulates its decisions. ``keep`` is the retention of closed jobs in nanoseconds.
     """
 
     snapshot_seconds = SNAPSHOT_SECONDS
@@ -118,47 +99,49 @@ class Driver(Writer):
 
     def __init__(
         self,
-        truth: DurableEngine,
+        durable: DurableEngine,
         clock: MonotonicWallClock,
         *,
         virtual: bool,
         keep: int,
         metrics: Metrics,
     ) -> None:
-        super().__init__(truth, metrics)
+        super().__init__(durable, metrics)
         self.clock = clock
         self.virtual = virtual
-        self._keep = keep
+        self._retention_ns = keep
         self._reports: dict[str, Progressed] = {}
         self._points: list[Progressed] = []
         self._last_point: dict[str, int] = {}
         self._last_reports: dict[str, int] = {}
         self._catching_up = False
-        self._begin_listening()
-        self._edge_failed = 0.0
+        self._start_collecting()
+        self._boundary_failed_at = 0.0
         self._chunk = 16
-        self._second = 0.0
+        self._last_tick = 0.0
         self._snapshot_due = False
-        self._steady_from = monotonic()
-        may_have_stepped = truth.downtime_ns > PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS * SECOND
+        self._steady_since = monotonic()
+        may_have_stepped = durable.downtime_ns > PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS * SECOND
         first_purge_delay = (
             PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS if may_have_stepped else FIRST_PURGE_DELAY_SECONDS
         )
-        self._swept = self._steady_from - self.sweep_seconds + first_purge_delay
+        self._last_purge = self._steady_since - self.sweep_seconds + first_purge_delay
         self._background = BackgroundTasks(log, metrics.failed)
-        self._sweeping: asyncio.Task[None] | None = None
+        self._purge_task: asyncio.Task[None] | None = None
         self.uploads: UploadStore | None = None
+        # Set by the controller of an executor: `ExecutionController.discard`, `fetch_progress`
+        # and `stale_jobs`, and `Reconciler.is_orphan`.
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
-        self.fresh: Callable[[], Awaitable[None]] | None = None
+        self.fetch_progress: Callable[[], Awaitable[None]] | None = None
         self.stale_jobs: Callable[[], frozenset[str]] | None = None
-        self.foreign: Callable[[str, int], bool] | None = None
-        self._sampler = PriceSampler(truth)
+        self.is_orphan: Callable[[str, int], bool] | None = None
+        self._sampler = PriceSampler(durable)
 
     # ---------------------------------------------------------------- progress
 
     def report(self, report: Progressed) -> None:
         """Buffer a progress report; it's written at the next slot boundary, or earlier."""
-        if self.foreign is not None and self.foreign(report.job, report.generation):
+        if self.is_orphan is not None and self.is_orphan(report.job, report.generation):
             return
         self._last_reports[report.job] = max(
             self._last_reports.get(report.job, 0), int(report.at * SECOND)
@@ -182,7 +165,7 @@ class Driver(Writer):
         """Return the nanoseconds between points of a curve, in proportion to the running time."""
         view = self.published.jobs.get(job)
         ran = 0 if view is None or view.first_start is None else now - view.first_start
-        return max(POINTS, min(MAX_POINT_INTERVAL_NS, ran // POINTS_PER_RUNTIME))
+        return max(MIN_POINT_INTERVAL_NS, min(MAX_POINT_INTERVAL_NS, ran // POINTS_PER_RUNTIME))
 
     def _progress(self) -> RecordProgress:
         newest, points = self._reports, self._points
@@ -198,7 +181,7 @@ class Driver(Writer):
             while not (self._stopping and not self._queue):
                 await self._pause()
                 if self.health_error is not None:
-                    await self._mend()
+                    await self._recover_store()
                     continue
                 await self._tick()
                 await self._step()
@@ -222,11 +205,11 @@ class Driver(Writer):
         An idle driver commits a request at once. Requests that arrive during a commit share the
         next one, so batches grow with the load.
         """
-        has_more_work = self.published.servers.backlog or self._truth.snapshotting
+        has_more_work = self.published.servers.backlog or self._durable.snapshotting
         if self._queue or (has_more_work and self.health_error is None):
             await asyncio.sleep(0)  # lets requests that have arrived enter the queue
             return
-        wait = min(self.tick_seconds, self._until_edge())
+        wait = min(self.tick_seconds, self._seconds_to_boundary())
         if self.health_error is not None:
             wait = 1.0
         with suppress(TimeoutError):
@@ -234,9 +217,9 @@ class Driver(Writer):
                 await self._wake.wait()
         self._wake.clear()
 
-    def _until_edge(self) -> float:
+    def _seconds_to_boundary(self) -> float:
         servers, now = self.published.servers, self.clock.now()
-        if self._edge_failed and monotonic() - self._edge_failed < 1.0:
+        if self._boundary_failed_at and monotonic() - self._boundary_failed_at < 1.0:
             return 1.0
         running = servers.slot_running
         if running is not None:
@@ -248,9 +231,9 @@ class Driver(Writer):
     async def _tick(self) -> None:
         """Run the periodic tasks: clock check, budget renewal, retention, snapshot, prices."""
         now = monotonic()
-        if now - self._second < self.tick_seconds:
+        if now - self._last_tick < self.tick_seconds:
             return
-        self._second = now
+        self._last_tick = now
         step = self.clock.detected_step_ns()
         if step:
             self.metrics.clock_steps.inc()
@@ -259,14 +242,14 @@ class Driver(Writer):
             if outcome is not None:
                 self.clock.follow(step)
             # Operators can correct a wrong clock before it makes data look old.
-            self._swept = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
-            self._steady_from = now
-        steady_seconds = now - self._steady_from
-        self._truth.accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
-        if self._truth.accounts.any_due(self.clock.now()):
+            self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
+            self._steady_since = now
+        steady_seconds = now - self._steady_since
+        self._durable.accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
+        if self._durable.accounts.any_due(self.clock.now()):
             await self._commit([StartDuePeriods()])
-        if now - self._swept > self.sweep_seconds:
-            self._swept = now
+        if now - self._last_purge > self.sweep_seconds:
+            self._last_purge = now
             self._last_point = {
                 job: timestamp
                 for job, timestamp in self._last_point.items()
@@ -277,21 +260,21 @@ class Driver(Writer):
                 for job, timestamp in self._last_reports.items()
                 if job in self.published.jobs
             }
-            if self._sweeping is None or self._sweeping.done():
+            if self._purge_task is None or self._purge_task.done():
                 description = "removing expired data"
-                self._sweeping = self._background.spawn(
+                self._purge_task = self._background.spawn(
                     "retention", self.sweep(), description, vital=False
                 )
-        self._snapshot_due = self._truth.snapshot_due()
+        self._snapshot_due = self._durable.snapshot_due()
         if self._sampler.due:
             await self._in_thread(self._sampler.take)
 
     async def _snapshot(self) -> None:
-        """Write a piece of a due snapshot; a whole one would block requests."""
-        truth = self._truth
-        if (self._snapshot_due or truth.snapshotting) and self.health_error is None:
+        """Write a piece of a due snapshot; a complete one would block requests."""
+        durable = self._durable
+        if (self._snapshot_due or durable.snapshotting) and self.health_error is None:
             self._snapshot_due = False
-            await self._in_thread(lambda: truth.write_snapshot_step(self.snapshot_seconds))
+            await self._in_thread(lambda: durable.write_snapshot_step(self.snapshot_seconds))
 
     async def sweep(self) -> None:
         """Purge closed jobs, prices and uploads past their retention, in small transactions.
@@ -300,14 +283,14 @@ class Driver(Writer):
         job still exists, and the next run repeats all steps.
         """
         now = self.clock.now()
-        cutoff = now - self._keep
-        while await self._sweep_some(cutoff):
+        cutoff = now - self._retention_ns
+        while await self._purge_batch(cutoff):
             await asyncio.sleep(self.sweep_pause)
         await self._in_thread(lambda: purge_prices(self._store, now, cutoff))
         if self.uploads is not None:
             self.uploads.sweep(now)
 
-    async def _sweep_some(self, before: int) -> bool:
+    async def _purge_batch(self, before: int) -> bool:
         """Purge one batch of jobs; return whether there may be more."""
         old = await self._in_thread(lambda: retention.expired_jobs(self._store, before))
         if old is None:
@@ -322,20 +305,20 @@ class Driver(Writer):
 
     async def _step(self) -> None:
         """Commit the pending operations, and the slot boundary if it is due, in one batch."""
-        if self._until_edge() <= 0:
-            await self._listen()
+        if self._seconds_to_boundary() <= 0:
+            await self._collect_reports()
             await self._poll_progress()
-        batch = self._taken()
+        batch = self._next_batch()
         operations: list[Operation] = []
         report_batch: list[PendingOperation] = []
         boundary_index = backlog_index = None
-        if self._until_edge() <= 0:  # a due slot boundary precedes requests
+        if self._seconds_to_boundary() <= 0:  # a due slot boundary precedes requests
             if self._reports or self._points:
                 operations.append(self._progress())
             boundary_index = len(operations)
             report_batch = [entry for entry in batch if isinstance(entry.operation, RecordReports)]
             batch = [entry for entry in batch if not isinstance(entry.operation, RecordReports)]
-            operations.append(self._edge(report_batch))
+            operations.append(self._build_boundary(report_batch))
         elif len(self._points) > POINT_FLUSH_THRESHOLD or (
             self._points and any(_exits_after_stop(waiting.operation) for waiting in batch)
         ):
@@ -362,7 +345,7 @@ class Driver(Writer):
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
         if boundary_index is not None:
             result = outcome.answers[boundary_index]
-            self._edged(result)
+            self._record_boundary(result)
             self._catching_up = not (isinstance(result, SlotAdvanceResult) and result.caught_up)
             if not self._catching_up:
                 for entry in report_batch:
@@ -371,24 +354,24 @@ class Driver(Writer):
             else:  # some belong to later slots; recorded reports are recognized
                 self._queue.extendleft(reversed(report_batch))
 
-    def _taken(self) -> list[PendingOperation]:
-        """Remove the next batch from the queue; quotes above the limit stay in it."""
+    def _next_batch(self) -> list[PendingOperation]:
+        """Remove the next batch from the queue; quotes above the limit remain in it."""
         batch: list[PendingOperation] = []
         later: list[PendingOperation] = []
         quotes = 0
-        while self._queue and len(batch) < BATCH:
+        while self._queue and len(batch) < MAX_BATCH_OPERATIONS:
             waiting = self._queue.popleft()
             if waiting.answer.cancelled():
                 continue
             quotes += isinstance(waiting.operation, QuoteJob)
-            exceeds_quotes = quotes > QUOTES and isinstance(waiting.operation, QuoteJob)
+            exceeds_quotes = quotes > MAX_BATCH_QUOTES and isinstance(waiting.operation, QuoteJob)
             (later if exceeds_quotes else batch).append(waiting)
         self._queue.extendleft(reversed(later))
         return batch
 
     # ---------------------------------------------------------------- slot boundaries
 
-    def _edge(self, entries: Sequence[PendingOperation]) -> AdvanceSlots:
+    def _build_boundary(self, entries: Sequence[PendingOperation]) -> AdvanceSlots:
         """Build the operation that advances to the current slot, with the pending reports."""
         stale_jobs = self.stale_jobs() if self.stale_jobs is not None else frozenset()
         operations = (entry.operation for entry in entries)
@@ -402,7 +385,7 @@ class Driver(Writer):
             self.virtual, stale_jobs, reports, self._since, dict(self._last_reports)
         )
 
-    async def _listen(self) -> None:
+    async def _collect_reports(self) -> None:
         """Collect reports after downtime, before the missed slots are accounted.
 
         Executors report the progress and the ends of that time within moments. If slots were
@@ -414,38 +397,39 @@ class Driver(Writer):
         running = servers.slot_running
         late = running is not None and now - servers.calendar.ends(running) > servers.calendar.slot
         if late and not self._catching_up:  # while catching up, the reports are already collected
-            self._begin_listening()
-        remaining = self._listening + self.listen_seconds - monotonic()
-        if remaining > 0.0 and self.fresh is not None:
+            self._start_collecting()
+        remaining = self._collecting_since + self.listen_seconds - monotonic()
+        if remaining > 0.0 and self.fetch_progress is not None:
             await asyncio.sleep(remaining)
 
-    def _begin_listening(self) -> None:
-        self._since, self._listening = self.clock.now(), monotonic()
+    def _start_collecting(self) -> None:
+        self._since, self._collecting_since = self.clock.now(), monotonic()
 
     async def _poll_progress(self) -> None:
         """Fetch current progress; on timeout or error, the slot is accounted without it.
 
         Without it, progress since the last poll would be missing, and plans would seem to fail.
         """
-        if self.fresh is None:
+        if self.fetch_progress is None:
             return
         try:
             async with asyncio.timeout(PROGRESS_POLL_TIMEOUT_SECONDS):
-                await self.fresh()
+                await self.fetch_progress()
         except TimeoutError:
             pass  # later reports count for the next slot
         except Exception:  # an executor's fault must not stop the slots
             self.metrics.failures.labels("progress").inc()
             log.exception("failed to poll job progress before a slot was accounted")
 
-    def _edged(self, answer: Any) -> None:
+    def _record_boundary(self, answer: Any) -> None:
+        """Publish the slot that runs now, or note the error that kept it from beginning."""
         servers = self.published.servers
         if isinstance(answer, Exception):
-            self._edge_failed = monotonic()
+            self._boundary_failed_at = monotonic()
             self.metrics.failures.labels("slot").inc()
             log.error("failed to start a slot: %s", answer)
             return
-        self._edge_failed = 0.0
+        self._boundary_failed_at = 0.0
         running = servers.slot_running
         if running is not None:
             start = servers.calendar.begins(running)
@@ -459,7 +443,7 @@ class Driver(Writer):
     @property
     def stuck(self) -> str | None:
         """Why slots don't begin or a background task fails; None if neither is the case."""
-        if self._edge_failed:
+        if self._boundary_failed_at:
             return "failed to start a slot; see the log"
         return self._background.health_error
 

@@ -97,10 +97,7 @@ class Subscriber:
 class EventBroadcaster:
     """Broadcasts events to subscribers.
 
-    Parameters
-    ----------
-    read : callable
-        Return stored events after a number in order, for a tenant (None: all). Blocks.
+    ``read`` returns stored events after a number in order, for a tenant (None: all). It blocks.
     """
 
     def __init__(self, read: Callable[[int, str | None], list[StoredEvent]]) -> None:

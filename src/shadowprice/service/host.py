@@ -1,4 +1,4 @@
-"""What parts of a service may use of the service that creates them."""
+"""The interface of a service for its parts, and queries that several of them need."""
 
 from __future__ import annotations
 
@@ -14,40 +14,22 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.settings import ServiceSettings
+from shadowprice.service.state import store_queries
+from shadowprice.service.state.job_views import JobView
 
 Result = TypeVar("Result")
 
 
 class ServiceHost(Protocol):
-    """A running service, for the parts that connect it to a Kubernetes cluster."""
+    """A running service."""
 
-    @property
-    def settings(self) -> ServiceSettings:
-        """Startup options."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """Metrics of the process."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The cluster file, without budgets."""
-
-    @property
-    def families(self) -> Families:
-        """Curves of job families."""
-
-    @property
-    def key(self) -> bytes:
-        """Secret of the store, empty before the start."""
-
-    @property
-    def runner(self) -> ExecutionController | None:
-        """Controller of the executor; None if no jobs run."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the service is ending."""
+    settings: ServiceSettings
+    metrics: Metrics
+    cluster: Cluster  # of the cluster file, without budgets
+    families: Families
+    key: bytes  # secret of the store, empty before the start
+    runner: ExecutionController | None  # None if no jobs run
+    stopping: bool
 
     @property
     def writing(self) -> Driver:
@@ -61,3 +43,12 @@ class ServiceHost(Protocol):
 
     def fail(self) -> None:
         """End the process with a failure status."""
+
+
+async def find_view(service: ServiceHost, key: str) -> JobView | None:
+    """Return the job with a key, open or closed; None if it was purged."""
+    view = service.writing.published.cached_job(key)
+    if view is None:
+        stored = await service.read(lambda connection: store_queries.job(connection, key))
+        view = None if stored is None else stored[0]
+    return view

@@ -52,12 +52,8 @@ class KubernetesIntegration:
     async def check(self) -> None:
         """Validate the connection settings, without a request.
 
-        Raises
-        ------
-        ConfigError
-            If the settings name no cluster.
-        MissingLibraryError
-            If the Kubernetes client isn't installed.
+        Raise `ConfigError` if they name no cluster, and `MissingLibraryError` if the Kubernetes
+        client isn't installed.
         """
         connection = await ApiClient.open(self._service.settings.cluster_address)
         await connection.close()
@@ -65,12 +61,8 @@ class KubernetesIntegration:
     async def elected(self) -> int | None:
         """Try to acquire the lease; return the epoch, or None if another instance leads.
 
-        The epoch is 0 without a lease: then the store alone elects the writer.
-
-        Raises
-        ------
-        ConfigError
-            If the settings name no cluster.
+        The epoch is 0 without a lease: then the store alone elects the writer. Raise `ConfigError`
+        if the settings name no cluster.
         """
         settings = self._service.settings
         if settings.lease is None:
@@ -111,10 +103,7 @@ class KubernetesIntegration:
     async def begin(self) -> None:
         """Label the pod and start the controller, after this instance became the writer.
 
-        Raises
-        ------
-        ConfigError
-            If the settings name no cluster.
+        Raise `ConfigError` if the settings name no cluster.
         """
         settings, lease = self._service.settings, self._lease
         if lease is not None:

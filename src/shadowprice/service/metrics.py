@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -31,114 +32,61 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._moved: dict[str, None] = {}
         self._open_jobs: Tally[tuple[State, str]] = Tally()
-        name = "shadowprice"
-        registry = self.registry
-        self.jobs = Gauge(f"{name}_jobs", "Open jobs.", ("state", "tenant"), registry=registry)
-        self.pending = Gauge(
-            f"{name}_pending_jobs",
-            "Jobs that wait, by why.",
-            ("tenant", "reason"),
-            registry=registry,
-        )
-        self.admission = Histogram(
-            f"{name}_admission_wait_seconds",
+        name, registry = "shadowprice", self.registry
+        gauge = partial(Gauge, namespace=name, registry=registry)
+        counter = partial(Counter, namespace=name, registry=registry)
+        histogram = partial(Histogram, namespace=name, registry=registry, buckets=_FAST)
+        self.jobs = gauge("jobs", "Open jobs.", ("state", "tenant"))
+        self.pending = gauge("pending_jobs", "Jobs that wait, by why.", ("tenant", "reason"))
+        self.admission = histogram(
+            "admission_wait_seconds",
             "From a job's submission to the first decision on it.",
             buckets=_SLOW,
-            registry=registry,
         )
-        self.price = Gauge(
-            f"{name}_shadow_price",
+        self.price = gauge(
+            "shadow_price",
             "Price of all of a server's resource in the coming slot, in utility.",
             ("server_class", "resource"),
-            registry=registry,
         )
-        self.promises = Counter(
-            f"{name}_promises", "Promises by what became of them.", ("outcome",), registry=registry
+        self.promises = counter("promises", "Promises by what became of them.", ("outcome",))
+        self.orders = counter(
+            "executor_commands", "Commands issued to the executor.", ("kind", "cause")
         )
-        self.orders = Counter(
-            f"{name}_executor_commands",
-            "Commands issued to the executor.",
-            ("kind", "cause"),
-            registry=registry,
+        self.decision = histogram("policy_decision_seconds", "Time to decide on an event.")
+        self.commit = histogram(
+            "store_commit_seconds", "Time to apply a batch of operations and commit it."
         )
-        self.decision = Histogram(
-            f"{name}_policy_decision_seconds",
-            "Time to decide on an event.",
-            buckets=_FAST,
-            registry=registry,
-        )
-        self.commit = Histogram(
-            f"{name}_store_commit_seconds",
-            "Time to apply a batch of operations and commit it.",
-            buckets=_FAST,
-            registry=registry,
-        )
-        self.reconciled = Histogram(
-            f"{name}_trainingjob_reconcile_seconds",
+        self.reconciled = histogram(
+            "trainingjob_reconcile_seconds",
             "Time to reconcile a TrainingJob once, requests included.",
-            buckets=_FAST,
-            registry=registry,
         )
-        self.lag = Gauge(
-            f"{name}_journal_lag_seconds",
-            "Age of the oldest operation that is not written yet.",
-            registry=registry,
+        self.lag = gauge(
+            "journal_lag_seconds", "Age of the oldest operation that is not written yet."
         )
-        self.slot_lag = Gauge(
-            f"{name}_slot_lag_seconds", "How late the running slot began.", registry=registry
+        self.slot_lag = gauge("slot_lag_seconds", "How late the running slot began.")
+        self.events = counter("events", "Entries of the event stream.", ("kind",))
+        self.viewers = gauge("event_subscribers", "Subscribers of the event stream.")
+        self.sequence = gauge("journal_sequence", "Number of the last event.")
+        self.failures = counter("failures", "Errors of the service, by component.", ("component",))
+        self.executor_errors = counter("executor_errors", "Orders that an executor refused.")
+        self.writer = gauge("leader", "1 if this instance is the leader.")
+        self.points_held = gauge(
+            "points_held", "Points that a tenant holds and may spend.", ("tenant",)
         )
-        self.events = Counter(
-            f"{name}_events", "Entries of the event stream.", ("kind",), registry=registry
+        self.points_spent = gauge(
+            "points_spent", "Points that jobs used in the current period.", ("tenant",)
         )
-        self.viewers = Gauge(
-            f"{name}_event_subscribers", "Subscribers of the event stream.", registry=registry
-        )
-        self.sequence = Gauge(
-            f"{name}_journal_sequence", "Number of the last event.", registry=registry
-        )
-        self.failures = Counter(
-            f"{name}_failures",
-            "Errors of the service, by component.",
-            ("component",),
-            registry=registry,
-        )
-        self.executor_errors = Counter(
-            f"{name}_executor_errors", "Orders that an executor refused.", registry=registry
-        )
-        self.writer = Gauge(
-            f"{name}_leader", "1 if this instance is the leader.", registry=registry
-        )
-        self.points_held = Gauge(
-            f"{name}_points_held",
-            "Points that a tenant holds and may spend.",
-            ("tenant",),
-            registry=registry,
-        )
-        self.points_spent = Gauge(
-            f"{name}_points_spent",
-            "Points that jobs used in the current period.",
-            ("tenant",),
-            registry=registry,
-        )
-        self.timespan_end = Gauge(
-            f"{name}_timespan_end_seconds",
+        self.timespan_end = gauge(
+            "timespan_end_seconds",
             "When nothing may run any more, in seconds since 1970; 0 without an end.",
-            registry=registry,
         )
-        self.timespan_ended = Gauge(
-            f"{name}_timespan_ended", "1 after the end of the timespan.", registry=registry
-        )
-        self.start_up = Gauge(
-            f"{name}_start_up_seconds",
+        self.timespan_ended = gauge("timespan_ended", "1 after the end of the timespan.")
+        self.start_up = gauge(
+            "start_up_seconds",
             "Median time from the beginning of a slot until a job that starts in it works.",
-            registry=registry,
         )
-        self.warnings = Gauge(
-            f"{name}_warning", "1 while a warning holds.", ("code",), registry=registry
-        )
-        self.clock_steps = Counter(
-            f"{name}_clock_steps", "Times that the wall clock was set.", registry=registry
-        )
+        self.warnings = gauge("warning", "1 while a warning holds.", ("code",))
+        self.clock_steps = counter("clock_steps", "Times that the wall clock was set.")
 
     def failed(self, what: str) -> None:
         """Count an internal failure of a component."""

@@ -10,6 +10,9 @@ from shadowprice.rest.base import Diagnostic, Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
 
+RETRY_AFTER: Final = {"Retry-After": "10"}
+"""Header of a response to a request that may succeed later."""
+
 TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "input": (422, "Invalid request"),
     "malformed": (400, "Malformed request"),
@@ -73,13 +76,19 @@ class ProblemError(ShadowpriceError):
         )
 
 
+def tenant_limit_problem(detail: str, hint: str) -> ProblemError:
+    """Return the problem of a request that would exceed a limit of its tenant."""
+    faults = [Fault("tenant", detail, hint)]
+    return ProblemError("tenant-limit", detail, faults=faults, headers=RETRY_AFTER)
+
+
 def problem_of(error: BaseException) -> ProblemError:
     """Return the problem for an error; the problem of an unexpected error has no details."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, MemoryError):
         detail = "the service has too little memory for this request"
-        return ProblemError("memory", detail, headers={"Retry-After": "10"})
+        return ProblemError("memory", detail, headers=RETRY_AFTER)
     if isinstance(error, InputError):
         return ProblemError("input", str(error), faults=error.faults)
     if isinstance(error, ShadowpriceError):

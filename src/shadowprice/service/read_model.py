@@ -16,36 +16,14 @@ from shadowprice.service.state.job_views import JobView
 
 @dataclass(slots=True)
 class ReadModel:
-    """The state that readers see; the writer updates it on the event loop after every commit.
+    """The state that readers see; the writer updates it on the event loop after every commit."""
 
-    Parameters
-    ----------
-    jobs : dict of str to JobView
-        Open jobs by key, in order of submission; `put_job` and `remove_job` change it.
-    recent : ordered dict of str to JobView
-        Recently closed jobs by key.
-    running : mapping of str to Start or Resize
-        Desired state: the newest command of every job that should run.
-    unacknowledged : mapping of int to Order
-        Commands that are not acknowledged yet, by number.
-    servers : ClusterState
-        The cluster, and the current slot.
-    sequence : int
-        Number of the last journaled event.
-    accounts : mapping of str to Account
-        Accounts of the tenants with a budget.
-    specs : dict of str to mapping
-        Specifications of open jobs, with their revisions.
-    prices : mapping of (str, str) to float
-        Prices of the coming slot when the running one began, by kind of server and resource.
-    """
-
-    jobs: dict[str, JobView]
-    recent: OrderedDict[str, JobView]
-    running: Mapping[str, Start | Resize]
+    jobs: dict[str, JobView]  # open ones by key, as submitted; see `put_job` and `remove_job`
+    recent: OrderedDict[str, JobView]  # recently closed jobs by key
+    running: Mapping[str, Start | Resize]  # desired state: newest command of each job
     unacknowledged: Mapping[int, Start | Resize | Stop]
     servers: ClusterState
-    sequence: int
+    sequence: int  # number of the last journaled event
     accounts: Mapping[str, Account] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -88,6 +66,10 @@ class ReadModel:
         self._keys_by_qualified_name.clear()
         self._keys_by_name.clear()
         self._keys_by_id.clear()
+
+    def cached_job(self, key: str) -> JobView | None:
+        """Return an open or recently closed job; None if only the store has it."""
+        return self.jobs.get(key) or self.recent.get(key)
 
     def job_with_qualified_name(self, qualified: str) -> JobView | None:
         """Return the open job of a qualified name, if any."""

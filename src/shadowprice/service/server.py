@@ -25,13 +25,7 @@ log = logging.getLogger("shadowprice.service")
 
 
 def bind(settings: ServiceSettings) -> socket.socket:
-    """Return a listening socket for the settings' address.
-
-    Raises
-    ------
-    InputError
-        If the address can't be bound.
-    """
+    """Return a socket that listens on the settings' address; raise `InputError` if it can't."""
     place = f"--listen {settings.host}:{settings.port}"
     listener: socket.socket | None = None
     try:
@@ -58,9 +52,9 @@ def bind(settings: ServiceSettings) -> socket.socket:
     return listener
 
 
-def socket_url(made: socket.socket) -> str:
+def socket_url(listener: socket.socket) -> str:
     """Return the URL of a listening socket."""
-    host, port = made.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     if host in {"0.0.0.0", "::"}:  # wildcards aren't valid in a URL
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -86,19 +80,9 @@ def serve(
 ) -> None:
     """Serve until interrupted.
 
-    Parameters
-    ----------
-    on_ready : callable
-        Called with the service's URL once requests are answered.
-    service : Service, optional
-        Replaces the one built from the settings.
-
-    Raises
-    ------
-    InputError
-        If the startup options are invalid; nothing was changed.
-    ShadowpriceError
-        If the service failed.
+    ``on_ready`` is called with the service's URL once requests are answered. ``service`` replaces
+    the one built from the settings. Raise `InputError` if the startup options are invalid, with
+    nothing changed, and `ShadowpriceError` if the service failed.
     """
     if not settings.loopback:
         log.warning(
@@ -180,6 +164,8 @@ def _lifespan(
     failures: list[BaseException],
     on_ready: Callable[[str], None],
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Return the lifespan of the application, which starts and stops the service."""
+
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()

@@ -72,6 +72,7 @@ from shadowprice.service.state.server_limits import forget_withheld
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.timespan import FollowOption
 from shadowprice.service.store import Store, StoreError, tables
+from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.uploads import FOLDER as UPLOADS
 from shadowprice.service.uploads import UploadStore
 from shadowprice.service.usage import UsageLimits
@@ -99,15 +100,8 @@ DAY: Final = 86_400 * SECOND
 class Service:
     """A running scheduler: the writer, or a standby until it becomes the writer.
 
-    Parameters
-    ----------
-    settings : ServiceSettings
-        Startup options.
-    clock : Clock, optional
-        Source of time; by default the system's clock.
-    executor : Executor, optional
-        Replaces the executor that the settings name. In an observing service, it reports the jobs
-        of another scheduler.
+    ``clock`` replaces the system's clock, and ``executor`` the one that the settings name. In an
+    observing service, the executor reports the jobs of another scheduler.
     """
 
     def __init__(
@@ -174,14 +168,9 @@ class Service:
     def open(self) -> bool:
         """Validate the startup options and open the store, before an event loop runs.
 
-        Return whether this instance writes; False if it is a standby.
-
-        Raises
-        ------
-        InputError
-            If the startup options are invalid.
-        ExecutorError
-            If the executor is unreachable. The store isn't opened then.
+        Return whether this instance writes; False if it is a standby. Raise `InputError` if the
+        options are invalid. Raise `ExecutorError` before the store is opened if the executor is
+        unreachable.
         """
         self._check_token_file()
         if self._resident is not None:
@@ -196,19 +185,15 @@ class Service:
     async def start(self) -> None:
         """Become the writer: recover, apply the cluster file, resync with the executor.
 
-        Raises
-        ------
-        InputError
-            If the stored data contradict the startup options.
-        ExecutorError
-            If the executor is unreachable.
+        Raise `InputError` if the stored data contradict the startup options, and `ExecutorError` if
+        the executor is unreachable.
         """
         loop = asyncio.get_running_loop()
         clock = MonotonicWallClock(self._clock)
-        truth = await loop.run_in_executor(self._readers, self._recover, clock)
+        durable = await loop.run_in_executor(self._readers, self._recover, clock)
         self.tokens.load()
         driver = Driver(
-            truth,
+            durable,
             clock,
             virtual=self.settings.observe,
             keep=int(self.settings.keep_days * DAY),
@@ -343,7 +328,8 @@ class Service:
     # ---------------------------------------------------------------- steps of the start
 
     def _recover(self, clock: MonotonicWallClock) -> DurableEngine:
-        truth = DurableEngine(
+        """Recover the state, and apply the changed options; runs in a thread."""
+        durable = DurableEngine(
             self.store,
             self.cluster,
             self.choice,
@@ -352,41 +338,42 @@ class Service:
             max_overrun=self.settings.max_overrun,
             relative_values=self.settings.values == RELATIVE,
         )
-        check_mode(self.store, len(truth.views), observe=self.settings.observe)
+        check_mode(self.store, len(durable.views), observe=self.settings.observe)
         if not self.settings.observe:
             self._other_records = check_executor_identity(
-                truth, self._executor, nothing_runs=self.settings.nothing_runs
+                durable, self._executor, nothing_runs=self.settings.nothing_runs
             )
-        if truth.store.get("policy") != policy_fingerprint(self.choice):
-            truth.write_snapshot()
+        if durable.store.get("policy") != policy_fingerprint(self.choice):
+            durable.write_snapshot()  # so that the next start recovers under this policy
         log.info(
             "recovered in %.2f s: %d events replayed, %d open jobs",
-            truth.recovery_seconds,
-            truth.recovered_events,
-            len(truth.views),
+            durable.recovery_seconds,
+            durable.recovered_events,
+            len(durable.views),
         )
         now = clock.now()
-        if truth.last_at - now > SECOND:
-            moved = now - truth.last_at
+        if durable.last_at - now > SECOND:
+            moved = now - durable.last_at
             _only(
-                truth, ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped")
+                durable,
+                ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped"),
             )
-        _only(truth, _FollowFile(self.cluster))
-        _only(truth, SyncBudgets(self.budgets))
-        _only(truth, FollowOption(self.settings.until))
+        _only(durable, _FollowFile(self.cluster))
+        _only(durable, SyncBudgets(self.budgets))
+        _only(durable, FollowOption(self.settings.until))
         self.key = self._secret()
-        self._operator_token(truth)
-        self._warn_of_stated_values(truth, clock.now())
-        return truth
+        self._operator_token(durable)
+        self._warn_of_stated_values(durable, clock.now())
+        return durable
 
-    def _warn_of_stated_values(self, truth: DurableEngine, now: int) -> None:
+    def _warn_of_stated_values(self, durable: DurableEngine, now: int) -> None:
         """Warn if tenants could outbid each other with values that cost them nothing."""
-        if self.settings.values == RELATIVE or not truth.engine.capabilities.prices:
+        if self.settings.values == RELATIVE or not durable.engine.capabilities.prices:
             return
         with self.store.reading() as connection:
             owners = {token.tenant for token in connection.execute(tokens_query(now))}
         names = owners | {tenant.name for tenant in self.cluster.tenants}
-        trusted = sorted(name for name in names if name and truth.accounts.get(name) is None)
+        trusted = sorted(name for name in names if name and durable.accounts.get(name) is None)
         if len(trusted) > 1:
             log.warning(
                 "%d tenants have no budget (%s), so the values that they state are trusted; "
@@ -416,7 +403,7 @@ class Service:
         if read_token_file(self.token_file) is None and not will_create_folder:
             check_token_path(self.token_file)
 
-    def _operator_token(self, truth: DurableEngine) -> None:
+    def _operator_token(self, durable: DurableEngine) -> None:
         """Register the token in the operator's file; create the file if it doesn't exist."""
         token = read_token_file(self.token_file)
         table = tables.tokens
@@ -432,7 +419,7 @@ class Service:
             ).first()
         if row is None:
             note = f"first start, {escape_controls(str(self.token_file))}"
-            _only(truth, CreateToken(token, AccessRole.OPERATOR, None, note, None))
+            _only(durable, CreateToken(token, AccessRole.OPERATOR, None, note, None))
 
     def _open_uploads(self, driver: Driver) -> UploadStore:
         uploads = UploadStore(
@@ -454,10 +441,7 @@ class Service:
     def uploads(self) -> UploadStore:
         """The files of jobs.
 
-        Raises
-        ------
-        ProblemError
-            If the executor takes none, or this instance doesn't lead.
+        Raises `ProblemError` if the executor takes none, or this instance doesn't lead.
         """
         uploads = self.writing.uploads
         if uploads is None:
@@ -467,13 +451,7 @@ class Service:
 
     @property
     def writing(self) -> Driver:
-        """The driver.
-
-        Raises
-        ------
-        ProblemError
-            If this instance is a standby or is stopping.
-        """
+        """The driver; raises `ProblemError` if this instance is a standby or is stopping."""
         if self.driver is None:
             code = "stopping" if self.stopping else "standby"
             detail = (
@@ -519,10 +497,7 @@ class Service:
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> Iterator[None]:
         """Reserve a tenant's open jobs and their memory during a block; None has no limit.
 
-        Raises
-        ------
-        ProblemError
-            If the tenant would exceed a limit.
+        Raise `ProblemError` if the tenant would exceed a limit.
         """
         if tenant is None:
             yield
@@ -545,25 +520,23 @@ class _FollowFile:
 
     def perform(self, batch: Batch) -> None:
         """Change the engine's cluster by what differs between the stored and the new file."""
-        table = tables.meta
-        stored_text = batch.connection.execute(
-            select(table.c.value).where(table.c.key == "cluster")
-        ).scalar_one()
+        stored_text = stored_value(batch.connection, "cluster")
+        assert stored_text is not None  # written with the first snapshot
         previous = cluster_of(json.loads(stored_text))
-        event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.truth.coming)
+        event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.state.coming)
         if event is None:
             return
-        batch.take(event)
+        batch.apply_event(event)
         forget_withheld(batch, event.servers.keys())
         new_text = json.dumps(cluster_record(self._cluster))
-        batch.put("cluster", new_text)
+        batch.set_value("cluster", new_text)
         for name in event.servers:
             batch.emit("server", server=name, what="the cluster file was edited")
 
 
-def _only(truth: DurableEngine, operation: Any) -> Any:
+def _only(durable: DurableEngine, operation: Any) -> Any:
     """Commit one operation, and return its result or raise its error."""
-    [result] = truth.commit([operation]).answers
+    [result] = durable.commit([operation]).answers
     if isinstance(result, BaseException):
         raise result
     return result
@@ -572,10 +545,7 @@ def _only(truth: DurableEngine, operation: Any) -> Any:
 def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
     """Schedule an artificial job, so that the policy's kernels are compiled and loaded.
 
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is unknown.
+    Raise `InputError` if the policy or a parameter is unknown.
     """
     engine = Engine(cluster, build_live_policy(choice, cluster))
     worker = {

@@ -43,87 +43,34 @@ MAX_TENANT_UPLOAD_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """Startup options of a service.
+    """Startup options of a service."""
 
-    Parameters
-    ----------
-    cluster : Path
-        Cluster file.
-    data : str
-        Data directory, or URL of a database.
-    host : str
-        Address to listen on.
-    port : int
-        Port; 0 for any.
-    policy : PolicyChoice
-        Policy and its parameters.
-    executor : str
-        Executor that runs jobs, or observes jobs of another scheduler. ``none`` is valid only for
-        an observing service.
-    executor_settings : mapping of str to str
-        Options of that executor.
-    address : str
-        Address of the executor's cluster, if it is remote.
-    observe : bool
-        Whether the service sends no commands, and only records what really runs and what it would
-        have decided.
-    keep_days : float
-        Retention of closed jobs, in days.
-    token_file : Path or None
-        File of the operator's token; None for the one in the data directory.
-    families : Path or None
-        Library of measured throughput curves, for jobs that name a family (`inputs.families`).
-    users : mapping of str to tuple of str
-        Users as whom each tenant's jobs may run; ``*`` for all tenants and jobs without a tenant.
-        If there are any, every job has to name one. Otherwise jobs run as the service's user.
-    trainingjobs : str or None
-        Address of the API server whose `TrainingJob` resources become jobs, as
-        `kubernetes.connection` parses it; None for no controller.
-    lease : tuple of str or None
-        Namespace and name of the Lease that elects the leader; None elects by the store alone.
-    max_open_jobs : int
-        Maximum number of open jobs that a tenant's token may submit.
-    max_open_memory : int
-        Maximum bytes of memory that the records of these jobs take.
-    max_upload_bytes : int
-        Maximum bytes of an upload, which holds the files of a job.
-    max_tenant_upload_bytes : int
-        Maximum bytes of the uploads that a tenant's token may store, each at least 64 KiB.
-    until : str or None
-        End of the timespan, as `core.moments` parses it; ``none`` removes the stored one, and None
-        keeps it.
-    max_overrun : float or None
-        Times its stated length after which a run of a job is abandoned; None for no limit.
-    values : str
-        How values of jobs without a budget count: one of `core.relative_values.VALUES`.
-    nothing_runs : bool
-        Whether an operator asserts that no earlier job of the data still runs, although the
-        executor's records are missing or different.
-    """
-
-    cluster: Path
-    data: str
+    cluster: Path  # cluster file
+    data: str  # data directory, or URL of a database
     host: str = "127.0.0.1"
-    port: int = 8642
+    port: int = 8642  # 0 for any
     policy: PolicyChoice = field(default_factory=lambda: PolicyChoice("rolling"))
-    executor: str = "local"
+    executor: str = "local"  # runs jobs, or observes those of another scheduler; see `NO_EXECUTOR`
     executor_settings: Mapping[str, str] = field(default_factory=dict)
-    address: str = ""
-    observe: bool = False
-    keep_days: float = 365.0
-    token_file: Path | None = None
-    families: Path | None = None
+    address: str = ""  # of the executor's cluster, if it is remote
+    observe: bool = False  # send no commands; record what really runs, and what would be decided
+    keep_days: float = 365.0  # retention of closed jobs
+    token_file: Path | None = None  # of the operator; None for the one in the data directory
+    families: Path | None = None  # measured throughput curves (`inputs.families`)
+    # By tenant, as whom its jobs may run; `ANY_TENANT` for all. If there are any, every job has to
+    # name one. Otherwise jobs run as the service's user.
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # API server whose `TrainingJob`s become jobs (`kubernetes.connection`); None for no controller.
     trainingjobs: str | None = None
-    lease: tuple[str, str] | None = None
-    nothing_runs: bool = False
-    until: str | None = None
-    max_overrun: float | None = None
-    values: str = STATED
-    max_open_jobs: int = MAX_OPEN_JOBS
-    max_open_memory: int = MAX_OPEN_MEMORY
-    max_upload_bytes: int = MAX_UPLOAD_BYTES
-    max_tenant_upload_bytes: int = MAX_TENANT_UPLOAD_BYTES
+    lease: tuple[str, str] | None = None  # namespace and name; None elects the leader by the store
+    nothing_runs: bool = False  # asserts that no earlier job still runs: see `executor_identity`
+    until: str | None = None  # as `core.moments` parses it, or `state.timespan.NONE`; None keeps it
+    max_overrun: float | None = None  # times its stated length after which a job's run is abandoned
+    values: str = STATED  # one of `core.relative_values.VALUES`, for jobs without a budget
+    max_open_jobs: int = MAX_OPEN_JOBS  # that a tenant's token may submit
+    max_open_memory: int = MAX_OPEN_MEMORY  # bytes that the records of these jobs take
+    max_upload_bytes: int = MAX_UPLOAD_BYTES  # of one upload, the files of a job
+    max_tenant_upload_bytes: int = MAX_TENANT_UPLOAD_BYTES  # that its token may store
 
     @property
     def cluster_address(self) -> str:
@@ -147,10 +94,7 @@ class ServiceSettings:
 def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Parse the values of ``--allow-user TENANT:USER`` into users by tenant.
 
-    Raises
-    ------
-    InputError
-        If a value isn't such a pair.
+    Raise `InputError` if a value isn't such a pair.
     """
     users: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -165,13 +109,7 @@ def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def parse_lease(text: str) -> tuple[str, str] | None:
-    """Parse ``NAMESPACE/NAME``; return None for an empty text.
-
-    Raises
-    ------
-    InputError
-        If the text has another form.
-    """
+    """Parse ``NAMESPACE/NAME``, else raise `InputError`; return None for an empty text."""
     if not text:
         return None
     namespace, _, name = text.partition("/")
@@ -186,10 +124,7 @@ def parse_lease(text: str) -> tuple[str, str] | None:
 def parse_listen(text: str) -> tuple[str, int]:
     """Parse ``HOST:PORT``, ``[V6]:PORT``, ``:PORT``, ``PORT`` or ``HOST``.
 
-    Raises
-    ------
-    InputError
-        If the text has another form.
+    Raise `InputError` for other texts.
     """
     host, colon, port = text.rpartition(":")
     if not colon:

@@ -1,6 +1,6 @@
 """Queries whose answers the writer renews after commits while clients read them.
 
-A decision can keep the writer's thread for seconds. Readers of a kept answer don't wait for it.
+A decision can take the writer's thread for seconds. Readers of a cached answer don't wait for it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,9 @@ class Answer(Generic[Result]):
 class StandingQuery(Generic[Result]):
     """A read-only query of the durable state about the coming slots, with its latest answer.
 
-    Readers of fewer slots share the answer of the most slots that were read lately, so that
-    alternating readers cause one computation. There is one computation at a time.
-
-    Parameters
-    ----------
-    compute : callable
-        Returns the answer for a number of slots; runs in the writer's thread, between two batches.
+    ``compute`` returns the answer for a number of slots; it runs in the writer's thread, between
+    two batches. Readers of fewer slots share the answer of the most slots that were read lately, so
+    that alternating readers cause one computation. There is one computation at a time.
     """
 
     def __init__(self, compute: Callable[[DurableEngine, int], Result]) -> None:
@@ -66,7 +62,7 @@ class StandingQuery(Generic[Result]):
         return answer is not None and answer.slots >= slots and answer.sequence >= sequence
 
     def note_read(self, slots: int) -> None:
-        """Note that somebody reads this many slots now."""
+        """Record a read of this many slots."""
         now = self._read_at = monotonic()
         if slots >= self._slots or now - self._most_read_at > RENEWED_SECONDS:
             self._slots, self._most_read_at = slots, now
@@ -82,12 +78,12 @@ class StandingQuery(Generic[Result]):
             and answer.seconds <= MAX_RENEWAL_SHARE * (now - answer.computed_at)
         )
 
-    def compute(self, truth: DurableEngine) -> Answer[Result]:
-        """Compute the answer, and keep it; runs in the writer's thread."""
+    def compute(self, durable: DurableEngine) -> Answer[Result]:
+        """Compute the answer, and cache it; runs in the writer's thread."""
         slots, started = self._slots, monotonic()
-        result = self._compute(truth, slots)
+        result = self._compute(durable, slots)
         ended = monotonic()
-        self.answer = Answer(result, slots, truth.engine.sequence, ended, ended - started)
+        self.answer = Answer(result, slots, durable.engine.sequence, ended, ended - started)
         return self.answer
 
     def begin(self, task: asyncio.Future[Answer[Result]]) -> asyncio.Future[Answer[Result]]:

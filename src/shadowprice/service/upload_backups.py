@@ -31,30 +31,17 @@ _COPY_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class UploadBackup:
-    """The uploads that a backup needs.
+    """The uploads that a backup needs."""
 
-    Attributes
-    ----------
-    folder : Path
-        Where their copies are.
-    count, size : int
-        Number and bytes of the copies.
-    incomplete : tuple of str
-        Names of open jobs whose uploads are missing or damaged.
-    """
-
-    folder: Path
-    count: int = 0
-    size: int = 0
-    incomplete: tuple[str, ...] = ()
+    folder: Path  # of their copies
+    count: int = 0  # number of copies
+    size: int = 0  # bytes of all copies
+    incomplete: tuple[str, ...] = ()  # names of open jobs whose uploads are missing or damaged
 
     def remove_others(self, database: Path) -> None:
         """Remove the copies that the jobs of a database don't need; the caller locks the folder.
 
-        Raises
-        ------
-        OSError
-            If one can't be removed.
+        Raise OSError if one can't be removed.
         """
         if not self.folder.is_dir():
             return
@@ -75,12 +62,9 @@ def backup_folder(target: Path) -> Path:
 
 
 def check_backup_folder(target: Path) -> None:
-    """Refuse a folder of a backup that holds anything else than copies of uploads.
+    """Raise `InputError` if a backup's folder holds anything else than copies of uploads.
 
-    Raises
-    ------
-    InputError
-        If it does, is no directory, or can't be read.
+    Refuse also what is no directory, or can't be read.
     """
     folder = backup_folder(target)
     hint = "choose a new name for the backup"
@@ -101,12 +85,8 @@ def check_backup_folder(target: Path) -> None:
 def lock_backup_folder(target: Path) -> Iterator[None]:
     """Hold the right to change the uploads of a backup, by a lock file that exists meanwhile.
 
-    Raises
-    ------
-    InputError
-        If another process holds it.
-    OSError
-        If the file can't be created or locked.
+    Raise `InputError` if another process holds it, and OSError if the file can't be created or
+    locked.
     """
     folder = backup_folder(target)
     path = folder.with_name(f"{folder.name}.lock")
@@ -133,19 +113,8 @@ def lock_backup_folder(target: Path) -> Iterator[None]:
 def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
     """Copy the uploads that the open jobs of a database need; the caller locks their folder.
 
-    Parameters
-    ----------
-    database : Path
-        A copy of a service's database.
-    source : Path
-        Data directory of the service.
-    target : Path
-        The backup that ``database`` becomes.
-
-    Raises
-    ------
-    OSError
-        If a copy can't be written.
+    ``database`` is a copy of a service's database, ``source`` the data directory of the service,
+    and ``target`` the backup that ``database`` becomes. Raise OSError if a copy can't be written.
     """
     folder = backup_folder(target)
     count = size = 0

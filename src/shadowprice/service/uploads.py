@@ -25,7 +25,7 @@ from shadowprice.core.errors import Fault
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.generations.disk import make_private, sync_directory
 from shadowprice.service.clock import SECOND
-from shadowprice.service.problems import ProblemError
+from shadowprice.service.problems import RETRY_AFTER, ProblemError, tenant_limit_problem
 from shadowprice.uploads.archive import read_entries
 
 FOLDER: Final = "uploads"
@@ -42,8 +42,6 @@ Above zero, because a job refers to an upload only some time after its arrival.
 
 MIN_ACCOUNTED_BYTES: Final = 64 << 10
 """Bytes of the tenant's limit that an upload takes at least, so that it limits their number too."""
-
-RETRY_AFTER: Final = {"Retry-After": "10"}
 
 _SUFFIX: Final = ".tar"
 _PARTIAL: Final = ".part"
@@ -62,19 +60,11 @@ class StoredUpload:
 
 
 class UploadStore:
-    """The uploads of all tenants. Only the event loop's thread changes it.
+    """The uploads of all tenants in a folder. Only the event loop's thread changes it.
 
-    Parameters
-    ----------
-    folder : Path
-        Its directory; `open` creates it.
-    max_bytes : int
-        Maximum bytes of one upload.
-    max_tenant_bytes : int
-        Maximum bytes of a tenant's uploads, including those that are arriving. Each counts for at
-        least `MIN_ACCOUNTED_BYTES`.
-    in_use : callable
-        Returns the tenant and digest of every upload that an open job uses.
+    The uploads of a tenant, including those that are arriving, have at most ``max_tenant_bytes``;
+    each counts for at least `MIN_ACCOUNTED_BYTES`. ``in_use`` returns the tenant and digest of
+    every upload that an open job uses.
     """
 
     def __init__(
@@ -95,12 +85,8 @@ class UploadStore:
     def open(self) -> None:
         """Find complete uploads, and remove what an earlier process left of others.
 
-        Files and directories with other names are left alone.
-
-        Raises
-        ------
-        OSError
-            If the directory can't be created or read.
+        Files and directories with other names are left alone. Raise OSError if the directory can't
+        be created or read.
         """
         self._stored.clear()
         self._sizes.clear()
@@ -141,10 +127,7 @@ class UploadStore:
     def use(self, tenant: str | None, digest: str, now: int) -> StoredUpload | None:
         """Record a use of an upload, and return it; None if there is none.
 
-        Raises
-        ------
-        ProblemError
-            If the use can't be recorded.
+        Raise `ProblemError` if the use can't be recorded.
         """
         upload = self.find(tenant, digest)
         if upload is None:
@@ -167,12 +150,8 @@ class UploadStore:
     ) -> Iterator[IncomingUpload]:
         """Store an upload during a block; if the block ends early, nothing is left.
 
-        ``limited`` says whether the limit of the tenant applies.
-
-        Raises
-        ------
-        ProblemError
-            If the store can't be written.
+        ``limited`` says whether the limit of the tenant applies. Raise `ProblemError` if the store
+        can't be written.
         """
         owner = _owner(tenant)
         reserved = 0
@@ -205,10 +184,7 @@ class UploadStore:
     def _make_room(self, owner: str, size: int, now: int) -> None:
         """Remove unused uploads of a tenant, the oldest first, until some bytes fit.
 
-        Raises
-        ------
-        ProblemError
-            If they don't fit.
+        Raise `ProblemError` if they don't fit.
         """
         limit = self._max_tenant_bytes
         reserved = self._sizes[owner] + self._arriving[owner]
@@ -230,9 +206,7 @@ class UploadStore:
                 "wait until jobs that use uploads end, send fewer files, or ask the operator for "
                 "serve --max-uploads"
             )
-            raise ProblemError(
-                "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
-            )
+            raise tenant_limit_problem(detail, hint)
         for upload in sorted(unused, key=lambda upload: upload.used):
             if excess <= 0:
                 return
@@ -248,10 +222,7 @@ class UploadStore:
     def sweep(self, now: int) -> None:
         """Remove uploads that no open job has used for `KEEP_SECONDS`.
 
-        Raises
-        ------
-        OSError
-            If a file can't be changed or removed; the others are.
+        Raise OSError if a file can't be changed or removed; the others are.
         """
         in_use = self._used()
         error: OSError | None = None
@@ -304,12 +275,8 @@ def _storage_problem(error: OSError) -> ProblemError:
 class IncomingUpload:
     """An upload that is arriving; its calls may be made in another thread, one at a time.
 
-    Parameters
-    ----------
-    file : file
-        The partial file, and its path in ``partial``.
-    reserve : callable
-        Reserves bytes of the tenant; raises ProblemError above the limit.
+    ``file`` is the partial file at the path ``partial``. ``reserve`` reserves bytes of the tenant,
+    and raises `ProblemError` above the limit.
     """
 
     def __init__(
@@ -329,10 +296,7 @@ class IncomingUpload:
     def expect(self, size: int) -> None:
         """Reserve bytes, before they are written.
 
-        Raises
-        ------
-        ProblemError
-            If there are more than one upload or the tenant may have.
+        Raise `ProblemError` above the limit of one upload or of the tenant.
         """
         self._expected += size
         if self._expected > self._max_bytes:
@@ -345,25 +309,15 @@ class IncomingUpload:
             self._reserved = accounted
 
     def write(self, content: bytes) -> None:
-        """Write a piece.
-
-        Raises
-        ------
-        OSError
-            If the file can't be written.
-        """
+        """Write a piece; raise OSError if that fails."""
         self._file.write(content)
         self._actual.update(content)
 
     def complete(self, now: int) -> None:
         """Verify the upload, and store it durably under its name, used ``now``.
 
-        Raises
-        ------
-        InputError
-            If the content has another digest, or is no archive that is accepted.
-        OSError
-            If the file can't be written.
+        Raise `InputError` if the content has another digest, or is no archive that is accepted.
+        Raise OSError if the file can't be written.
         """
         actual = self._actual.hexdigest()
         if actual != self._digest:

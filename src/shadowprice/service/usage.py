@@ -1,4 +1,4 @@
-"""What tenants use of the service's memory, and the limits that keep it available to others."""
+"""Use of the service's memory by tenants, and the limits that keep it available to others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shadowprice.core.errors import Fault
-from shadowprice.service.problems import ProblemError
+from shadowprice.service.problems import tenant_limit_problem
 from shadowprice.service.settings import MAX_BODY_BYTES
 
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
-
-RETRY_AFTER: Final = {"Retry-After": "10"}
 
 
 def memory_of(value: object) -> int:
@@ -95,19 +92,16 @@ class Usage:
     def reserve(self, limits: UsageLimits, tenant: str, jobs: int, memory: int) -> Iterator[None]:
         """Reserve jobs and memory of a tenant during a block.
 
-        Raises
-        ------
-        ProblemError
-            If the tenant would exceed a limit.
+        Raise `ProblemError` if the tenant would exceed a limit.
         """
         if jobs and self._jobs[tenant] + jobs > limits.jobs:
-            raise _exceeded(
+            raise tenant_limit_problem(
                 f"{self._jobs[tenant]:,} open jobs and {jobs:,} new ones exceed the limit of "
                 f"{limits.jobs:,} open jobs of a tenant",
                 "cancel jobs, wait until some end, or ask the operator for serve --max-open-jobs",
             )
         if memory and self._memory[tenant] + memory > limits.memory:
-            raise _exceeded(
+            raise tenant_limit_problem(
                 f"the open jobs' records of {self._memory[tenant]:,} bytes and {memory:,} new "
                 f"bytes exceed the limit of {limits.memory:,} bytes of a tenant",
                 "put large inputs into files, wait until jobs end, or ask the operator for serve "
@@ -142,13 +136,10 @@ class BodyMeter:
     def add(self, size: int) -> None:
         """Count bytes.
 
-        Raises
-        ------
-        ProblemError
-            If the bodies of the tenant's present requests exceed `MAX_BODIES`.
+        Raise `ProblemError` if the bodies of the tenant's present requests exceed `MAX_BODIES`.
         """
         if self._bodies[self._tenant] + size > MAX_BODIES:
-            raise _exceeded(
+            raise tenant_limit_problem(
                 f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
                 "send fewer large requests at once",
             )
@@ -160,9 +151,3 @@ class BodyMeter:
         self._bodies[self._tenant] -= self._size
         if not self._bodies[self._tenant]:
             del self._bodies[self._tenant]
-
-
-def _exceeded(detail: str, hint: str) -> ProblemError:
-    return ProblemError(
-        "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
-    )

@@ -24,6 +24,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.server_discovery import to_server_infos
+from shadowprice.service.host import find_view
 from shadowprice.service.service import Service
 from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state import margins, store_queries
@@ -40,20 +41,9 @@ TICKS: Final = 4
 class VirtualService:
     """A service on one directory, which can be stopped, killed and restarted.
 
-    Parameters
-    ----------
-    folder : Path
-        Directory of the cluster file and the data.
-    cluster : mapping
-        Content of the cluster file.
-    choice : PolicyChoice
-        The policy.
-    clock : VirtualClock
-        Clock of the event loop in which the service runs.
-    executor : VirtualExecutor
-        Executor of simulated jobs; it continues while the service is down.
-    settings : mapping
-        Further `ServiceSettings`.
+    ``folder`` gets the cluster file, with the content ``cluster``, and the data. ``clock`` is that
+    of the event loop in which the service runs. Jobs of ``executor`` continue while the service is
+    down. ``settings`` are further `ServiceSettings`.
     """
 
     def __init__(
@@ -133,13 +123,7 @@ class VirtualService:
     # ---------------------------------------------------------------- requests
 
     async def submit(self, *records: Mapping[str, Any], at_once: bool = True) -> None:
-        """Submit jobs as `POST /v1/jobs` does.
-
-        Raises
-        ------
-        ShadowpriceError
-            If a job is invalid or isn't accepted.
-        """
+        """Submit jobs as `POST /v1/jobs` does; raise `ShadowpriceError` if a job isn't accepted."""
         submissions = read_submissions(
             records,
             self.service.cluster,
@@ -167,11 +151,8 @@ class VirtualService:
 
     async def view(self, key: str) -> JobView:
         """Return a job as clients see it."""
-        view = self.driver.published.jobs.get(key)
-        if view is None:
-            stored = await self.service.read(lambda connection: store_queries.job(connection, key))
-            assert stored is not None, key
-            view = stored[0]
+        view = await find_view(self.service, key)
+        assert view is not None, key
         return view
 
     async def history(self, key: str) -> Sequence[StoredEvent]:
@@ -198,12 +179,7 @@ class VirtualService:
     async def run_until_over(self, seconds: float, every: float = 1.0) -> bool:
         """Let time pass until every job is closed; return False on timeout.
 
-        Parameters
-        ----------
-        seconds : float
-            Timeout in virtual seconds.
-        every : float
-            Virtual seconds between two checks.
+        ``seconds`` is the timeout, and ``every`` the time between two checks, in virtual seconds.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds

@@ -18,7 +18,8 @@ from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.standing_queries import MAX_READ_WAIT_SECONDS, StandingQuery
-from shadowprice.service.state.commit_result import CommitResult, Operation
+from shadowprice.service.state.batch import Operation
+from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.store_queries import command_times, list_events
 from shadowprice.service.store import Store, StoreError
@@ -47,19 +48,15 @@ class PendingOperation:
 class Writer:
     """Runs operations in a thread of its own, and publishes their results to readers.
 
-    If the store can't be written, `health_error` says so, and the writer retries.
-
-    Parameters
-    ----------
-    truth : DurableEngine
-        Engine and store. From now on, only the writer's thread accesses them.
+    If the store can't be written, `health_error` says so, and the writer retries. From now on, only
+    the writer's thread accesses ``durable``, the engine and store.
     """
 
-    def __init__(self, truth: DurableEngine, metrics: Metrics) -> None:
+    def __init__(self, durable: DurableEngine, metrics: Metrics) -> None:
         self.metrics = metrics
-        self._truth = truth
-        self._store: Store = truth.store
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="truth")
+        self._durable = durable
+        self._store: Store = durable.store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._queue: deque[PendingOperation] = deque()
         self._wake = asyncio.Event()
         self._asking = asyncio.Lock()
@@ -68,8 +65,8 @@ class Writer:
         self.health_error: str | None = None
         self.hub = EventBroadcaster(self._missed)
         self.listeners: list[Callable[[CommitResult], None]] = []
-        truth.decided = self.metrics.decision.observe
-        first = truth.outcome()
+        durable.decided = self.metrics.decision.observe
+        first = durable.outcome()
         assert first.servers is not None
         self.published = ReadModel(
             dict(first.views),
@@ -87,17 +84,15 @@ class Writer:
         self.usage = Usage()
         for name, record in first.specs.items():
             self.usage.set(name, record)
-        self.hub.last = truth.next_event_id - 1
+        self.hub.last = durable.next_event_id - 1
 
     # ---------------------------------------------------------------- requests
 
     async def do(self, operation: Operation) -> Any:
         """Queue an operation, and return its result after the commit.
 
-        Raises
-        ------
-        ShadowpriceError
-            If the operation fails, the queue is full, or the store can't be written.
+        Raise `ShadowpriceError` if the operation fails, the queue is full, or the store can't be
+        written.
         """
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
@@ -119,7 +114,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         async with self._asking:
-            return await loop.run_in_executor(self._thread, question, self._truth)
+            return await loop.run_in_executor(self._thread, question, self._durable)
 
     async def ask_standing(
         self, compute: Callable[[DurableEngine, int], Result], slots: int
@@ -149,16 +144,13 @@ class Writer:
     ) -> Mapping[tuple[str, int], int]:
         """Return when generations were commanded, in nanoseconds; orphans are absent.
 
-        Raises
-        ------
-        ProblemError
-            If the store can't be read.
+        Raise `ProblemError` if the store can't be read.
         """
         if not generations:
             return {}
 
-        def look(truth: DurableEngine) -> Mapping[tuple[str, int], int]:
-            with truth.store.reading() as connection:
+        def look(durable: DurableEngine) -> Mapping[tuple[str, int], int]:
+            with durable.store.reading() as connection:
                 return command_times(connection, generations)
 
         try:
@@ -173,7 +165,7 @@ class Writer:
     @property
     def policy(self) -> str:
         """Name of the policy."""
-        return self._truth.choice.name
+        return self._durable.choice.name
 
     def _missed(self, after: int, tenant: str | None) -> list[StoredEvent]:
         del tenant  # events without a tenant are visible too, so the caller filters
@@ -204,7 +196,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         try:
-            outcome = await loop.run_in_executor(self._thread, self._truth.commit, operations)
+            outcome = await loop.run_in_executor(self._thread, self._durable.commit, operations)
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
@@ -232,9 +224,10 @@ class Writer:
         loop = asyncio.get_running_loop()
         for query in self._standing.values():
             if query.is_renewed():
-                query.begin(loop.run_in_executor(self._thread, query.compute, self._truth))
+                query.begin(loop.run_in_executor(self._thread, query.compute, self._durable))
 
     def _publish(self, outcome: CommitResult) -> None:
+        """Update what readers see, and notify subscribers and listeners."""
         published = self.published
         published.specs |= outcome.specs
         for name, record in outcome.specs.items():
@@ -279,7 +272,7 @@ class Writer:
         if self.health_error is None:
             loop = asyncio.get_running_loop()
             try:
-                await loop.run_in_executor(self._thread, self._truth.write_snapshot)
+                await loop.run_in_executor(self._thread, self._durable.write_snapshot)
             except ShadowpriceError as error:
                 log.warning("no snapshot at the end: %s", error)
 
@@ -299,11 +292,11 @@ class Writer:
 
     def _recover(self) -> CommitResult:
         """Recover the durable state, and return it; called in the writer's thread."""
-        self._truth.recover()
-        self._truth.damaged = False
-        return self._truth.outcome()
+        self._durable.recover()
+        self._durable.damaged = False
+        return self._durable.outcome()
 
-    async def _mend(self) -> None:
+    async def _recover_store(self) -> None:
         """Reopen the store; if that succeeds, recover the durable state from it."""
         loop = asyncio.get_running_loop()
         try:
@@ -320,7 +313,7 @@ class Writer:
             return
         log.warning("the store is writable again")
         # The failed commit may have stored events, which no subscriber got.
-        self.hub.resync(self._truth.next_event_id - 1)
+        self.hub.resync(self._durable.next_event_id - 1)
         self.health_error = None
         for view in self.published.jobs.values():
             self.metrics.count_job(view, None)

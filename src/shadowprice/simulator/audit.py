@@ -26,13 +26,9 @@ class MisreportGain:
     """Gain of a misreport."""
 
     misreport: Misreport
-    """The misreport."""
-    revenue: float
-    """The tenant's true revenue with it."""
-    utility: float
-    """The tenant's true utility with it."""
-    gain: float
-    """Revenue minus that of the honest report."""
+    revenue: float  # the tenant's true revenue with it
+    utility: float  # the tenant's true utility with it
+    gain: float  # revenue minus that of the honest report
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +36,12 @@ class TruthfulnessResult:
     """Gains of one tenant by misreports of its jobs, among those tried."""
 
     tenant: str
-    """The tenant."""
-    honest_revenue: float
-    """Revenue with the true report."""
-    honest_utility: float
-    """Utility with the true report."""
-    trials: int
-    """Number of misreports tried."""
+    honest_revenue: float  # revenue with the true report
+    honest_utility: float  # utility with the true report
+    trials: int  # number of misreports tried
     gained: Mapping[str, tuple[int, int]]
     """Numbers of misreports that gained and that were tried, by kind."""
-    best: MisreportGain | None
-    """Misreport with the largest gain; None if none gained."""
+    best: MisreportGain | None  # misreport with the largest gain; None if none gained
 
     def record(self) -> dict[str, object]:
         """Return the result as plain values."""
@@ -88,12 +79,8 @@ def audit_truthfulness(
 
     By default every tenant with jobs is tried, with ``trials`` misreports each, which delay
     arrivals by up to ``latest`` slots. ``progress`` is called with (runs done, runs in total). The
-    search proves the gains that it finds, but not that there are no others.
-
-    Raises
-    ------
-    InputError
-        If a tenant has no jobs.
+    search proves the gains that it finds, but not that there are no others. Raises `InputError` if
+    a tenant has no jobs.
     """
     with_jobs = list(dict.fromkeys(job.tenant for job in scenario.jobs if job.tenant is not None))
     names = with_jobs if tenants is None else list(tenants)
@@ -167,11 +154,8 @@ class SharingIncentive:
     """Accounts of a tenant in the pool, and alone on servers of its share."""
 
     tenant: str
-    """The tenant."""
-    pooled: TenantAccount
-    """Its accounts under the policy."""
-    alone: TenantAccount
-    """Its accounts under ``batchsche`` with the same settings."""
+    pooled: TenantAccount  # its accounts under the policy
+    alone: TenantAccount  # its accounts under ``batchsche`` with the same settings
 
     @property
     def utility_kept(self) -> bool:

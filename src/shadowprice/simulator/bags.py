@@ -19,14 +19,10 @@ Integers = NDArray[np.int64]
 class _Attempt:
     """Copies of one plan of a bag."""
 
-    plan: int
-    """Number of the plan among the bag's."""
-    start: int
-    """Slot in which all copies started."""
-    left: int
-    """Number of unfinished tasks."""
-    entry: Integers
-    """Entry of the plan's copies of each task."""
+    plan: int  # number of the plan among the bag's
+    start: int  # slot in which all copies started
+    left: int  # number of unfinished tasks
+    entry: Integers  # entry of the plan's copies of each task
     ends: Floats
     """Slots after the start at which each copy would finish; inf beyond a task's copies."""
     alive: Integers

@@ -36,8 +36,8 @@ from shadowprice.simulator.machines import SimulatedCluster
 
 Incident = ServerLost | ServerBack | JobCancelled
 
-_TOLD_EVERY: Final = 1024
-"""Slots between two progress reports, with or without events."""
+_SLOTS_PER_REPORT: Final = 1024
+"""Slots between two progress reports without events."""
 
 
 class ProgressCallback(Protocol):
@@ -73,7 +73,7 @@ class Simulation:
     """Lengths that the policy sees, in their state at the start; None if it knows the true ones."""
     relative_values: bool = False
     """Whether values count relative to those of the tenant's other jobs, as in a service with
-    ``--values relative``. Policies then know no job beforehand."""
+    ``--values relative``. Policies then know no job in advance."""
 
     def run(
         self,
@@ -84,9 +84,9 @@ class Simulation:
 
         ``progress`` is called with (jobs arrived, jobs in total, slot) at intervals.
         """
-        course = SimulationRun(self, observers, progress)
-        course.run()
-        return course.engine
+        run = SimulationRun(self, observers, progress)
+        run.run()
+        return run.engine
 
 
 class SimulationRun:
@@ -116,7 +116,7 @@ class SimulationRun:
         hidden = simulation.hidden_lengths
         self._hidden_lengths = None if hidden is None else hidden.copy()
         self._values = RelativeValues() if simulation.relative_values else None
-        self._arrived = self._still = self._simulated = 0
+        self._arrived = self._idle_slots = self._simulated = 0
         self._resting = False
         self._expect(simulation, observers, progress)
         for observer in observers:
@@ -170,12 +170,12 @@ class SimulationRun:
         while self._go_to_next(to):
             slot, upcoming = self.slot, self._upcoming
             while upcoming is not None and upcoming[0] <= slot:
-                self._still = 0
+                self._idle_slots = 0
                 for event in upcoming[1]:
-                    self._take(event)
+                    self._handle(event)
                 upcoming = self._upcoming = next(self._agenda, None)
                 self._report_progress(self._arrived, self._jobs, slot)
-            machines.obey(_send(engine, SlotBegan(slot), observers))
+            machines.execute(_send(engine, SlotBegan(slot), observers))
             for observer in observers:
                 observer.slot_running(engine, slot)
             idle = machines.idle
@@ -185,26 +185,26 @@ class SimulationRun:
             if self._hidden_lengths is not None:
                 ended = self._hidden_lengths.revise(ended)
             commands = _send(engine, ended, observers)
-            machines.obey(commands)
+            machines.execute(commands)
             if self._values is not None:
                 _record_finished(self._values, commands, engine)
             _hand_over(engine, self._awaited, collectors)
             self.slot += 1
             self._simulated += 1
-            if self._simulated % _TOLD_EVERY == 0:
+            if self._simulated % _SLOTS_PER_REPORT == 0:
                 self._report_progress(self._arrived, self._jobs, self.slot)
             bounds.SIMULATED.check(self._simulated, "the run", "give --until, or make slots longer")
             # A policy may leave jobs queued for ever. After a horizon without progress, or the
             # policy's own limit, the run ends or skips to the next event. A slot in which all
             # running jobs finished isn't idle.
-            self._still = self._still + 1 if idle and machines.idle else 0
-            if self._still > self._patience:
-                self._resting, self._still = True, 0
+            self._idle_slots = self._idle_slots + 1 if idle and machines.idle else 0
+            if self._idle_slots > self._patience:
+                self._resting, self._idle_slots = True, 0
         if to is None:
             for observer in observers:
                 observer.finished(engine)
 
-    def _take(self, event: DriverEvent) -> None:
+    def _handle(self, event: DriverEvent) -> None:
         """Pass an external event to the engine."""
         if isinstance(event, JobsArrived):
             self._arrived += len(event.jobs)
@@ -216,7 +216,7 @@ class SimulationRun:
                 states = engine.open_jobs.values()
                 weighed = self._values.weigh(event.jobs, states, engine.cluster, event.slot)
                 event = JobsArrived(event.slot, weighed)
-        self._machines.obey(_send(self.engine, event, self._observers))
+        self._machines.execute(_send(self.engine, event, self._observers))
         if isinstance(event, JobCancelled):
             self._machines.withdraw(event.job)
             if self._hidden_lengths is not None:
@@ -229,7 +229,7 @@ class SimulationRun:
         later: list[DriverEvent] = []
         for event in self._upcoming[1]:
             if isinstance(event, JobsArrived) and event.jobs[0].before_arrival:
-                self._take(event)
+                self._handle(event)
             else:
                 later.append(event)
         self._upcoming = slot + 1, later

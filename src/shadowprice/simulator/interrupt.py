@@ -51,23 +51,25 @@ def stop_on_signal() -> Iterator[StopRequestObserver]:
 
     Signals can be handled only in the main thread; elsewhere the observer is never set.
     """
-    sign = StopRequestObserver()
+    observer = StopRequestObserver()
     if threading.current_thread() is not threading.main_thread():
-        yield sign
+        yield observer
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        sign.status = 128 + number
-        if sign.requested_at is not None:
-            outer = before[signal.Signals(number)]
-            if callable(outer):
-                outer(number, frame)
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        observer.status = 128 + number
+        if observer.requested_at is not None:
+            previous = previous_handlers[signal.Signals(number)]
+            if callable(previous):
+                previous(number, frame)
             raise KeyboardInterrupt
-        sign.requested_at = time.monotonic()
+        observer.requested_at = time.monotonic()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous_handlers = {
+        number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        yield sign
+        yield observer
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -24,7 +24,7 @@ from shadowprice.core.events import JobsArrived, SlotEnded
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.core.wording import quote_for_display
-from shadowprice.policies.baselines.service import gpus_of_worker
+from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.choice import PolicyChoice
 
 KNOWN: Final = "known"
@@ -52,13 +52,7 @@ _GENERATED_PART: Final = re.compile(r"[-_.:/][^-_.:/]*\d[^-_.:/]*$")
 
 
 def parse_lengths(text: str, location: str = "--lengths") -> tuple[str, ...]:
-    """Parse comma-separated values of ``--lengths``.
-
-    Raises
-    ------
-    InputError
-        If there are none, or one is unknown or repeated.
-    """
+    """Parse comma-separated values of ``--lengths``."""
     values = tuple(part.strip() for part in text.split(",") if part.strip())
     hint = f"write one or several of {', '.join(LENGTHS)}"
     if not values:
@@ -148,14 +142,8 @@ class LengthHistory:
 class HiddenLengths:
     """Descriptions of jobs whose length the policy doesn't know, in one simulation.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    limits : mapping of str to int
-        Progress units that time limits allow, by job; empty to predict all lengths.
-    shows_limits : bool
-        Whether the policy also sees ``walltime``.
+    ``limits`` are the progress units that time limits allow, by job; empty to predict all lengths.
+    With ``shows_limits``, the policy also sees ``walltime``.
     """
 
     def __init__(self, cluster: Cluster, limits: Mapping[str, int], *, shows_limits: bool) -> None:

@@ -35,8 +35,7 @@ class _Running:
 
     job: Job
     order: Start | Resize
-    restarts: bool
-    """Whether its start loses time and it hasn't run for a slot yet."""
+    restarts: bool  # whether its start loses time and it hasn't run for a slot yet
 
 
 class SimulatedCluster:
@@ -90,14 +89,14 @@ class SimulatedCluster:
         self._open.pop(name, None)
         self._promised.discard(name)
 
-    def obey(self, commands: Iterable[Command]) -> None:
+    def execute(self, commands: Iterable[Command]) -> None:
         """Execute commands of the engine."""
         command: Any
         for command in commands:
             # The most frequent types come first, because large simulations spend most time here.
             kind = type(command)
             if kind is Decided:
-                self._heed(command.decision)
+                self._record_decision(command.decision)
             elif kind is Start:
                 self._begin(command, restarts=self._restart_first or command.generation > 1)
             elif kind is Stop:
@@ -145,7 +144,7 @@ class SimulatedCluster:
             self._gains[job.name] = 0  # keeps its position; its progress is computed in every slot
         self._varying[job.name] = running
 
-    def _heed(self, decision: Decision) -> None:
+    def _record_decision(self, decision: Decision) -> None:
         kind = type(decision)
         if kind is Commit or kind is Place:
             self._promised.add(decision.job)

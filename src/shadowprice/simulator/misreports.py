@@ -36,7 +36,7 @@ MisreportFn = Callable[[Job], "ReportedJob | None"]
 """Function that misstates a job; it returns None if the job has no such property."""
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
-_HURRY: Final[Mapping[type, tuple[str, ...]]] = {
+_URGENCY_PARAMETERS: Final[Mapping[type, tuple[str, ...]]] = {
     Sigmoid: ("decay", "target"),
     Linear: ("slope",),
     Power: ("exponent",),
@@ -49,10 +49,8 @@ _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
 class ReportedJob:
     """The reported version of a misreported job."""
 
-    jobs: tuple[Job, ...]
-    """The misstated job, or the parts that it is split into."""
-    need: int
-    """Total progress, in units of the misreport, at which the true job is done."""
+    jobs: tuple[Job, ...]  # the misstated job, or the parts that it is split into
+    need: int  # total progress, in units of the misreport, at which the true job is done
     most: int | None = None
     """Largest progress that counts per slot: parallel parts aren't faster than the job could be."""
     pace: Fraction = Fraction(1)
@@ -69,12 +67,9 @@ class ReportedJob:
 class Misreport:
     """A workload with one tenant's jobs misreported."""
 
-    kind: str
-    """One of `MISREPORT_KINDS`."""
-    story: str
-    """Description of the misreport for people."""
-    jobs: tuple[Job, ...]
-    """Jobs that the policy sees."""
+    kind: str  # one of `MISREPORT_KINDS`
+    story: str  # description of the misreport for people
+    jobs: tuple[Job, ...]  # jobs that the policy sees
     reported: Mapping[str, ReportedJob] = field(default_factory=dict)
     """Report of each misreported job, by its true name."""
 
@@ -180,23 +175,23 @@ def misreports(
     """
     rng = np.random.default_rng(seed)
     own = [index for index, job in enumerate(jobs) if job.tenant == tenant]
-    lies = list(_lies(latest))
-    everything = list(_about_all(jobs, own, lies))
-    singles = list(_singles(jobs, own, lies))
+    misstatements = list(_misstatements(latest))
+    everything = list(_about_all(jobs, own, misstatements))
+    singles = list(_singles(jobs, own, misstatements))
     singles = [singles[index] for index in rng.permutation(len(singles))]
     # A third of each, if there are enough.
     third = trials // 3
     chosen = [*everything[:third], *singles[: max(third, trials - third - len(everything[:third]))]]
     yield from chosen[:trials]
-    yield from islice(_mixtures(jobs, own, lies, rng), max(0, trials - len(chosen)))
+    yield from islice(_mixtures(jobs, own, misstatements, rng), max(0, trials - len(chosen)))
 
 
 def _singles(
-    jobs: Sequence[Job], mine: Sequence[int], lies: Sequence[tuple[str, str, MisreportFn]]
+    jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
 ) -> Iterator[Misreport]:
     for index in mine:
-        for kind, story, lie in lies:
-            report = lie(jobs[index])
+        for kind, story, misstate in misstatements:
+            report = misstate(jobs[index])
             if report is not None:
                 yield build_misreport(kind, f"{jobs[index].name}: {story}", jobs, {index: report})
     for index in mine:
@@ -206,10 +201,10 @@ def _singles(
 
 
 def _about_all(
-    jobs: Sequence[Job], mine: Sequence[int], lies: Sequence[tuple[str, str, MisreportFn]]
+    jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
 ) -> Iterator[Misreport]:
-    for kind, story, lie in lies:
-        reports = {index: report for index in mine if (report := lie(jobs[index])) is not None}
+    for kind, story, misstate in misstatements:
+        reports = {index: report for index in mine if (report := misstate(jobs[index])) is not None}
         if reports:
             yield build_misreport(kind, f"all jobs: {story}", jobs, reports)
 
@@ -217,7 +212,7 @@ def _about_all(
 def _mixtures(
     jobs: Sequence[Job],
     mine: Sequence[int],
-    lies: Sequence[tuple[str, str, MisreportFn]],
+    misstatements: Sequence[tuple[str, str, MisreportFn]],
     rng: np.random.Generator,
 ) -> Iterator[Misreport]:
     while mine:
@@ -225,8 +220,8 @@ def _mixtures(
         stories = []
         for index in mine:
             if rng.random() < 0.5:
-                _, story, lie = lies[int(rng.integers(len(lies)))]
-                report = lie(jobs[index])
+                _, story, misstate = misstatements[int(rng.integers(len(misstatements)))]
+                report = misstate(jobs[index])
                 if report is not None:
                     reports[index] = report
                     stories.append(f"{jobs[index].name}: {story}")
@@ -251,27 +246,18 @@ def build_misreport(
     )
 
 
-def _lies(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
+def _misstatements(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
     # Demands come first, because Astraea's strategy-proofness is about them.
-    yield "workers", "one worker", _width_lie(lambda counts: counts == counts[0])
-    yield "workers", "exactly its most workers", _width_lie(lambda counts: counts == counts[-1])
-    yield (
-        "workers",
-        "at most half its workers",
-        _width_lie(lambda counts: counts <= counts[-1] // 2),
-    )
-    yield (
-        "workers",
-        "at most a quarter of its workers",
-        _width_lie(lambda counts: counts <= counts[-1] // 4),
-    )
-    yield (
-        "workers",
-        "at least half its workers",
-        _width_lie(lambda counts: counts >= counts[-1] // 2),
-    )
+    for words, keeps in (
+        ("one worker", lambda counts: counts == counts[0]),
+        ("exactly its most workers", lambda counts: counts == counts[-1]),
+        ("at most half its workers", lambda counts: counts <= counts[-1] // 2),
+        ("at most a quarter of its workers", lambda counts: counts <= counts[-1] // 4),
+        ("at least half its workers", lambda counts: counts >= counts[-1] // 2),
+    ):
+        yield "workers", words, _restrict_worker_counts(keeps)
     for factor in (2.0, 1.5, 1.1):
-        yield "work", f"{factor:g} times the work", _work_lie(factor)
+        yield "work", f"{factor:g} times the work", _overstate_work(factor)
     for factor in (0.5, 0.75, 0.9):
         yield "less work", f"{factor:g} times the work", understate_work(Fraction(str(factor)))
     for parts, words in ((2, "two halves"), (3, "three thirds")):
@@ -289,11 +275,11 @@ def _lies(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
 def scale_value(factor: float) -> MisreportFn:
     """Return a misreport that multiplies a job's utility."""
 
-    def lie(job: Job) -> ReportedJob | None:
+    def misstate(job: Job) -> ReportedJob | None:
         changed = _scaled(job, factor)
         return None if changed is None else ReportedJob.of(changed, job)
 
-    return lie
+    return misstate
 
 
 def _scaled(job: Job, factor: float) -> Job | None:
@@ -305,22 +291,22 @@ def _scaled(job: Job, factor: float) -> Job | None:
 def scale_urgency(factor: float) -> MisreportFn:
     """Return a misreport that multiplies a job's cost of waiting; its deadline is divided."""
 
-    def lie(job: Job) -> ReportedJob | None:
+    def misstate(job: Job) -> ReportedJob | None:
         # A more urgent job has an earlier target or deadline.
         changes: dict[str, Any] = {
             name: getattr(job.utility, name) * (1 / factor if name in {"target", "by"} else factor)
-            for name in _HURRY.get(type(job.utility), ())
+            for name in _URGENCY_PARAMETERS.get(type(job.utility), ())
         }
         if not any(getattr(job.utility, name) != value for name, value in changes.items()):
             return None
         utility: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
         return ReportedJob.of(replace(job, utility=utility), job)
 
-    return lie
+    return misstate
 
 
-def _width_lie(keeps: Callable[[Any], Any]) -> MisreportFn:
-    def lie(job: Job) -> ReportedJob | None:
+def _restrict_worker_counts(keeps: Callable[[Any], Any]) -> MisreportFn:
+    def misstate(job: Job) -> ReportedJob | None:
         is_kept = keeps(job.worker_counts)
         if not is_kept.any() or is_kept.all():
             return None
@@ -329,17 +315,17 @@ def _width_lie(keeps: Callable[[Any], Any]) -> MisreportFn:
             replace(job, **{name: getattr(job, name)[is_kept] for name in names}), job
         )
 
-    return lie
+    return misstate
 
 
-def _work_lie(factor: float) -> MisreportFn:
-    def lie(job: Job) -> ReportedJob | None:
+def _overstate_work(factor: float) -> MisreportFn:
+    def misstate(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required * factor)
         if required >= bounds.PROGRESS.most:
             return None
         return ReportedJob.of(replace(job, required=required), job)
 
-    return lie
+    return misstate
 
 
 def understate_work(factor: Fraction) -> MisreportFn:
@@ -348,20 +334,20 @@ def understate_work(factor: Fraction) -> MisreportFn:
     The job runs past its plan, and the policy plans the rest again.
     """
 
-    def lie(job: Job) -> ReportedJob | None:
+    def misstate(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required * factor)
         if job.bag is not None or required >= job.required:
             return None
         changed = replace(job, required=required)
         return ReportedJob((changed,), required, pace=Fraction(required, job.required))
 
-    return lie
+    return misstate
 
 
 def misstate_rate(factor: Fraction) -> MisreportFn:
     """Return a misreport that multiplies a job's throughput, as seen in its stated duration."""
 
-    def lie(job: Job) -> ReportedJob | None:
+    def misstate(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required / factor)
         if job.bag is not None or not 0 < required < bounds.PROGRESS.most:
             return None
@@ -369,7 +355,7 @@ def misstate_rate(factor: Fraction) -> MisreportFn:
             (replace(job, required=required),), required, pace=Fraction(required, job.required)
         )
 
-    return lie
+    return misstate
 
 
 def split_job(parts: int, *, whole: bool) -> MisreportFn:
@@ -378,7 +364,7 @@ def split_job(parts: int, *, whole: bool) -> MisreportFn:
     They may run in parallel as far as the job could. ``whole``: each states the whole value.
     """
 
-    def lie(job: Job) -> ReportedJob | None:
+    def misstate(job: Job) -> ReportedJob | None:
         required = -(-job.required // parts)
         if job.bag is not None or job.required < parts:
             return None
@@ -392,7 +378,7 @@ def split_job(parts: int, *, whole: bool) -> MisreportFn:
         max_gain = int(max(job.gains.max(), job.internal_gains.max()))
         return ReportedJob(pieces, job.required, max_gain)
 
-    return lie
+    return misstate
 
 
 def _delay(slots: int) -> MisreportFn:

@@ -58,10 +58,7 @@ class Scenario:
     def with_lengths(self, lengths: str) -> Scenario:
         """Return the scenario with other lengths shown to policies.
 
-        Raises
-        ------
-        InputError
-            If they are time limits, and no job has one.
+        Raises `InputError` if they are time limits, and no job has one.
         """
         if lengths == KNOWN:
             return self
@@ -73,10 +70,8 @@ class Scenario:
     def with_values(self, values: str) -> Scenario:
         """Return the scenario with values that count as stated, or relative to their tenant's.
 
-        Raises
-        ------
-        InputError
-            If ``values`` is unknown, or relative with lengths that policies don't see.
+        Raises `InputError` if ``values`` is unknown, or relative with lengths that policies don't
+        see.
         """
         check_values(values, "--values")
         if values == STATED:
@@ -103,7 +98,7 @@ class Scenario:
     def context(self, *, explained: bool = True) -> PolicyContext:
         """Return the context of a policy that knows the whole workload, as simulations allow.
 
-        If lengths are hidden or values relative, the policy knows no job beforehand. ``explained``
+        If lengths are hidden or values relative, the policy knows no job in advance. ``explained``
         requests reasons of refusals.
         """
         return PolicyContext(
@@ -122,13 +117,7 @@ def run_policy(
     stop: StopRequestObserver | None = None,
     at_once: bool = False,
 ) -> RunData:
-    """Build a policy, run a scenario under it, and record everything about it; see `record_run`.
-
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is wrong.
-    """
+    """Build a policy, run a scenario under it, and record everything about it; see `record_run`."""
     policy = choice.build(scenario.context())
     return record_run(
         scenario,
@@ -175,9 +164,9 @@ def record_run(
     )
     partial = False
     prepared_before, start = preparing.seconds, working_time()
-    with stop_on_signal() if stop is None else nullcontext(stop) as sign:
+    with stop_on_signal() if stop is None else nullcontext(stop) as stopper:
         try:
-            simulation.run((recorder, *observers, sign), progress)
+            simulation.run((recorder, *observers, stopper), progress)
         except KeyboardInterrupt:
             partial = True
     wall, prepared = working_time() - start, preparing.seconds - prepared_before

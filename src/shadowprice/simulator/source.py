@@ -40,24 +40,16 @@ SIZED_CLUSTER_LABEL = "the cluster sized to the trace"
 class ScenarioSource:
     """Files and options that give a scenario."""
 
-    cluster: Path | Document | None = None
-    """Cluster file, or its content."""
-    jobs: Path | Sequence[Document] | None = None
-    """Job file, or its jobs."""
+    cluster: Path | Document | None = None  # cluster file, or its content
+    jobs: Path | Sequence[Document] | None = None  # job file, or its jobs
     trace: str | None = None
     """Trace instead of jobs, as in ``--trace``; without a cluster, one is sized to it."""
-    incidents: Path | Sequence[Document] | None = None
-    """Incident file, or its incidents."""
-    params: Path | None = None
-    """File of parameters that is only recorded."""
-    until: str | None = None
-    """Timespan, such as ``300 slots``."""
-    slot: str = "20min"
-    """Slot length of the cluster that is sized to a trace."""
-    load: float = 1.0
-    """Requested over available GPU-time of that cluster (core-time without GPUs)."""
-    skip_invalid: bool = False
-    """Leave invalid jobs out."""
+    incidents: Path | Sequence[Document] | None = None  # incident file, or its incidents
+    params: Path | None = None  # file of parameters that is only recorded
+    until: str | None = None  # such as ``300 slots``
+    slot: str = "20min"  # slot length of the cluster that is sized to a trace
+    load: float = 1.0  # requested over available GPU-time of that cluster (core-time without GPUs)
+    skip_invalid: bool = False  # leave invalid jobs out
     lengths: str = KNOWN
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
     _traces: dict[str, TraceWorkload] = field(default_factory=dict, init=False)
@@ -83,11 +75,6 @@ class ScenarioSource:
 
         The seed draws what a trace lacks, the policy's draws, and durations of tasks. ``added``
         servers, or removed ones if negative, are by the name of their entry in the cluster.
-
-        Raises
-        ------
-        InputError
-            If a file is wrong, or the cluster has no such servers.
         """
         inputs: list[RunInput] = []
         entry: Callable[[int], Document]
@@ -226,11 +213,6 @@ def with_servers_changed(document: Document, added: Mapping[str, int], place: st
     Added servers continue the numbers of the entry (``gpu-50`` after ``gpu-49``); those of an entry
     without a count are called ``NAME-more-0`` and so on. The last servers are removed first. Errors
     begin with ``place``.
-
-    Raises
-    ------
-    InputError
-        If there is no such entry, or it has fewer servers than are removed.
     """
     entries = document.get("servers") if isinstance(document, Mapping) else None
     if not added or not isinstance(entries, list):

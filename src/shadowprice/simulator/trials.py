@@ -43,8 +43,7 @@ SeedRun = tuple[str, int, Mapping[str, Any]]
 class SeedRuns:
     """Metrics of every policy from every seed."""
 
-    frame: pl.DataFrame
-    """One row per policy and seed: ``policy``, ``seed``, and the metrics by key."""
+    frame: pl.DataFrame  # one row per policy and seed: ``policy``, ``seed``, and the metrics by key
 
     @property
     def policies(self) -> list[str]:
@@ -146,13 +145,7 @@ class SeedRuns:
 
 
 def seeds_from(seed: int, seeds: int) -> range:
-    """Return consecutive seeds.
-
-    Raises
-    ------
-    InputError
-        If the last one is above the limit.
-    """
+    """Return consecutive seeds, after checking the last against the limit."""
     bounds.SEED.check(seed + seeds - 1, "the last seed", "begin with a smaller one")
     return range(seed, seed + seeds)
 

@@ -88,15 +88,7 @@ def is_warm(policy: str) -> bool:
 def warm_up_all(policies: Sequence[str]) -> int:
     """Warm policies up in parallel processes, one for each set of shared kernels.
 
-    Returns
-    -------
-    int
-        Number of kernels that were compiled.
-
-    Raises
-    ------
-    ShadowpriceError
-        If a process failed.
+    Returns the number of kernels that were compiled.
     """
     groups: dict[str, list[str]] = {}
     for policy in policies:

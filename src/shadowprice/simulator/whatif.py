@@ -42,13 +42,7 @@ class ClusterChange:
 
     @classmethod
     def parse(cls, text: str, sign: int = 1, place: str = "--add") -> ClusterChange:
-        """Parse ``gpu:2`` or ``gpu:2,net:1``.
-
-        Raises
-        ------
-        InputError
-            If the text has another form.
-        """
+        """Parse ``gpu:2`` or ``gpu:2,net:1``."""
         added: dict[str, int] = {}
         for part in text.split(","):
             match = re.fullmatch(r"\s*(.+?)\s*:\s*(\d{1,1000})\s*", part)
@@ -82,13 +76,7 @@ class CapacityRequest:
 
     @classmethod
     def parse(cls, text: str) -> list[CapacityRequest]:
-        """Parse ``8``, or a comma-separated list such as ``gpu/a100=8,cpu=64``.
-
-        Raises
-        ------
-        InputError
-            If the text has another form.
-        """
+        """Parse ``8``, or a comma-separated list such as ``gpu/a100=8,cpu=64``."""
         requests = []
         for part in text.split(","):
             match = re.fullmatch(r"\s*(?:(.+?)\s*=\s*)?(\d{1,9})\s*", part)
@@ -102,11 +90,6 @@ class CapacityRequest:
         """Return a change, with its text, for each type of server that provides the resource.
 
         Servers are added whole, so that the amount may be larger than requested.
-
-        Raises
-        ------
-        InputError
-            If no server provides it, or too many servers are needed.
         """
         provided = [
             (str(entry["name"]), resource, parse_amount(amount))
@@ -142,13 +125,7 @@ class CapacityRequest:
 def capacity_changes(
     texts: Sequence[str], entries: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, ClusterChange]]:
-    """Return the changes that ``--more`` requests, each with its text.
-
-    Raises
-    ------
-    InputError
-        If a text is invalid, or no server has the resource.
-    """
+    """Return the changes that ``--more`` requests, each with its text."""
     requests = [request for text in texts for request in CapacityRequest.parse(text)]
     return list(
         dict.fromkeys(change for request in requests for change in request.changes(entries))
@@ -173,8 +150,7 @@ _GAINS: Final = (
 class WhatIfResult:
     """Metrics of every changed cluster, policy and seed."""
 
-    changes: tuple[ClusterChange, ...]
-    """The cluster as it is, then the changed ones."""
+    changes: tuple[ClusterChange, ...]  # the cluster as it is, then the changed ones
     frame: pl.DataFrame
     """One row per change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``,
     and the metrics by key. ``gain`` is the utility beyond that of the cluster as it is, under the
@@ -236,14 +212,9 @@ def whatif(
 
     Each change is tried alone; without any, one more server of every kind. The seeds are the same
     for every cluster, so that gains are those of pairs. ``progress`` is called with (label of the
-    change and policy, seed) before each run.
-
-    Raises
-    ------
-    InputError
-        If the cluster has no such servers, or a job can never run on a changed one.
-    KeyboardInterrupt
-        If it was stopped, because a partial comparison is useless.
+    change and policy, seed) before each run. Raises `InputError` if a job can never run on a
+    changed cluster, and `KeyboardInterrupt` if it was stopped, because a partial comparison is
+    useless.
     """
     if not changes:
         changes = [ClusterChange(((name, 1),)) for name in source.kinds(seeds[0])]
@@ -312,13 +283,7 @@ def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
 def check_larger(
     source: ScenarioSource, changes: Sequence[tuple[str, ClusterChange]], seed: int
 ) -> None:
-    """Build the larger clusters, so that an invalid one is an error before hours of runs.
-
-    Raises
-    ------
-    InputError
-        If a cluster is too large, or can't hold the jobs.
-    """
+    """Build the larger clusters, so that an invalid one is an error before hours of runs."""
     for _, change in changes:
         source.scenario(seed, dict(change.added))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
 from shadowprice.certificate.certify import certify
-from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
+from shadowprice.certificate.relaxation import Relaxation
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import Command, Completed, DriverEvent
@@ -43,14 +43,13 @@ from tests.support.workloads import cluster, job, random_job
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def bounded(on: Cluster, jobs: list[Job], until: int | None, **limits: float) -> Bound:
-    relaxation = Relaxation(on, jobs, until)
-    return upper_bound(relaxation, lambda prices: price_of_capacity(relaxation, prices), **limits)
+def bounded(on: Cluster, jobs: list[Job], until: int | None, tolerance: float = 1e-3) -> Bound:
+    return upper_bound(Relaxation(on, jobs, until), tolerance=tolerance)
 
 
 def value(relaxation: Relaxation, prices: np.ndarray) -> float:
     payoffs = (relaxation.price(at, prices)[0] for at in range(relaxation.jobs))
-    return price_of_capacity(relaxation, prices) + sum(max(0.0, payoff) for payoff in payoffs)
+    return float((relaxation.capacity * prices).sum()) + sum(max(0.0, payoff) for payoff in payoffs)
 
 
 def some_jobs(on: Cluster, rng: np.random.Generator, count: int = 5) -> list[Job]:
@@ -108,6 +107,49 @@ def test_separate_lines_give_the_same_bound(seed: int) -> None:
                 prices[begin : begin + len(mine), pool, names.index(limit.resource)] = mine
     theirs = lagrangian_bound(on, jobs, 6, prices, names)
     assert value(relaxation, kept) == pytest.approx(theirs, rel=1e-6, abs=1e-6)
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
+@given(SEEDS)
+def test_jobs_priced_together_are_priced_as_alone(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
+    relaxation = Relaxation(on, some_jobs(on, rng, 6), None)
+    prices = rng.uniform(0, rng.choice([1.0, 20.0]), relaxation.shape)
+    members = np.flatnonzero(rng.random(relaxation.jobs) < 0.8)
+    alone = [relaxation.price(at, prices) for at in members.tolist()]
+    use = np.zeros(relaxation.shape)
+    for payoff, column in alone:
+        if column is not None and payoff > 0:
+            use[column.first : column.first + len(column.use)] += column.use
+    together = relaxation.price_all(members, prices)
+    payoffs = [max(0.0, payoff) for payoff, _ in alone]
+    assert together.payoffs[members] == pytest.approx(payoffs, rel=1e-6, abs=1e-6)
+    assert together.total == pytest.approx(sum(payoffs), rel=1e-6, abs=1e-6)
+    np.testing.assert_allclose(together.use, use, atol=1e-9)
+    # A gap saves time, and may only raise the bound.
+    near = relaxation.price_all(members, prices, 0.05)
+    assert together.total * (1 - 1e-6) - 1e-6 <= near.total <= together.total / 0.94 + 1e-6
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
+@given(SEEDS)
+def test_the_volume_algorithm_bounds_the_optimum(seed: int) -> None:
+    """Column generation ends at the best prices; those of the volume algorithm come close."""
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
+    jobs = some_jobs(on, rng, 8)
+    best = bounded(on, jobs, 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shadowprice.certificate.bound._COLUMNS", 0)
+        found = bounded(on, jobs, 6)
+        patch.setattr("shadowprice.certificate.bound._SAMPLE", 1)
+        sampled = bounded(on, jobs, 6)
+    optimum = solve(full_problem(on, jobs, 6)).utility
+    for one in (found, sampled):
+        assert one.value >= optimum * (1 - 1e-6) - 1e-6
+        assert one.value >= best.master * (1 - 1e-6) - 1e-6
+        assert one.value <= best.value * 1.1 + 1e-6
 
 
 @pytest.mark.parametrize("until", [None, 40, 7])

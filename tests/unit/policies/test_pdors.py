@@ -31,8 +31,8 @@ from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.utility import Constant, Deadline, Reciprocal
 from shadowprice.engine import Engine
 from shadowprice.policies.pdors.parameters import PdorsParameters
+from shadowprice.policies.pdors.planner import PdorsPricedJob
 from shadowprice.policies.pdors.policy import Pdors
-from shadowprice.policies.pdors.quotes import PdorsPricedJob
 from shadowprice.policies.pricing.constants import ConstantsLearner, PricePool
 from shadowprice.policies.pricing.offers import TooExpensiveProof
 from shadowprice.policies.registry import make_policy
@@ -526,7 +526,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
     bandwidth: str, roles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[bool] = []
-    real = PdorsPricedJob.outpriced
+    real = PdorsPricedJob.prove_too_expensive
 
     def watched(quote: PdorsPricedJob) -> TooExpensiveProof | None:
         proof = real(quote)
@@ -536,7 +536,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
             assert offer is None or offer.payoff <= proof.bound + 1e-9 * offer.cost <= 0
         return proof
 
-    monkeypatch.setattr(PdorsPricedJob, "outpriced", watched)
+    monkeypatch.setattr(PdorsPricedJob, "prove_too_expensive", watched)
     rng = np.random.default_rng(17)
     refused = 0
     for seed in sample(range(8)):

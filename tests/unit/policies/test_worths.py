@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.utility import Linear, Sigmoid, Utility, _Family, utility_value
 from shadowprice.kernels.reactive.worth import TOLD, worth
-from shadowprice.policies.reactive.worths import LAST_KNOT, MOST_KNOTS, UtilityTable, knots
+from shadowprice.policies.reactive.worths import LAST_KNOT, MAX_KNOTS, UtilityTable, knots
 from tests.support.examples import example_count
 
 
@@ -76,7 +76,7 @@ def test_lines_are_told_exactly_and_curves_nearly(utility: Utility, miss: float)
     at, values = knots(Wrapped(utility))
     assert at[0] == 0
     assert at[-1] == LAST_KNOT
-    assert len(at) <= MOST_KNOTS
+    assert len(at) <= MAX_KNOTS
     assert (np.diff(at) > 0).all()
     assert (np.diff(values) <= 0).all()
     told = np.interp(durations, at, values)

@@ -95,7 +95,7 @@ class Armed:
         self.operation, self.stumble = operation, stumble
 
     def perform(self, batch: Batch) -> Any:
-        store, before = batch.truth.store, batch.truth.store.fault
+        store, before = batch.state.store, batch.state.store.fault
 
         def fault(point: str) -> None:
             raise AssertionError(f"{point} before the batch is written")
@@ -448,9 +448,9 @@ def test_what_was_whole_by_itself_is_taken_back_with_what_it_is_part_of(tmp_path
         """Something that is done as a whole, and something that cannot be."""
 
         def perform(self, batch: Batch) -> None:
-            with batch.whole():
+            with batch.savepoint():
                 CancelJob("one").perform(batch)
-                batch.put("key", "value")
+                batch.set_value("key", "value")
             raise ShadowpriceError("no")
 
     [answer] = bench.truth.commit([Both()]).answers

@@ -23,7 +23,8 @@ from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.commit_result import CommitResult, Operation
+from shadowprice.service.state.batch import Operation
+from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import QuoteJob, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports
@@ -207,7 +208,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
                     monkeypatch.setattr(
                         "shadowprice.service.state.durable_engine.SNAPSHOT_EVENTS", 10**9
                     )
-                driver._second = 0.0  # a second has passed
+                driver._last_tick = 0.0  # a second has passed
                 await driver.do(_submit(f"job-{at}"))
                 at += 1
                 if under_way:
@@ -321,7 +322,7 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
         raise fault
 
     async def play() -> None:
-        driver.fresh = fresh
+        driver.fetch_progress = fresh
         running = asyncio.create_task(driver.run())
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             await driver.do(_submit("job"))
@@ -498,21 +499,21 @@ def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None
         store.write(connection, tables.jobs.insert(), [row])
 
     async def tick() -> None:
-        driver._second = 0.0
+        driver._last_tick = 0.0
         await driver._tick()
-        if driver._sweeping is not None:
-            await driver._sweeping
+        if driver._purge_task is not None:
+            await driver._purge_task
 
     async def play() -> None:
-        driver._swept = -1e9
+        driver._last_purge = -1e9
         for wrong in (3 * month, 0):
             hand.set_by = wrong
             await tick()
             driver.report(Progressed("job", 1, MICRO, {}, clock.now() / SECOND))
-        assert driver._sweeping is None
-        driver._swept = -1e9
+        assert driver._purge_task is None
+        driver._last_purge = -1e9
         await tick()
-        assert driver._sweeping is not None
+        assert driver._purge_task is not None
 
     asyncio.run(play())
     driver._thread.shutdown()
@@ -554,13 +555,13 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
         nonlocal now
         for set_by in (behind, 0, behind, 0):
             hand.set_by = set_by
-            driver._second = 0.0
+            driver._last_tick = 0.0
             await driver._tick()
             assert state() == (0, period)
         hand.set_by = behind
         for seconds, current in ((0.0, period), (3_599.0, period), (1.0, period - 29)):
             now += seconds
-            driver._second = 0.0
+            driver._last_tick = 0.0
             await driver._tick()
             assert state() == (0, current)
 

@@ -828,6 +828,45 @@ def test_a_job_that_completed_during_an_outage_is_not_abandoned(oasis: Shop, poi
     assert oasis.held("vision") >= 0
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("late", [0.0, 0.1])
+def test_an_exit_before_a_slot_counts_even_if_it_is_reported_after_the_job_was_abandoned(
+    tmp_path: Path, policy: str, late: float
+) -> None:
+    till = shop(tmp_path / "data", policy)
+    till.crowd(6)
+    till.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
+    till.give("vision", 10_000 - till.held("vision"))
+    while till.view("job").state.open:
+        key, order = till.key("job"), till.truth.orders.get(till.key("job"))
+        till.crowd(1)
+    abandoned = till.view("job")
+    assert order is not None
+    assert (abandoned.state, (abandoned.reason or {})["code"]) == ("failed", "budget")
+    begins = till.truth.calendar.begins(till.truth.engine.slot_running or 0)
+    ended = Ended(0, key, order.generation, begins / SECOND + late, Ending.DONE, 0, "")
+    before = till.held("vision")
+    till.do(RecordReports([ended]))
+    view = till.view("job")
+    assert till.held("vision") == before
+    till.check()
+    if late:
+        assert view == abandoned
+        assert "finished" not in till.kinds("job")
+    else:
+        slot = (till.truth.engine.slot_running or 0) - 1
+        assert (view.state, view.reason, view.completion) == ("finished", None, slot)
+        assert (view.progress, view.utility) == (view.required, 100.0)
+        assert till.kinds("job")[-1] == "finished"
+        till.do(RecordReports([ended]))
+        assert till.view("job") == view
+        assert till.kinds("job").count("finished") == 1
+    till.read()
+    assert till.view("job") == view
+    assert key not in till.truth.views
+    till.store.close()
+
+
 def test_a_job_that_exits_while_it_is_stopped_pays_for_no_other_slot(oasis: Shop) -> None:
     """It completes when the next slot starts it again, before it could hold the slot."""
     run = {"command": ["train"], "checkpoints": True}

@@ -66,10 +66,10 @@ class Played(SimulatedHour):
     async def hear(self, *reports: Report, later: bool = False) -> None:
         """Take reports in; later: once pauses are over."""
         if later:
-            for one in self.runner.inbox.kept.values():
+            for one in self.runner.pending.kept.values():
                 one.due = 0.0
-        self.runner.inbox.reports += reports
-        await self.runner.settle()
+        self.runner.pending.reports += reports
+        await self.runner.record_pending()
 
     @property
     def failures(self) -> float:
@@ -166,7 +166,7 @@ def test_a_start_that_could_not_be_recorded_is_of_no_use_after_the_end(
         await hour.hear(hour.end("job"))
         assert hour.state("job") == "finished"
         assert hour.runner.health_error is None
-        assert not hour.runner.inbox.kept
+        assert not hour.runner.pending.kept
 
     play(tmp_path, scenario)
 
@@ -268,7 +268,7 @@ def test_an_end_that_nobody_heard_is_found_when_all_is_compared_again(tmp_path: 
         await hour.begin("job")
         hour.end("job")  # told while nobody listened
         hour.runner._resync = True
-        await hour.runner.take_in()
+        await hour.runner.record_reports()
         assert hour.state("job") == "finished"
         assert ("job", 1) in hour.world.forgotten
 

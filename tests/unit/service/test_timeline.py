@@ -34,7 +34,7 @@ def levels_of(told: dict[str, Any]) -> NDArray[np.uint8]:
 
 def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
     told = live.client.get("/v1/timeline", params={"past_slots": 3, "future_slots": 40}).json()
-    engine = live.service.writing._truth.engine
+    engine = live.service.writing._durable.engine
     capacity = engine.cluster.capacity
     limited = (capacity > 0) & (capacity < UNLIMITED)
     levels = levels_of(told)
@@ -61,7 +61,7 @@ def test_bars_to_come_are_the_plans(live: RunningService) -> None:
             found.add(
                 (job["job_id"], slot, bars["server"][at], bars["workers"][at], bars["ps"][at])
             )
-    truth = live.service.writing._truth
+    truth = live.service.writing._durable
     engine = truth.engine
     names = engine.cluster.names
     planned = {
@@ -139,7 +139,7 @@ def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path:
         live.client.post("/v1/jobs", json=long)
         wait_until(lambda: live.client.get("/v1/jobs/long").json()["state"] == "running")
         told = live.client.get("/v1/timeline", params={"future_slots": 100, "job": "long"}).json()
-        record = live.service.writing._truth.engine.open_jobs["long"]
+        record = live.service.writing._durable.engine.open_jobs["long"]
         [at] = [at for at, what in enumerate(told["bars"]["kind"]) if what == BAR_EXPECTED]
         # One worker makes two mini-batches a slot, fifty slots in all, from its first one on.
         assert told["bars"]["end"][at] == record.started + 50

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from shadowprice.cli.console import Listing, Output, print_json, stderr, stdout
-from shadowprice.cli.live import ServerOption, connected, facts, show, when
+from shadowprice.cli.console import (
+    Listing,
+    Output,
+    print_csv,
+    print_json,
+    print_line,
+    print_note,
+    stdout,
+)
+from shadowprice.cli.live import ServerOption, complete_live, connected, facts, show, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.budget import parse_timestamp
 from shadowprice.core.errors import Fault, InputError
@@ -24,27 +31,12 @@ COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note
 
 
 def complete_tenant(incomplete: str) -> list[str]:
-    """Return completions of a tenant name, if the service responds quickly."""
-    try:
-        from shadowprice.client import Client
-
-        with Client() as client:
-            client.hurry()
-            return [
-                tenant.name for tenant in client.tenants() if tenant.name.startswith(incomplete)
-            ][:200]
-    except Exception:  # completion must not print to the shell
-        return []
+    """Return completions of a tenant name."""
+    return complete_live(lambda client: (tenant.name for tenant in client.tenants()), incomplete)
 
 
 def moment_of(text: str | None, option: str) -> datetime | None:
-    """Parse a moment, or a duration before now such as 7d; None stays None.
-
-    Raises
-    ------
-    InputError
-        If the text is neither.
-    """
+    """Parse a moment, or a duration before now such as 7d; None stays None."""
     if text is None:
         return None
     from shadowprice.core.amounts import parse_duration
@@ -93,11 +85,11 @@ def print_statement(
         record = {key: value for key, value in statement.record.items() if key != "next"}
         print_json({**record, "entries": [entry.record for entry in entries]})
     elif output is Listing.CSV:
-        _print_csv(COLUMNS, [entry.record for entry in entries])
+        print_csv(COLUMNS, [entry.record for entry in entries])
     else:
         _print_one(statement, entries)
     if more:
-        stderr().print(f"and more; --limit {2 * limit} shows more", soft_wrap=True)
+        print_note(f"and more; --limit {2 * limit} shows more")
 
 
 def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
@@ -105,7 +97,7 @@ def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
     console = stdout()
     console.print()
     if not entries:
-        console.print("no entries", soft_wrap=True)
+        print_line("no entries")
         return
     rows = [
         (
@@ -120,9 +112,8 @@ def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
     ]
     show(["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"])
     sums = ", ".join(f"{kind} {points:,.6g}" for kind, points in page.sums.items() if points)
-    console.print(
-        f"opening {page.opening:,.6g}, closing {page.closing:,.6g}{': ' if sums else ''}{sums}",
-        soft_wrap=True,
+    print_line(
+        f"opening {page.opening:,.6g}, closing {page.closing:,.6g}{': ' if sums else ''}{sums}"
     )
 
 
@@ -158,7 +149,7 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
         for tenant in tenants
     ]
     if output is Listing.CSV:
-        _print_csv(names, rows)
+        print_csv(names, rows)
         return
     table = []
     for tenant, row in zip(tenants, rows, strict=True):
@@ -170,15 +161,6 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
         table.append(cells)
     heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]
     show(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
-
-
-def _print_csv(names: tuple[str, ...], rows: Any) -> None:
-    import csv
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow([row.get(name) for name in names])
 
 
 def budget(

@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from shadowprice.results.job_history import JobHistory
     from shadowprice.simulator.scenario import Scenario
 
-PATIENCE: Final = 10.0
+MAX_UNREQUESTED_SECONDS: Final = 10.0
 """Limit of the estimated time of advice that wasn't requested, in seconds."""
 FORMAT: Final = "trace format"
 """Kind of input that is the file of a trace format."""
 
-_EACH: Final = 0.0003
+_SECONDS_PER_JOB: Final = 0.0003
 """Estimated time of a job in addition to its decision, in seconds."""
-_RUNS: Final = 60
+_RUNS_WITHOUT_QUOTES: Final = 60
 """Estimated number of runs if the policy can't quote and every change is simulated."""
 
 
-def wanted(story: JobHistory) -> bool:
+def needs_advice(history: JobHistory) -> bool:
     """Return whether advice applies: the job was refused, or dropped where that is equivalent."""
     from shadowprice.results.advice import outcomes_with_advice
 
-    return story.job["outcome"] in outcomes_with_advice(story.info)
+    return history.job["outcome"] in outcomes_with_advice(history.info)
 
 
 def executes_files(info: Mapping[str, Any]) -> bool:
@@ -38,35 +38,32 @@ def executes_files(info: Mapping[str, Any]) -> bool:
     return "file" in (info.get("policy_origin") or {}) or FORMAT in kinds
 
 
-def expected_seconds(story: JobHistory) -> float:
+def expected_seconds(history: JobHistory) -> float:
     """Estimate the time that advice takes, in seconds.
 
     It repeats the run up to the job's arrival, at the pace of the original run.
     """
-    info = story.info
+    info = history.info
     latency = info["timing"]["decision_latency"] or {}
     jobs = int(info["summary"]["jobs"])
     # The median excludes the first decisions, which compile. Work before the first decision
     # is only included in the wall time.
-    seconds = jobs * (float(latency.get("p50") or 0.0) + _EACH)
+    seconds = jobs * (float(latency.get("p50") or 0.0) + _SECONDS_PER_JOB)
     capabilities = info["capabilities"]
     if capabilities.get("quotes", False) and capabilities.get("answers_at_once", False):
         return seconds
-    return _RUNS * max(seconds, float(info["timing"]["wall_seconds"]))
+    return _RUNS_WITHOUT_QUOTES * max(seconds, float(info["timing"]["wall_seconds"]))
 
 
-def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
+def compute_advice(folder: Path, history: JobHistory) -> JobAdvice:
     """Find the changes that would have had a run's refused job admitted.
 
-    Raises
-    ------
-    InputError
-        If an input file of the run is missing, changed or was never named.
+    Raises `InputError` if an input file of the run is missing, changed or was never named.
     """
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.advice import advise
 
-    info = story.info
+    info = history.info
     if info.get("settings") is None or "options" not in info:
         raise InputError(
             Fault(str(folder), "doesn't record its settings and options", "run it again")
@@ -78,7 +75,7 @@ def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
         problem = f"was run with --values {info['options']['values']}"
         raise InputError(Fault(str(folder), problem, "run it with stated values for advice"))
     scenario = _scenario(folder, info)
-    name = story.job["job"]
+    name = history.job["job"]
     position = next(index for index, job in enumerate(scenario.jobs) if job.name == name)
     assert scenario.entry is not None
     choice = PolicyChoice.of_run(info)
@@ -99,7 +96,7 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
         if file.sha256 != inputs[FORMAT]["sha256"]:  # check before the file is executed
             raise InputError(Fault(file.path, "has changed since the run", "run it again"))
     files = {kind: entry for kind, entry in inputs.items() if kind not in {"trace", FORMAT}}
-    paths = {kind: _found(folder, entry["name"]) for kind, entry in files.items()}
+    paths = {kind: _find_input(folder, entry["name"]) for kind, entry in files.items()}
     if "jobs" not in paths and trace is None:
         raise InputError(Fault(str(folder), "has no job file", "advice needs a job file to change"))
     source = ScenarioSource(
@@ -119,7 +116,7 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     return scenario
 
 
-def _found(folder: Path, name: str) -> Path:
+def _find_input(folder: Path, name: str) -> Path:
     """Return the path of an input, relative to here or to a folder above the run."""
     candidates = [Path(name), *(parent / name for parent in folder.resolve().parents)]
     match = next((path for path in candidates if path.exists()), None)

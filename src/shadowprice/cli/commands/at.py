@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
-from shadowprice.cli.console import Output, print_json, stdout
-from shadowprice.cli.options import OutputOption
+from shadowprice.cli.console import Output, SafeText, plain_table, print_json, print_line, stdout
+from shadowprice.cli.options import OutputOption, RunArgument
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.results.slot_snapshot import SlotSnapshot
 
 MOST_JOBS = 40
@@ -20,7 +18,7 @@ MOST_JOBS = 40
 
 
 def at(
-    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    run: RunArgument,
     slot: Annotated[
         str, typer.Argument(help="Slot number, or time since the start such as 2h.", metavar="SLOT")
     ],
@@ -63,11 +61,9 @@ def _print(moment: SlotSnapshot, *, servers: bool, most: int | None) -> None:
     }
     summary = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     start = format_seconds(moment.slot * moment.info["cluster"]["slot_seconds"])
-    console.print(
+    print_line(
         f"slot {moment.slot} of {moment.info['policy']}, {start} from the start: "
-        f"{summary or 'no open job'}",
-        soft_wrap=True,
-        markup=False,
+        f"{summary or 'no open job'}"
     )
     console.print(_servers(moment, every=servers))
     if len(moment.jobs):
@@ -75,13 +71,10 @@ def _print(moment: SlotSnapshot, *, servers: bool, most: int | None) -> None:
 
 
 def _servers(moment: SlotSnapshot, *, every: bool) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
     from shadowprice.results.server_names import compress_names
 
     resources = [name for name, (_, total) in moment.usage.items() if total]
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     names = ["servers", "state", "count", "jobs", "workers", "ps"]
     for name in names + resources:
         numeric = name in {"count", "jobs", "workers", "ps"} or name in resources
@@ -118,11 +111,7 @@ def _used(moment: SlotSnapshot, part: object, resource: str) -> str:
 
 
 def _jobs(moment: SlotSnapshot, most: int | None) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
-
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     tenants = moment.jobs["tenant"].null_count() < len(moment.jobs)
     names = ["job", *(["tenant"] if tenants else []), "state", "since", "ran", "workers", "ps"]
     for name in names:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, print_json, progress_bar, stdout
-from shadowprice.cli.workload import Workload, takes_workload
+from shadowprice.cli.console import Output, print_json, progress_bar, stdout, titled_table
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload
 from shadowprice.core import bounds
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 audit = typer.Typer(
     no_args_is_help=True,
@@ -23,7 +20,7 @@ audit = typer.Typer(
 
 
 @audit.command()
-@takes_workload("incidents")
+@expand_options("incidents")
 def truthfulness(
     workload: Workload,
     policy: o.PolicyOption = "astraea",
@@ -75,7 +72,7 @@ def truthfulness(
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return
-    table = _table(f"What lying to {choice.name} gains: {trials:,} misreports a tenant")
+    table = titled_table(f"What lying to {choice.name} gains: {trials:,} misreports a tenant")
     table.add_column("tenant")
     for heading in ("honest revenue", "tried", "gained", "largest gain", "of it"):
         table.add_column(heading, justify="right")
@@ -93,7 +90,7 @@ def truthfulness(
             best.misreport.story if best else "nothing found",
         )
     stdout().print(table)
-    kinds = _table("By kind of misreport")
+    kinds = titled_table("By kind of misreport")
     kinds.add_column("kind")
     kinds.add_column("tried", justify="right")
     kinds.add_column("gained", justify="right")
@@ -106,7 +103,7 @@ def truthfulness(
 
 
 @audit.command()
-@takes_workload("incidents")
+@expand_options("incidents")
 def sharing(
     workload: Workload,
     policy: o.PolicyOption = "astraea",
@@ -136,7 +133,7 @@ def sharing(
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return
-    table = _table(f"In the pool of {choice.name}, and alone on one's share")
+    table = titled_table(f"In the pool of {choice.name}, and alone on one's share")
     table.add_column("tenant")
     for heading in ("alone", "in its share", "earned", "revenue", "utility kept", "revenue kept"):
         table.add_column(heading, justify="right")
@@ -151,11 +148,3 @@ def sharing(
             "yes" if result.revenue_kept else "no",
         )
     stdout().print(table)
-
-
-def _table(title: str) -> Table:
-    from rich.table import Table
-
-    return Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=None
-    )

@@ -10,16 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, announce_compiling, print_json, stderr, stdout
-from shadowprice.cli.workload import Workload, takes_workload
+from shadowprice.cli.console import (
+    Output,
+    announce_compiling,
+    print_json,
+    print_line,
+    stderr,
+    stdout,
+)
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.time_limit import Clock
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.certificate.certify import Certificate
     from shadowprice.core.cluster import Cluster
 
@@ -54,7 +61,7 @@ ClockOption = Annotated[
 ]
 
 
-@takes_workload("incidents")
+@expand_options("incidents")
 def bound(
     workload: Workload,
     gap: GapOption = "1%",
@@ -77,7 +84,8 @@ def bound(
 
     The bound follows from prices and holds for every scheduler, online or offline. The best
     schedule is found by rounding, with knowledge of all jobs. The optimum lies between the two.
-    Ctrl-C ends the search with the bound proved so far.
+    Ctrl-C ends the search with the bound proved so far. Jobs that state no utility also get a lower
+    bound of their mean completion time.
 
     [bold]Examples[/bold]
 
@@ -119,7 +127,7 @@ def bound(
         return
     stdout().print(_table(certificate, distance))
     if prices is not None:
-        stdout().print(f"prices are in {prices}", soft_wrap=True, markup=False)
+        print_line(f"prices are in {prices}")
 
 
 def _distance(text: str) -> float:
@@ -154,13 +162,7 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
 
 
 def check_output_path(path: Path) -> None:
-    """Check that a price file can be written, before the search starts.
-
-    Raises
-    ------
-    InputError
-        If the path can't be written, or holds a file that isn't a price file.
-    """
+    """Check that a price file can be written, before the search starts."""
     from shadowprice.policies.pricing.posted import FORMAT
     from shadowprice.results.output_paths import check_output_file
 
@@ -176,8 +178,6 @@ def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
 
 
 def _table(found: Certificate, gap: float) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -187,5 +187,12 @@ def _table(found: Certificate, gap: float) -> Table:
     table.add_row("best", f"{found.best:,.2f}", "a schedule that earns this was found")
     table.add_row("gap", f"{found.gap:.2%}", reached)
     table.add_row("rounds", str(found.rounds), "" if found.settled else "better prices may exist")
+    if found.completion is not None:
+        table.add_row(
+            "mean JCT",
+            f"{found.completion.mean_slots:,.2f}",
+            f"slots, of the {len(found.completion.jobs):,} jobs that state no utility: "
+            "no schedule has less",
+        )
     table.add_row("seconds", f"{found.seconds:.1f}", f"{found.processor:.1f} of the processor")
     return table

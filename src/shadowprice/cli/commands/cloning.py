@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli.console import (
     Output,
     announce_compiling,
+    plain_table,
     print_json,
-    reserve_stdout,
-    stderr,
+    print_note,
     stdout,
 )
+from shadowprice.cli.options import PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,9 +69,6 @@ ConstraintOption = Annotated[
         help="Deadline constraint. exact: (6); relaxed: (7), which can miss slightly more often."
     ),
 ]
-OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
-]
 
 
 @app.command()
@@ -76,7 +76,7 @@ def solve(
     file: FileArgument,
     method: MethodOption = MethodName.EXACT,
     constraint: ConstraintOption = ConstraintName.EXACT,
-    output: OutputOption = Output.TABLE,
+    output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Compute the number of copies of each task."""
     problem, solution = _solved(file, method, constraint, output)
@@ -92,14 +92,14 @@ def simulate(
     trials: Annotated[
         int, typer.Option(min=1, max=bounds.TRIALS.most, help="Simulated runs of the job.")
     ] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")] = 0,
+    seed: PlainSeedOption = 0,
     method: MethodOption = MethodName.EXACT,
     constraint: ConstraintOption = ConstraintName.EXACT,
     copies: Annotated[
         int | None,
         typer.Option(min=1, max=bounds.COPIES.most, help="Copies of every task; skips the solver."),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Simulate the job many times; report deadline misses, machine time and flowtime."""
     import numpy as np
@@ -158,8 +158,8 @@ def waves(
             help="Rule saving: flowtime that a machine second is worth while no task waits.",
         ),
     ] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")] = 0,
-    output: OutputOption = Output.TABLE,
+    seed: PlainSeedOption = 0,
+    output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Simulate many jobs on fewer machines than tasks; compare rules for free machines.
 
@@ -199,7 +199,6 @@ def waves(
 
 def _rules(text: str) -> list[WaveRuleKind]:
     from shadowprice.cloning.waves import WaveRuleKind
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.core.wording import closest_match
 
     choices = [rule.value for rule in WaveRuleKind]
@@ -233,11 +232,9 @@ def _waves_record(name: str, found: WaveResult, deadline: float, machines: int) 
 
 
 def _print_waves(records: list[dict[str, Any]], deadline: float) -> None:
-    from rich.table import Table
-
     from shadowprice.core.amounts import format_seconds
 
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     names = (
         "rule", "flowtime", "median", "p99", f"over {format_seconds(deadline)}",
         "machine time a job", "wasted", "copies a task",
@@ -271,12 +268,11 @@ def _solved(
     problem = _read(file, output)
     solution = find(problem, SolveMethod(method), DeadlineConstraint(constraint))
     if method is MethodName.CLOSED_FORM and constraint is ConstraintName.EXACT:
-        stderr().print("note: Theorem 1 is about the relaxed constraint (7)", soft_wrap=True)
+        print_note("note: Theorem 1 is about the relaxed constraint (7)")
     if method is MethodName.SUBGRADIENT and solution.violation > 1e-5:
-        stderr().print(
+        print_note(
             f"warning: Algorithm 1 stopped after {solution.iterations} iterations with its "
-            f"constraints off by {solution.violation:.1e}",
-            soft_wrap=True,
+            f"constraints off by {solution.violation:.1e}"
         )
     return problem, solution
 
@@ -330,12 +326,10 @@ def _tails(problem: CloningProblem) -> list[dict[str, object]]:
 
 
 def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
-    from rich.table import Table
-
     from shadowprice.core.amounts import format_seconds
 
     console = stdout()
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     for name in ("tasks", "duration", "mean", "copies", "continuous"):
         table.add_column(name, justify="left" if name == "duration" else "right")
     begin = 0
@@ -424,10 +418,8 @@ def _percentiles(measured: MonteCarloResult) -> dict[str, float]:
 
 
 def _print_measured(problem: CloningProblem, measured: MonteCarloResult) -> None:
-    from rich.table import Table
-
     low, high = measured.interval
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     for name in ("", "measured", "", "formula"):
         table.add_column(name, justify="left" if not name else "right")
     table.add_row(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,19 +17,21 @@ from shadowprice.cli.console import (
     Output,
     announce_compiling,
     print_json,
+    print_line,
+    print_note,
     progress_bar,
-    stderr,
     stdout,
 )
-from shadowprice.cli.workload import Workload, read, takes_workload
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload, read
 from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.results.capacity_gains import CapacityGain
     from shadowprice.results.run_directory import RunData
-    from shadowprice.simulator.driver import ProgressCallback
     from shadowprice.simulator.interrupt import StopRequestObserver
     from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.source import ScenarioSource
@@ -36,14 +39,10 @@ if TYPE_CHECKING:
     from shadowprice.simulator.whatif import ClusterChange
 
 
-@takes_workload()
-def compare(
-    policy: o.PoliciesOption,
-    workload: Workload,
-    set_: o.SetOption = None,
-    params: o.ParamsOption = None,
-    lengths: o.LengthsOption = "known",
-    seed: o.SeedOption = 0,
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """Options that only a comparison has."""
+
     seeds: Annotated[
         int,
         typer.Option(
@@ -54,7 +53,7 @@ def compare(
             "95 % intervals and paired tests against the first policy.",
             rich_help_panel=o.HOW,
         ),
-    ] = 1,
+    ] = 1
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,22 +64,23 @@ def compare(
             rich_help_panel=o.WHAT,
             metavar="[NAME=]AMOUNT",
         ),
-    ] = None,
+    ] = None
     bound: Annotated[
         bool,
         typer.Option(
             "--bound",
-            help="Also prove an upper bound of the utility of any schedule, and show each "
-            "policy's share of it.",
+            help="Also prove what the best possible schedule reaches at most, and show each "
+            "policy's distance from it: in utility, and in the mean completion time of jobs that "
+            "state no utility.",
             rich_help_panel=o.HOW,
         ),
-    ] = False,
+    ] = False
     bound_time: Annotated[
         str,
         typer.Option(
             "--bound-time", help="Time limit of --bound, such as 1min.", rich_help_panel=o.HOW
         ),
-    ] = "1min",
+    ] = "1min"
     advice: Annotated[
         bool,
         typer.Option(
@@ -90,7 +90,7 @@ def compare(
             "them.",
             rich_help_panel=o.OUTPUT,
         ),
-    ] = False,
+    ] = False
     advice_time: Annotated[
         str,
         typer.Option(
@@ -98,7 +98,7 @@ def compare(
             help="Time limit of --advice per policy, such as 1min.",
             rich_help_panel=o.OUTPUT,
         ),
-    ] = "1min",
+    ] = "1min"
     on: Annotated[
         str,
         typer.Option(
@@ -107,7 +107,19 @@ def compare(
             metavar="RAY",
             rich_help_panel=o.HOW,
         ),
-    ] = "",
+    ] = ""
+
+
+@expand_options()
+def compare(
+    policy: o.PoliciesOption,
+    workload: Workload,
+    set_: o.SetOption = None,
+    params: o.ParamsOption = None,
+    lengths: o.LengthsOption = "known",
+    seed: o.SeedOption = 0,
+    *,
+    options: ComparisonOptions,
     out: o.OutOption = None,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
@@ -143,6 +155,7 @@ def compare(
         write_compared_run,
         write_comparison,
     )
+    from shadowprice.results.metrics import mean_completion
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.lengths import (
         check_advice_lengths,
@@ -153,13 +166,13 @@ def compare(
     from shadowprice.simulator.trials import collect_seed_runs, seeds_from
 
     modes = parse_lengths(lengths)
-    if advice:
+    if options.advice:
         check_advice_lengths(modes, "--advice")
-    _check_out(out, advice)
+    _check_out(out, options.advice)
     chosen = o.policy_choices(policy, params, set_)
-    proving = float(parse_positive_duration(bound_time, "--bound-time", "1min"))
-    advising = float(parse_positive_duration(advice_time, "--advice-time", "1min"))
-    more_seeds = seeds_from(seed, seeds)[1:]
+    proving = float(parse_positive_duration(options.bound_time, "--bound-time", "1min"))
+    advising = float(parse_positive_duration(options.advice_time, "--advice-time", "1min"))
+    more_seeds = seeds_from(seed, options.seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
     cases = [
@@ -174,13 +187,13 @@ def compare(
     for choice in chosen:
         choice.parameters()
     _check_hidden_lengths(cases)
-    changes = _capacity_changes(more or (), source, seed, on)
+    changes = _capacity_changes(options.more or (), source, seed, options.on)
     drawn = drawn_at_random(scenario, chosen)
     announce_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_on_signal() as stop, directory as pending, ExitStack() as resources:
-        certificate = _certificate(scenario, proving, stop, quiet) if bound else None
+        certificate = _certificate(scenario, proving, stop, quiet) if options.bound else None
 
         def keep(run: RunData) -> None:
             if certificate is not None:
@@ -189,15 +202,18 @@ def compare(
                     for name, value in certificate.record().items()
                     if name not in {"best", "gap"}  # the certificate was computed without schedules
                 }
-            if advice and not run.info["partial"]:
+                if certificate.completion is not None:
+                    jobs = certificate.completion.jobs
+                    run.info["bound"]["completion"]["mean_jct"] = mean_completion(run.jobs, jobs)
+            if options.advice and not run.info["partial"]:
                 run = _advised(run, scenario, chosen, advising, stop, quiet)
             if pending is not None:
                 write_compared_run(run, pending.path)
 
         stopped = trials = None
         gains: list[CapacityGain] = []
-        if on:
-            runs, further = _on_ray(on, cases, more_seeds, out, resources, quiet)
+        if options.on:
+            runs, further = _on_ray(options.on, cases, more_seeds, out, resources, quiet)
             for run in runs:
                 keep(run)
         else:
@@ -207,7 +223,7 @@ def compare(
         record = None if trials is None else trials.record()
         if stopped is None:
             gains, stopped = _gains(cases, changes, runs, seed, stop, quiet)
-        runs = _beside_log(runs, scenario, source)
+        runs = _add_recorded_execution(runs, scenario, source)
         if pending is not None:
             with print_before_failing(lambda: _print(runs, trials, gains, drawn, output)):
                 write_comparison(runs, pending.path, record, gains, drawn)
@@ -221,14 +237,7 @@ def compare(
 def _capacity_changes(
     texts: Sequence[str], source: ScenarioSource, seed: int, on: str
 ) -> list[tuple[str, ClusterChange]]:
-    """Return the changes of ``--more``, after reading the larger clusters.
-
-    Raises
-    ------
-    InputError
-        If they are invalid.
-    """
-    from shadowprice.core.errors import Fault, InputError
+    """Return the changes of ``--more``, after reading the larger clusters."""
     from shadowprice.simulator.whatif import capacity_changes, check_larger
 
     if texts and on:
@@ -249,9 +258,7 @@ def _gains(
     """Run every case with every change; the second result is the interrupted run, or None."""
     from shadowprice.simulator.whatif import run_with_more
 
-    def bar(label: str) -> AbstractContextManager[ProgressCallback | None]:
-        return progress_bar(label, quiet)
-
+    bar = partial(progress_bar, quiet=quiet)
     gains: list[CapacityGain] = []
     for case in cases:
         found, stopped = run_with_more(
@@ -264,13 +271,7 @@ def _gains(
 
 
 def _check_hidden_lengths(cases: Sequence[_Case]) -> None:
-    """Refuse policies that need to know all jobs, before the first run.
-
-    Raises
-    ------
-    InputError
-        If lengths are hidden from such a policy.
-    """
+    """Refuse policies that need to know all jobs if lengths are hidden, before the first run."""
     from shadowprice.simulator.lengths import KNOWN
 
     for case in cases:
@@ -288,8 +289,10 @@ class _Case:
     choices: Sequence[PolicyChoice]
 
 
-def _beside_log(runs: list[RunData], scenario: Scenario, source: ScenarioSource) -> list[RunData]:
-    """Return the runs, and after them what happened in the log if it says so."""
+def _add_recorded_execution(
+    runs: list[RunData], scenario: Scenario, source: ScenarioSource
+) -> list[RunData]:
+    """Return the runs, followed by the execution that the log records, if any."""
     from shadowprice.simulator.as_it_was import as_it_was
 
     log = source.log()
@@ -317,7 +320,6 @@ def _advised(
 
 def _check_out(out: Path | None, advice: bool) -> None:
     """Refuse an invalid output directory before a large trace is read."""
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.atomic_directory import check_directory
     from shadowprice.results.comparison import is_comparison
 
@@ -350,9 +352,7 @@ def _here(
     """Run everything in this process; the third result is the interrupted run, or None."""
     from shadowprice.simulator.trials import further_seeds, run_all
 
-    def bar(label: str) -> AbstractContextManager[ProgressCallback | None]:
-        return progress_bar(label, quiet)
-
+    bar = partial(progress_bar, quiet=quiet)
     runs: list[RunData] = []
     more: list[SeedRun] = []
     for case in cases:
@@ -405,9 +405,8 @@ def _on_ray(
                 more += measured
         except KeyboardInterrupt:
             if out is not None:
-                stderr().print(
-                    f"what is done is kept in {cache_dir(out)}; the same command goes on there",
-                    soft_wrap=True,
+                print_note(
+                    f"what is done is kept in {cache_dir(out)}; the same command goes on there"
                 )
             raise
         if kept is not None:
@@ -432,10 +431,10 @@ def _print(
         return
     if drawn:
         seeds = [runs[0].info["seed"]] if trials is None else trials.seeds
-        stdout().print(drawn_text(drawn, seeds), soft_wrap=True, markup=False)
+        print_line(drawn_text(drawn, seeds))
     stdout().print(summary_table(runs) if trials is None else seeds_table(trials))
     if trials is not None and trials.remark:
-        stderr().print(f"note: {trials.remark}", soft_wrap=True)
+        print_note(f"note: {trials.remark}")
     elif trials is not None and len(trials.policies) > 1:
         stdout().print()
         stdout().print(comparison_table(trials))
@@ -448,9 +447,9 @@ def _print_place(out: Path | None, quiet: bool) -> None:
     from shadowprice.results.comparison import PAGE
 
     if out is not None:
-        stdout().print(f"see {out}/{PAGE}", soft_wrap=True, markup=False)
+        print_line(f"see {out}/{PAGE}")
     elif not quiet:
-        stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
+        print_note("add --out DIR to keep the runs and a page")
 
 
 def _certificate(

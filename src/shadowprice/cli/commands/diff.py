@@ -6,12 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
-from shadowprice.cli.console import Listing, print_json, stderr, stdout
+from shadowprice.cli.console import (
+    Listing,
+    SafeText,
+    plain_table,
+    print_json,
+    print_line,
+    print_note,
+    stdout,
+)
+from shadowprice.cli.options import ListingOption, RunArgument
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.results.difference import RunDiff
 
 MOST = 20
@@ -19,14 +27,12 @@ MOST = 20
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    first: RunArgument,
     second: Annotated[Path, typer.Argument(help="Run directory to compare with.", metavar="RUN")],
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Maximum number of jobs in the table.")
     ] = MOST,
-    output: Annotated[
-        Listing, typer.Option("--output", "-o", help="Output format.")
-    ] = Listing.TABLE,
+    output: ListingOption = Listing.TABLE,
 ) -> None:
     """Compare two runs of a workload job by job, largest change of utility first.
 
@@ -44,7 +50,7 @@ def diff(
         print_json(result.record())
         return
     for remark in result.remarks:
-        stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+        print_note(f"note: {remark}")
     if output is Listing.CSV:
         typer.echo(result.jobs.write_csv(), nl=False)
         return
@@ -62,12 +68,10 @@ def _print(found: RunDiff, limit: int) -> None:
     totals = [info["summary"]["total_utility"] for info in (found.first, found.second)]
     better = len(found.jobs.filter(found.jobs["gain"] > 0))
     worse = len(found.jobs.filter(found.jobs["gain"] < 0))
-    console.print(
+    print_line(
         f"{names[1]} earned {format_number(totals[1])}, {names[0]} {format_number(totals[0])}: "
         f"{_format_gain(totals[1] - totals[0])}; {pluralize(better, 'job')} earned more, "
-        f"{worse:,} less, {len(found.jobs) - better - worse:,} the same at another time",
-        soft_wrap=True,
-        markup=False,
+        f"{worse:,} less, {len(found.jobs) - better - worse:,} the same at another time"
     )
     if found.jobs.is_empty():
         return
@@ -76,10 +80,7 @@ def _print(found: RunDiff, limit: int) -> None:
     console.print()
     console.print(_jobs(found, names, limit))
     if len(found.jobs) > limit:
-        stderr().print(
-            f"{len(found.jobs) - limit:,} more; --limit {len(found.jobs)} shows all",
-            soft_wrap=True,
-        )
+        print_note(f"{len(found.jobs) - limit:,} more; --limit {len(found.jobs)} shows all")
 
 
 def _format_gain(value: float) -> str:
@@ -89,11 +90,7 @@ def _format_gain(value: float) -> str:
 
 
 def _outcomes(found: RunDiff, names: list[str]) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
-
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     for name in names:
         table.add_column(SafeText(name))
     table.add_column("jobs", justify="right")
@@ -105,12 +102,9 @@ def _outcomes(found: RunDiff, names: list[str]) -> Table:
 
 
 def _jobs(found: RunDiff, names: list[str], limit: int) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
     from shadowprice.results.report.number_format import format_number
 
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     table.add_column("job", overflow="fold")
     for name in names:
         table.add_column(SafeText(name), justify="right")

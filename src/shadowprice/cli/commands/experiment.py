@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli.completion import complete_experiment
-from shadowprice.core import bounds
+from shadowprice.cli.options import ExecutorSetOption, PlainSeedOption
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def experiment(
             "--quick", help="Run a smaller version with the same shape, which takes about a minute."
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")] = 0,
+    seed: PlainSeedOption = 0,
     out: Annotated[
         Path | None, typer.Option(help="Output directory.", show_default="experiments/NAME")
     ] = None,
@@ -66,14 +67,7 @@ def experiment(
             help="Cluster that the executor runs jobs on, as in `shadowprice serve --address`."
         ),
     ] = "",
-    executor_set: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--executor-set",
-            metavar="KEY=VALUE",
-            help="Setting of the executor; repeatable.",
-        ),
-    ] = None,
+    executor_set: ExecutorSetOption = None,
     listen: Annotated[
         str,
         typer.Option(
@@ -98,7 +92,6 @@ def experiment(
     """
     # Experiments import polars and numba, which would delay the command's help.
     from rich.console import Console
-    from rich.table import Table
 
     from shadowprice.experiments.framework import (
         ExperimentSettings,
@@ -125,7 +118,7 @@ def experiment(
         where = ExecutorTarget(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
-    results: list[_Made] = []
+    results: list[_ExperimentResult] = []
     directories = {entry.name: folder / entry.name if name == ALL else folder for entry in chosen}
     for directory in directories.values():  # before the first starts: a run can take days
         check_directory(directory, is_experiment)
@@ -135,7 +128,7 @@ def experiment(
             target = directories[entry.name]
             settings = partial(ExperimentSettings, quick, seed, spread=spread, where=where)
             if name != ALL:
-                _make(entry, target, settings, errors, keep=False)
+                _run(entry, target, settings, errors, keep=False)
             else:
                 results.append(_attempt(entry, target, settings, errors))
                 if results[-1].why:
@@ -159,7 +152,7 @@ def experiment(
 
 
 @dataclass(frozen=True)
-class _Made:
+class _ExperimentResult:
     """Result of one experiment of ``all``."""
 
     name: str
@@ -174,13 +167,13 @@ class _Made:
 
 def _attempt(
     one: Experiment, out: Path, chosen: Callable[..., ExperimentSettings], errors: Console
-) -> _Made:
+) -> _ExperimentResult:
     """Run one experiment of ``all``; record a failure instead of raising it."""
     from shadowprice.experiments.framework import UnavailableError
 
     start = time.perf_counter()
     try:
-        took, times = _make(one, out, chosen, errors, keep=True)
+        took, times = _run(one, out, chosen, errors, keep=True)
     except (MissingExtraError, UnavailableError) as error:
         outcome, reason = SKIPPED, str(error)
     except ShadowpriceError as error:
@@ -188,8 +181,8 @@ def _attempt(
     except Exception as error:  # any failure: the remaining experiments must still run
         outcome, reason = FAILED, f"{type(error).__name__}: {error}"
     else:
-        return _Made(one.name, RAN, took, times)
-    return _Made(one.name, outcome, time.perf_counter() - start, None, reason)
+        return _ExperimentResult(one.name, RAN, took, times)
+    return _ExperimentResult(one.name, outcome, time.perf_counter() - start, None, reason)
 
 
 def _check_executor(name: str, executor: str) -> None:
@@ -207,7 +200,7 @@ def _check_executor(name: str, executor: str) -> None:
         raise InputError(Fault("--executor", message, f"name {' or '.join(by_name[name])}"))
 
 
-def _make(
+def _run(
     experiment: Experiment,
     out: Path,
     chosen: Callable[..., ExperimentSettings],
@@ -250,10 +243,8 @@ def _bar(name: str, errors: Console) -> Iterator[Progress]:
         yield progress
 
 
-def _table(made: list[_Made]) -> object:
+def _table(made: list[_ExperimentResult]) -> object:
     """Return a table of results and times, with predictions for 2 and 64 cores."""
-    from rich.table import Table
-
     table = Table(title="Seconds", title_justify="left")
     headings = ("experiment", "", "runs", "CPU", "took here", "on 2 cores", "on 64 cores")
     for index, heading in enumerate(headings):

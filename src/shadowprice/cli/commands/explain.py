@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli.completion import complete_job
-from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.console import Output, SafeText, print_json, print_line, stdout
 from shadowprice.cli.live import ServerOption
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import escape_controls, first_line, lines_after_first
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.rest.jobs import StoredEvent
     from shadowprice.results.advice import JobAdvice
     from shadowprice.results.job_history import JobHistory
@@ -66,15 +66,15 @@ def explain(
         return
     from shadowprice.results.job_history import read_job_history
 
-    story = read_job_history(run, job)
-    job_advice, remark = _advice(run, story, advice)
+    history = read_job_history(run, job)
+    job_advice, remark = _advice(run, history, advice)
     if output is Output.JSON:
-        record = story.record()
+        record = history.record()
         if job_advice is not None:
             record["advice"] = job_advice.record()
         print_json(record)
     else:
-        _print(story, None if full else MAX_PLACEMENT_SPANS, job_advice, remark)
+        _print(history, None if full else MAX_PLACEMENT_SPANS, job_advice, remark)
 
 
 def _explain_live(
@@ -83,23 +83,22 @@ def _explain_live(
     """Print the history of a job of the live service."""
     from shadowprice.cli.commands.submit import print_job, print_outlook
     from shadowprice.cli.live import connected, when, with_local_times
-    from shadowprice.core.errors import Fault, InputError
 
     if Path(job, "run.json").is_file():
         raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
     with connected(server) as client:
-        story = client.explain(job, outlook=outlook)
-        events: Sequence[StoredEvent] = story.events
-        lines, omitted = story.lines, story.omitted
+        history = client.explain(job, outlook=outlook)
+        events: Sequence[StoredEvent] = history.events
+        lines, omitted = history.lines, history.omitted
         if full and omitted is not None:
             listed = [*client.job_events(job)][::-1]
             events, lines, omitted = listed, [event.line for event in listed], None
     if output is Output.JSON:
         gap = None if omitted is None else omitted.record
         event_records = [event.record for event in events]
-        print_json({**story.record, "events": event_records, "lines": lines, "omitted": gap})
+        print_json({**history.record, "events": event_records, "lines": lines, "omitted": gap})
         return
-    print_job(story.job, log=False)  # the last event has the log lines
+    print_job(history.job, log=False)  # the last event has the log lines
     console = stdout()
     console.print()
     for event, line in zip(events, lines, strict=True):
@@ -107,17 +106,17 @@ def _explain_live(
         reason = event.data.get("reason")
         text, *log = _with_log(text, reason if isinstance(reason, str) else "")
         text = with_local_times(text)
-        console.print(f"{when(event.at):<9} {text}", soft_wrap=True, markup=False)
+        print_line(f"{when(event.at):<9} {text}")
         for log_line in log:
-            console.print(f"{'':<9} | {log_line}", soft_wrap=True, markup=False)
+            print_line(f"{'':<9} | {log_line}")
         if omitted is not None and event.id == omitted.after:
             between = f"... {omitted.events:,} more (--full shows them)"
-            console.print(f"{'':<9} {between}", soft_wrap=True, markup=False)
-    if story.broken_promise is not None:
+            print_line(f"{'':<9} {between}")
+    if history.broken_promise is not None:
         console.print()
-        console.print(str(story.broken_promise.line), soft_wrap=True, markup=False)
-    if story.outlook is not None:
-        print_outlook(story.outlook.lines)
+        print_line(str(history.broken_promise.line))
+    if history.outlook is not None:
+        print_outlook(history.outlook.lines)
 
 
 def _with_log(text_with_log: str, why: str) -> list[str]:
@@ -132,62 +131,62 @@ def _with_log(text_with_log: str, why: str) -> list[str]:
     ]
 
 
-def _advice(run: Path, story: JobHistory, requested: bool | None) -> tuple[JobAdvice | None, str]:
+def _advice(run: Path, history: JobHistory, requested: bool | None) -> tuple[JobAdvice | None, str]:
     """Return advice on a refused job, else a note that says why there is none.
 
     The note is empty if the job needs no advice or the user declined it.
     """
     from shadowprice.cli.commands.advising import (
-        PATIENCE,
+        MAX_UNREQUESTED_SECONDS,
         compute_advice,
         executes_files,
         expected_seconds,
-        wanted,
+        needs_advice,
     )
     from shadowprice.core.amounts import format_seconds
-    from shadowprice.core.errors import InputError
     from shadowprice.results.run_directory import read_advice
 
-    if requested is False or not wanted(story):
+    if requested is False or not needs_advice(history):
         return None, ""
-    stored = read_advice(run).get(story.job["job"])
+    stored = read_advice(run).get(history.job["job"])
     if stored is not None:
         return stored, ""
     # A foreign run directory may name any file, so execute it only on the user's request.
-    if requested is None and executes_files(story.info):
+    if requested is None and executes_files(history.info):
         return None, "--advice works it out by running again, with the files that the run used"
-    seconds = expected_seconds(story)
-    if requested is None and seconds > PATIENCE:
+    seconds = expected_seconds(history)
+    if requested is None and seconds > MAX_UNREQUESTED_SECONDS:
         return None, f"--advice works it out by running again, in about {format_seconds(seconds)}"
     try:
-        return compute_advice(run, story), ""
+        return compute_advice(run, history), ""
     except InputError as error:
         if requested:
             raise
         return None, f"unknown: {error}"
 
 
-def _print(story: JobHistory, most: int | None, job_advice: JobAdvice | None, remark: str) -> None:
+def _print(
+    history: JobHistory, most: int | None, job_advice: JobAdvice | None, remark: str
+) -> None:
     from rich.panel import Panel
 
-    from shadowprice.cli.console import SafeText
     from shadowprice.results.advice import advice_lines
     from shadowprice.results.job_history_text import guarantee_text, history_lines
 
     console = stdout()
-    colour, verdict = _verdict(story.job)
-    title = SafeText.assemble((story.job["job"], "bold"), "  ", (verdict, f"bold {colour}"))
-    lines = [*history_lines(story, most)]
+    colour, verdict = _verdict(history.job)
+    title = SafeText.assemble((history.job["job"], "bold"), "  ", (verdict, f"bold {colour}"))
+    lines = [*history_lines(history, most)]
     if job_advice is not None:
         lines += [("", ""), *advice_lines(job_advice)]
     elif remark:
         lines += [("", ""), ("would do", remark)]
-    if guarantee := guarantee_text(story.info):
+    if guarantee := guarantee_text(history.info):
         lines += [("", ""), ("guarantee", guarantee)]
     group = _facts(lines)
-    subtitle = f"under {story.info['policy']}"
-    if story.info["partial"]:
-        subtitle += ", in a run interrupted in slot " + str(story.info["interrupted_in_slot"])
+    subtitle = f"under {history.info['policy']}"
+    if history.info["partial"]:
+        subtitle += ", in a run interrupted in slot " + str(history.info["interrupted_in_slot"])
     console.print(
         Panel(
             group,
@@ -202,10 +201,6 @@ def _print(story: JobHistory, most: int | None, job_advice: JobAdvice | None, re
 
 
 def _facts(rows: Iterable[tuple[str, str]]) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
-
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, print_result, stdout
+from shadowprice.cli.console import Output, SafeText, print_json, print_result, stdout
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connected, tabled, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.job_keys import qualified_name
@@ -190,7 +190,6 @@ def _screen(client: Client, height: int) -> RenderableType:
     from rich.console import Group
 
     from shadowprice.cli.commands.queue import COLUMNS, rows_of
-    from shadowprice.cli.console import SafeText
 
     service, servers = client.service(), client.servers()
     limit = max(3, height - 6)

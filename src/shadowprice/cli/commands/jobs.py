@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli.completion import complete_column, complete_value
-from shadowprice.cli.console import Listing, print_json, stderr, stdout
+from shadowprice.cli.console import Listing, SafeText, plain_table, print_json, print_note, stdout
+from shadowprice.cli.options import RunArgument
 
 if TYPE_CHECKING:
     import polars as pl
-    from rich.table import Table
 
 PANEL_FILTERS, HOW = "Filters", "Output"
 MOST = 50
@@ -43,7 +43,7 @@ def _range(flag: str, what: str) -> Any:
 
 
 def jobs(
-    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    run: RunArgument,
     job: Annotated[str | None, _patterns("--job", "job names", "job")] = None,
     tenant: Annotated[str | None, _patterns("--tenant", "tenants", "tenant")] = None,
     class_: Annotated[str | None, _patterns("--class", "classes", "class")] = None,
@@ -150,9 +150,7 @@ def jobs(
         if len(shown) or not len(rows):
             _print(shown, () if requested else COLUMN_DROP_ORDER)
         if len(shown) < len(rows):
-            stderr().print(
-                f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all", soft_wrap=True
-            )
+            print_note(f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all")
 
 
 def _listed(text: str | None) -> list[str]:
@@ -162,7 +160,7 @@ def _listed(text: str | None) -> list[str]:
 def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
     """Print jobs as a table; omit columns of ``spared`` until it fits the terminal."""
     if frame.is_empty():
-        stderr().print("no jobs match the filters", soft_wrap=True)
+        print_note("no jobs match the filters")
         return
     console = stdout()
     names = [name for name in frame.columns if frame[name].null_count() < len(frame)]
@@ -179,18 +177,11 @@ def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
     console.print(table)
     if omitted:
         omitted_names = ", ".join(sorted(omitted, key=frame.columns.index))
-        stderr().print(
-            f"no room for {omitted_names}; a wider terminal, --columns or -o csv has them",
-            soft_wrap=True,
-        )
+        print_note(f"no room for {omitted_names}; a wider terminal, --columns or -o csv has them")
 
 
 def _table(frame: pl.DataFrame) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
-
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     for name in frame.columns:
         numeric = frame[name].dtype.is_numeric()
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")

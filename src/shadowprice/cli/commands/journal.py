@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, reserve_stdout, stderr, stdout
+from shadowprice.cli.console import Output, print_json, print_line, print_note
+from shadowprice.cli.options import PlainOutputOption
 
 
 def journal(
@@ -24,9 +25,7 @@ def journal(
     events: Annotated[
         int, typer.Option("--events", "-n", min=0, help="Number of latest events to show.")
     ] = 0,
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
-    ] = Output.TABLE,
+    output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Show the content of a journal, and check it.
 
@@ -46,7 +45,7 @@ def journal(
         print_json(summary)
         return
     for line in _lines(summary):
-        stdout().print(line, soft_wrap=True, markup=False, highlight=False)
+        print_line(line)
 
 
 def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
 
     def notice(text: str) -> None:
         notices.append(text)
-        stderr().print(f"note: {text}", soft_wrap=True, markup=False)
+        print_note(f"note: {text}")
 
     reader = JournalReader(path, notice)
     header = reader.header

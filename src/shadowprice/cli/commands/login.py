@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.console import Output, print_json, print_line, stdout
 from shadowprice.cli.live import ServerOption, connected, show
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import Fault, InputError
@@ -92,7 +92,7 @@ def login(
     if line is not None:
         stdout().print(line)
     if server in saved.known:
-        stdout().print(f"{server} is the default now ({config_file()})", soft_wrap=True)
+        print_line(f"{server} is the default now ({config_file()})")
 
 
 def _label(url: str) -> str:
@@ -127,7 +127,7 @@ def _list(kept: Any, output: Output) -> None:
             ["NAME", "URL", ""], [(r["name"], r["url"], "*" if r["default"] else " ") for r in rows]
         )
     else:
-        stdout().print("no server is kept; shadowprice login URL", soft_wrap=True)
+        print_line("no server is kept; shadowprice login URL")
 
 
 def tokens(

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, stderr
+from shadowprice.cli.console import Output, print_json, print_note
 from shadowprice.cli.live import (
     ServerOption,
+    YesOption,
     amounts,
     confirmed,
     connected,
@@ -81,7 +82,7 @@ def nodes(
 
 def drain(
     servers: ServersArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
+    yes: YesOption = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -169,4 +170,4 @@ def prices(
         rows.append((slot_entry.slot, when(slot_entry.begins), *cells))
     show(columns, rows, right=[*columns[2:], "SLOT"])
     if rows and not priced:
-        stderr().print("the policy posts no prices: only what is reserved", soft_wrap=True)
+        print_note("the policy posts no prices: only what is reserved")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.console import Output, print_json, print_note, stdout
 from shadowprice.cli.live import ServerOption, connected, number, show, span, when
 from shadowprice.cli.options import OutputOption
 
@@ -55,7 +55,7 @@ def observed(
         return
     show(["", "WOULD HAVE", "REALLY"], _summary(comparison), right=["WOULD HAVE", "REALLY"])
     for remark in _remarks(comparison):
-        stderr().print(remark, soft_wrap=True, markup=False)
+        print_note(remark)
     if jobs:
         stdout().print()
         columns = ["JOB", "TENANT", "WOULD BE", "DONE", "WORTH", "REALLY", "DONE", "WORTH", "GAIN"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.console import Output, plain_table, print_json, print_line, print_note, stdout
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import InputError
 
@@ -64,13 +64,11 @@ def _note_broken(name: str) -> None:
     try:
         policy_info(name)
     except InputError as error:
-        stderr().print(f"note: {error}", soft_wrap=True, markup=False)
+        print_note(f"note: {error}")
 
 
 def _print_all(known: list[PolicyInfo]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     for heading in ("policy", "what it does", "described in"):
         table.add_column(heading)
     for info in known:
@@ -79,15 +77,13 @@ def _print_all(known: list[PolicyInfo]) -> None:
 
 
 def _print_one(info: PolicyInfo) -> None:
-    from rich.table import Table
-
     console = stdout()
     console.print(f"[bold]{info.name}[/bold]  {info.summary}")
     if info.paper:
         console.print(f"described in {info.paper}", markup=False)
     if info.extension is not None:
         origin = " ".join(str(part) for part in info.extension.record().values() if part)
-        console.print(f"loaded from {origin}", soft_wrap=True, markup=False)
+        print_line(f"loaded from {origin}")
     if info.details:
         console.print()
         console.print(info.details, markup=False)
@@ -96,7 +92,7 @@ def _print_one(info: PolicyInfo) -> None:
     if not rows:
         console.print("It has no parameters.")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     for heading in ("parameter (--set)", "type", "default", "meaning"):
         table.add_column(heading)
     for row in rows:

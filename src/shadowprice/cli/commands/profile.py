@@ -7,19 +7,30 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, print_json, reserve_stdout, stderr, stdout
+from shadowprice.cli.console import (
+    Output,
+    plain_table,
+    print_json,
+    print_line,
+    print_note,
+    reserve_stdout,
+    stderr,
+    stdout,
+)
+from shadowprice.cli.option_records import expand_options
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.inputs.families import Families
     from shadowprice.profiling.findings import Findings
     from shadowprice.profiling.pace import StepTime
@@ -30,31 +41,31 @@ MOST_PROCESSES = 1_000
 ProgressCallback = Callable[[int, str, float, "StepTime | None"], None]
 
 
-def profile(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="Command of every worker.")
-    ],
+@dataclass(frozen=True)
+class MeasurementOptions:
+    """Options that define what is measured, and for how long."""
+
     workers: Annotated[
         str,
         typer.Option(
             help="Comma-separated worker counts to measure, in this order.", rich_help_panel=o.WHAT
         ),
-    ] = "1,2,4",
+    ] = "1,2,4"
     ps: Annotated[
         str,
         typer.Option(
             help="Comma-separated counts of parameter servers to measure.", rich_help_panel=o.WHAT
         ),
-    ] = "0",
+    ] = "0"
     cpu: Annotated[
         int,
         typer.Option(
             min=0, max=1024, help="CPU cores per worker; 0: all cores.", rich_help_panel=o.WHAT
         ),
-    ] = 1,
+    ] = 1
     gpu: Annotated[
         int, typer.Option(min=0, max=64, help="GPUs per worker.", rich_help_panel=o.WHAT)
-    ] = 0,
+    ] = 0
     env: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,16 +73,16 @@ def profile(
             help="Environment variable of the command; repeatable.",
             rich_help_panel=o.WHAT,
         ),
-    ] = None,
+    ] = None
     grace: Annotated[
         str,
         typer.Option(
             help="Grace period of the command after SIGTERM, such as 30s.", rich_help_panel=o.WHAT
         ),
-    ] = "30s",
+    ] = "30s"
     time: Annotated[
         str, typer.Option(help="Time limit per worker count, such as 1min.", rich_help_panel=o.HOW)
-    ] = "1min",
+    ] = "1min"
     steps: Annotated[
         int | None,
         typer.Option(
@@ -79,7 +90,7 @@ def profile(
             help="Number of mini-batches after which a measurement stops.",
             rich_help_panel=o.HOW,
         ),
-    ] = None,
+    ] = None
     precision: Annotated[
         float,
         typer.Option(
@@ -89,10 +100,16 @@ def profile(
             "share of the step time.",
             rich_help_panel=o.HOW,
         ),
-    ] = 0.02,
+    ] = 0.02
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Options of the files that are written."""
+
     name: Annotated[
         str, typer.Option(help="Name of the job in the job file.", rich_help_panel=o.OUTPUT)
-    ] = "profiled",
+    ] = "profiled"
     minibatches: Annotated[
         int | None,
         typer.Option(
@@ -100,21 +117,61 @@ def profile(
             help="Mini-batches of the whole training: `steps` of the job file.",
             rich_help_panel=o.OUTPUT,
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Job file to write.", rich_help_panel=o.OUTPUT),
-    ] = None,
+    ] = None
     family: Annotated[
         str | None,
         typer.Option(help="Family to save the measured curve for.", rich_help_panel=o.OUTPUT),
-    ] = None,
+    ] = None
     families: Annotated[
         Path,
         typer.Option(
             metavar="FILE", help="YAML file with the curves of families.", rich_help_panel=o.OUTPUT
         ),
-    ] = Path("families.yaml"),
+    ] = Path("families.yaml")
+
+    def library(self) -> Families | None:
+        """Return the families of the library file, None if no curve is saved.
+
+        Also checks that the file can be written.
+        """
+        from shadowprice.inputs.families import parse_families, read_families
+        from shadowprice.results.output_paths import check_output_file
+
+        if self.family is None:
+            return None
+        check_output_file(self.families, lambda _: True)  # the content is validated below
+        try:
+            parse_families({"families": {self.family: {"throughput": {1: 1.0}}}}, "--family")
+        except InputError as error:
+            raise InputError(
+                [Fault("--family", fault.message, fault.hint) for fault in error.faults]
+            ) from error
+        return read_families(self.families) if self.families.exists() else {}
+
+    def write(self, findings: Findings, library: Families | None) -> None:
+        """Write the job file and the curve of the family, if they were requested."""
+        from shadowprice.profiling.findings import families_file, job_file
+
+        today = datetime.now(UTC).date().isoformat()
+        if self.out is not None:
+            minibatches = self.minibatches or 10_000
+            content = job_file(findings, self.name, minibatches, today, bool(self.minibatches))
+            _write(self.out, content)
+        if self.family is not None and library is not None:
+            _write(self.families, families_file(findings, self.family, library, today))
+
+
+@expand_options()
+def profile(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="Command of every worker.")
+    ],
+    options: MeasurementOptions,
+    files: FileOptions,
     output: Annotated[
         Output,
         typer.Option(
@@ -139,27 +196,31 @@ def profile(
     """
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.executors.local.machine import physical_devices
-    from shadowprice.profiling.findings import HEAD, Findings, families_file, job_file
+    from shadowprice.profiling.findings import HEAD, Findings
     from shadowprice.profiling.running import Command, Limits, measure_all
     from shadowprice.results.output_paths import check_output_file
 
     if not sys.platform.startswith("linux"):
         raise InputError("profile needs Linux, as the local executor does")
-    counts = [(n, k) for k in _numbers("--ps", ps, 0) for n in _numbers("--workers", workers, 1)]
-    if out is not None:
-        check_output_file(out, lambda head: head.startswith(HEAD))
-    library = None if family is None else _library(family, families)
-    limits = Limits(float(parse_positive_duration(time, "--time", "1min")), precision, steps=steps)
+    counts = [
+        (workers, ps)
+        for ps in _numbers("--ps", options.ps, 0)
+        for workers in _numbers("--workers", options.workers, 1)
+    ]
+    if files.out is not None:
+        check_output_file(files.out, lambda head: head.startswith(HEAD))
+    library = files.library()
+    seconds = float(parse_positive_duration(options.time, "--time", "1min"))
+    limits = Limits(seconds, options.precision, steps=options.steps)
     measured = Command(
-        tuple(command), str(Path.cwd()), _environment(env or []), cpu, gpu,
-        float(parse_positive_duration(grace, "--grace", "30s")),
+        tuple(command), str(Path.cwd()), _environment(options.env or []), options.cpu, options.gpu,
+        float(parse_positive_duration(options.grace, "--grace", "30s")),
     )  # fmt: skip
     _check_command(measured.words)
-    if not gpu and physical_devices():
-        stderr().print(
+    if not options.gpu and physical_devices():
+        print_note(
             "note: this machine has GPUs, and no worker is given one of its own (--gpu 1): those "
-            "that use any share what they find",
-            soft_wrap=True,
+            "that use any share what they find"
         )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
@@ -171,17 +232,14 @@ def profile(
     if not points:
         raise _not_measured(unmeasured)
     findings = Findings(points, unmeasured, measured)
-    if out is not None:
-        _write(out, job_file(findings, name, minibatches or 10_000, _today(), bool(minibatches)))
-    if family is not None and library is not None:
-        _write(families, families_file(findings, family, library, _today()))
+    files.write(findings, library)
     if output is Output.JSON:
         print_json(findings.record())
     else:
-        _print(findings, out)
-        if family is not None:
-            message = f"the curve of family {quote_for_display(family)} is in {families}"
-            stdout().print(message, soft_wrap=True, markup=False)
+        _print(findings, files.out)
+        if files.family is not None:
+            family = quote_for_display(files.family)
+            print_line(f"the curve of family {family} is in {files.families}")
     if unmeasured:
         raise _not_measured(unmeasured)
 
@@ -191,30 +249,13 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
     for counts, reason in unmeasured.items():
         first, *lines = reason.splitlines()
         if lines:
-            stderr().print(
-                f"{_counted(counts)}: {first}; its log ends:", soft_wrap=True, markup=False
-            )
+            print_note(f"{_counted(counts)}: {first}; its log ends:")
         for line in lines:
-            stderr().print(line, soft_wrap=True, markup=False)
+            print_note(line)
     summary = "; ".join(
         f"{_counted(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
     )
     return ShadowpriceError(f"not measured: {summary}")
-
-
-def _library(family: str, path: Path) -> Families:
-    """Return the families of a library file, after checking that it can be written."""
-    from shadowprice.inputs.families import parse_families, read_families
-    from shadowprice.results.output_paths import check_output_file
-
-    check_output_file(path, lambda _: True)  # the content is validated below
-    try:
-        parse_families({"families": {family: {"throughput": {1: 1.0}}}}, "--family")
-    except InputError as error:
-        raise InputError(
-            [Fault("--family", fault.message, fault.hint) for fault in error.faults]
-        ) from error
-    return read_families(path) if path.exists() else {}
 
 
 def _numbers(option: str, text: str, least: int) -> list[int]:
@@ -273,12 +314,6 @@ def _counted(who: tuple[int, int]) -> str:
     return counted(*who)
 
 
-def _today() -> str:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).date().isoformat()
-
-
 def _write(path: Path, content: str) -> None:
     from shadowprice.results.output_paths import atomic_write
 
@@ -320,7 +355,7 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallb
             if last.get(at) != what:
                 last[at] = what
                 line = describe(what, step) if what == "stopping" else what
-                console.print(f"{_counted(counts[at])}: {line}", soft_wrap=True, markup=False)
+                print_note(f"{_counted(counts[at])}: {line}")
 
         yield write
 
@@ -329,18 +364,16 @@ def _print(findings: Findings, out: Path | None) -> None:
     console = stdout()
     console.print(_table(findings))
     for remark in findings.remarks():
-        console.print(f"- {remark}", soft_wrap=True, markup=False)
+        print_line(f"- {remark}")
     if out is not None:
-        console.print(f"the job is in {out}", soft_wrap=True, markup=False)
+        print_line(f"the job is in {out}")
 
 
 def _table(findings: Findings) -> Table:
-    from rich.table import Table
-
     from shadowprice.core.amounts import Dimension, format_amount, format_seconds
     from shadowprice.profiling.findings import rounded
 
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     headings = ["workers", *(["servers"] if findings.served else [])]
     headings += ["mini-batches/s", "+- 95 %", "step", "of", "memory", "linear model"]
     for heading in headings:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Listing, Output, print_json, stderr
+from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_note
 from shadowprice.cli.live import (
     JobArgument,
     ServerOption,
+    YesOption,
     complete_live_job,
     confirmed,
     connected,
@@ -22,7 +23,7 @@ from shadowprice.cli.live import (
     when,
     with_local_times,
 )
-from shadowprice.cli.options import OutputOption
+from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import first_line
 
@@ -82,9 +83,7 @@ def queue(
         int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of jobs.")
     ] = 100,
     server: ServerOption = None,
-    output: Annotated[Listing, typer.Option("--output", "-o", help="Output format.")] = (
-        Listing.TABLE
-    ),
+    output: ListingOption = Listing.TABLE,
 ) -> None:
     """List waiting and running jobs of the live service, as squeue does; newest first.
 
@@ -114,13 +113,10 @@ def queue(
     else:
         show(COLUMNS, rows_of(jobs, datetime.now(UTC)), right=["TIME", "WORKERS", "PS", "DONE"])
     if more:
-        stderr().print(f"and more; --limit {2 * limit} shows more", soft_wrap=True)
+        print_note(f"and more; --limit {2 * limit} shows more")
 
 
 def _print_csv(jobs: list[Job]) -> None:
-    import csv
-    import sys
-
     names = [
         "name",
         "tenant",
@@ -142,11 +138,10 @@ def _print_csv(jobs: list[Job]) -> None:
         "reason",
         "id",
     ]
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    for job in jobs:
-        record = {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text}
-        writer.writerow([record.get(name) for name in names])
+    records = (
+        {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text} for job in jobs
+    )
+    print_csv(names, records)
 
 
 def status(
@@ -201,9 +196,6 @@ def _print_service(address: str, service: ServiceStatus, output: Output) -> None
             ("health", service.health_error),
         ]
     )
-
-
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
 
 
 def cancel(

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from shadowprice.cli.console import stdout
+from shadowprice.cli.console import print_line
+from shadowprice.cli.options import RunArgument
+from shadowprice.core.errors import Fault, InputError
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    run: RunArgument,
     to: Annotated[
         Path | None, typer.Option("--to", help="Output file.", show_default="RUN/report.html")
     ] = None,
@@ -22,7 +24,6 @@ def report(
 
     shadowprice report run
     """
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.output_paths import always_replaceable, check_output_file, is_page
     from shadowprice.results.report.page import write_report
     from shadowprice.results.run_directory import REPORT, read_run
@@ -41,4 +42,4 @@ def report(
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be written: {reason}")) from error
-    stdout().print(f"see {path}", soft_wrap=True, markup=False)
+    print_line(f"see {path}")

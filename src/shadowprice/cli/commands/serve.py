@@ -7,19 +7,22 @@ import json
 import logging
 import os
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, print_result, stderr, stdout
+from shadowprice.cli.console import Output, print_line, print_note, print_result
+from shadowprice.cli.option_records import expand_options
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.wording import quote_for_display
 
-LIVE = "The live service"
+if TYPE_CHECKING:
+    from shadowprice.service.settings import ServiceSettings
+
 
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "prometheus_client")
 """Packages of the service's extra."""
@@ -35,11 +38,6 @@ def check_extra(where: str = "") -> None:
     """Check that the libraries of the service are installed.
 
     ``where`` is the data location; a database URL needs its driver too.
-
-    Raises
-    ------
-    MissingServiceError
-        If a library is missing.
     """
     needed = (*REQUIRED_PACKAGES, "psycopg") if "://" in where else REQUIRED_PACKAGES
     for package in needed:
@@ -47,11 +45,14 @@ def check_extra(where: str = "") -> None:
             raise MissingServiceError(package, "service", "the live service")
 
 
-def serve(
+@dataclass(frozen=True)
+class ServeOptions:
+    """Options that become the settings of a service."""
+
     cluster: Annotated[
         Path,
         typer.Option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE"),
-    ],
+    ]
     data: Annotated[
         str,
         typer.Option(
@@ -59,11 +60,11 @@ def serve(
             help="Data directory, or the URL of a PostgreSQL database.",
             metavar="DIR|URL",
         ),
-    ] = "shadowprice-data",
+    ] = "shadowprice-data"
     listen: Annotated[
         str,
         typer.Option("--listen", help="Address and port to listen on; port 0 picks a free port."),
-    ] = "127.0.0.1:8642",
+    ] = "127.0.0.1:8642"
     policy: Annotated[
         str,
         typer.Option(
@@ -72,9 +73,9 @@ def serve(
             help="Scheduling policy: a name listed by `shadowprice policies`, or ./file.py:NAME.",
             autocompletion=complete_policy,
         ),
-    ] = "rolling",
-    settings: o.SetOption = None,
-    params: o.ParamsOption = None,
+    ] = "rolling"
+    settings: o.SetOption = None
+    params: o.ParamsOption = None
     executor: Annotated[
         str,
         typer.Option(
@@ -83,22 +84,15 @@ def serve(
             "--observe, the executor that observes jobs, or none.",
             metavar="NAME",
         ),
-    ] = "local",
+    ] = "local"
     address: Annotated[
         str,
         typer.Option(
             "--address",
             help="Cluster that the executor runs jobs on: auto, ray://HOST:PORT or a kubeconfig.",
         ),
-    ] = "",
-    executor_set: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--executor-set",
-            help="Setting of the executor; repeatable.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
+    ] = ""
+    executor_set: o.ExecutorSetOption = None
     observe: Annotated[
         bool,
         typer.Option(
@@ -106,7 +100,7 @@ def serve(
             help="Observe the jobs of another scheduler and report what the policy would have "
             "decided; send no commands.",
         ),
-    ] = False,
+    ] = False
     allow_user: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,7 +109,7 @@ def serve(
             "tenant. Repeatable; every job must then name a user. Requires root.",
             metavar="TENANT:USER",
         ),
-    ] = None,
+    ] = None
     families: Annotated[
         Path | None,
         typer.Option(
@@ -124,7 +118,7 @@ def serve(
             "(`profile --family` writes it).",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     trainingjobs: Annotated[
         str | None,
         typer.Option(
@@ -133,7 +127,7 @@ def serve(
             "in-cluster, or none. With --executor kubernetes, the default is its cluster.",
             metavar="WHERE",
         ),
-    ] = None,
+    ] = None
     lease: Annotated[
         str,
         typer.Option(
@@ -141,7 +135,7 @@ def serve(
             help="Lease in the same cluster by which one of several instances is elected leader.",
             metavar="NAMESPACE/NAME",
         ),
-    ] = "",
+    ] = ""
     nothing_runs: Annotated[
         bool,
         typer.Option(
@@ -149,7 +143,7 @@ def serve(
             help="Start from a restored copy without the executor's records. Only safe if "
             "every machine that ran its jobs is off.",
         ),
-    ] = False,
+    ] = False
     until: Annotated[
         str | None,
         typer.Option(
@@ -159,7 +153,7 @@ def serve(
             "text at the next start has no effect.",
             metavar="TIME",
         ),
-    ] = None,
+    ] = None
     max_overrun: Annotated[
         float | None,
         typer.Option(
@@ -170,7 +164,7 @@ def serve(
             min=1.0,
             metavar="FACTOR",
         ),
-    ] = None,
+    ] = None
     values: Annotated[
         str,
         typer.Option(
@@ -180,31 +174,31 @@ def serve(
             "until they are revised.",
             metavar="stated|relative",
         ),
-    ] = "stated",
+    ] = "stated"
     keep: Annotated[
         str, typer.Option("--keep", help="Retention period of closed jobs, such as 365d.")
-    ] = "365d",
+    ] = "365d"
     max_open_jobs: Annotated[
         int, typer.Option("--max-open-jobs", help="Maximum number of a tenant's open jobs.", min=1)
-    ] = 10_000,
+    ] = 10_000
     max_open_memory: Annotated[
         str,
         typer.Option(
             "--max-open-memory",
             help="Maximum memory that the records of a tenant's open jobs take, such as 64MiB.",
         ),
-    ] = "64MiB",
+    ] = "64MiB"
     max_upload_size: Annotated[
         str,
         typer.Option(
             "--max-upload-size",
             help="Maximum size of the files that a job receives from its submitter.",
         ),
-    ] = "100MiB",
+    ] = "100MiB"
     max_uploads: Annotated[
         str,
         typer.Option("--max-uploads", help="Maximum size of all such files of a tenant."),
-    ] = "1GiB",
+    ] = "1GiB"
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -213,7 +207,70 @@ def serve(
             "the data directory.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
+
+    def service_settings(self) -> ServiceSettings:
+        """Parse the options."""
+        from shadowprice.core.amounts import parse_positive_duration
+        from shadowprice.core.relative_values import check_values
+        from shadowprice.service.settings import (
+            ServiceSettings,
+            parse_lease,
+            parse_listen,
+            parse_users,
+        )
+
+        check_values(self.values, "--values")
+        host, port = parse_listen(self.listen)
+        retention = parse_positive_duration(self.keep, "--keep", "365d")
+        choice = o.policy_choice(self.policy, self.params, self.settings)
+        return ServiceSettings(
+            cluster=self.cluster,
+            data=self.data,
+            host=host,
+            port=port,
+            policy=replace(choice, settings={**choice.info.live_settings, **choice.settings}),
+            executor=self.executor,
+            executor_settings=_pairs(self.executor_set or []),
+            address=self.address,
+            observe=self.observe,
+            keep_days=float(retention) / 86_400,
+            max_open_jobs=self.max_open_jobs,
+            max_open_memory=_bytes(self.max_open_memory, "--max-open-memory"),
+            max_upload_bytes=_bytes(self.max_upload_size, "--max-upload-size"),
+            max_tenant_upload_bytes=_bytes(self.max_uploads, "--max-uploads"),
+            token_file=self.token_file,
+            families=self.families,
+            users=parse_users(self.allow_user or []),
+            trainingjobs=self._followed(),
+            lease=parse_lease(self.lease),
+            nothing_runs=self.nothing_runs,
+            until=self.until,
+            max_overrun=self.max_overrun,
+            values=self.values,
+        )
+
+    def _followed(self) -> str | None:
+        """Return the location of the API server whose TrainingJobs become jobs, or None."""
+        if self.trainingjobs is None:
+            return self.address if self.executor == "kubernetes" and not self.observe else None
+        if self.trainingjobs == "none":
+            return None
+        if self.observe:
+            hint = "remove one of them"
+            raise InputError(Fault("--trainingjobs", "not valid with --observe", hint))
+        return self.trainingjobs
+
+    def token_path(self) -> Path:
+        """Return the file of the operator's token."""
+        return (
+            self.token_file or Path(self.data if "://" not in self.data else ".") / "operator.token"
+        )
+
+
+@expand_options()
+def serve(
+    options: ServeOptions,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
@@ -230,81 +287,32 @@ def serve(
 
     shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
     """
-    check_extra(data)
-    from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.core.relative_values import check_values
+    check_extra(options.data)
     from shadowprice.kernels.jit import compiling_notice, say_on_stderr
     from shadowprice.service.server import serve as run
-    from shadowprice.service.settings import ServiceSettings, parse_lease, parse_listen, parse_users
     from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
-    check_values(values, "--values")
-    host, port = parse_listen(listen)
-    retention = parse_positive_duration(keep, "--keep", "365d")
-    named = o.policy_choice(policy, params, settings)
-    choice = replace(named, settings={**named.info.live_settings, **named.settings})
-    chosen = ServiceSettings(
-        cluster=cluster,
-        data=data,
-        host=host,
-        port=port,
-        policy=choice,
-        executor=executor,
-        executor_settings=_pairs(executor_set or []),
-        address=address,
-        observe=observe,
-        keep_days=float(retention) / 86_400,
-        max_open_jobs=max_open_jobs,
-        max_open_memory=_bytes(max_open_memory, "--max-open-memory"),
-        max_upload_bytes=_bytes(max_upload_size, "--max-upload-size"),
-        max_tenant_upload_bytes=_bytes(max_uploads, "--max-uploads"),
-        token_file=token_file,
-        families=families,
-        users=parse_users(allow_user or []),
-        trainingjobs=_followed(trainingjobs, executor, address, observe=observe),
-        lease=parse_lease(lease),
-        nothing_runs=nothing_runs,
-        until=until,
-        max_overrun=max_overrun,
-        values=values,
-    )
+    settings = options.service_settings()
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    if not is_warm(choice.name):
+    if not is_warm(settings.policy.name):
         if not quiet:
             say_on_stderr(compiling_notice())
         # Compiling in a slot would delay its decisions and the renewal of the lease.
-        warm_up_all([choice.name])
+        warm_up_all([settings.policy.name])
 
     def on_ready(address: str) -> None:
         if output is Output.JSON:
             print_result(json.dumps({"address": address, "pid": os.getpid()}))
         else:
-            stdout().print(f"listening on {address}", soft_wrap=True)
+            print_line(f"listening on {address}")
             if not quiet:
-                token_path = (
-                    token_file or Path(data if "://" not in data else ".") / "operator.token"
-                )
-                stderr().print(f"the operator's token is in {token_path}", soft_wrap=True)
+                print_note(f"the operator's token is in {options.token_path()}")
 
-    run(chosen, on_ready)
-
-
-def _followed(
-    trainingjobs: str | None, executor: str, address: str, *, observe: bool
-) -> str | None:
-    """Return the location of the API server whose TrainingJobs become jobs, or None."""
-    if trainingjobs is None:
-        return address if executor == "kubernetes" and not observe else None
-    if trainingjobs == "none":
-        return None
-    if observe:
-        hint = "remove one of them"
-        raise InputError(Fault("--trainingjobs", "not valid with --observe", hint))
-    return trainingjobs
+    run(settings, on_ready)
 
 
 def _bytes(text: str, place: str) -> int:
@@ -381,16 +389,15 @@ def backup(
     if not is_store(source):
         message = "not a database of a service, or damaged"
         raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE_HINT}"))
-    check_backup_target(
-        target
-    )  # first: a file at the target may be replaced, a database's log must not
+    # First, because a file at the target may be replaced, but a database's log must not.
+    check_backup_target(target)
     check_output_file(target, lambda _: is_store(target))
     check_backup_folder(target)
     copied: list[UploadBackup] = []
-    with ExitStack() as held:
+    with ExitStack() as resources:
 
         def copy(database: Path) -> None:
-            held.enter_context(lock_backup_folder(target))
+            resources.enter_context(lock_backup_folder(target))
             copied.append(copy_uploads(database, Path(data), target))
 
         backup_file(source, target, copy)
@@ -412,11 +419,8 @@ def backup(
     if uploads.incomplete:
         shown = ", ".join(quote_for_display(name) for name in uploads.incomplete[:10])
         more = f" and {len(uploads.incomplete) - 10} more" if len(uploads.incomplete) > 10 else ""
-        stderr().print(
-            f"the submitted files of {shown}{more} are missing or damaged, so the backup lacks "
-            "them",
-            soft_wrap=True,
-            markup=False,
+        print_note(
+            f"the submitted files of {shown}{more} are missing or damaged, so the backup lacks them"
         )
     if output is Output.JSON:
         print_result(json.dumps(record))
@@ -424,4 +428,4 @@ def backup(
     text = f"wrote {target} ({record['bytes']:,} bytes)"
     if uploads.count:
         text += f" and {uploads.count:,} uploads in {uploads.folder} ({uploads.size:,} bytes)"
-    stdout().print(text, soft_wrap=True, markup=False)
+    print_line(text)

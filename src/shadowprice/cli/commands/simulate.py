@@ -14,11 +14,14 @@ from shadowprice.cli.console import (
     Output,
     announce_compiling,
     print_json,
+    print_line,
+    print_note,
     progress_bar,
-    stderr,
     stdout,
 )
-from shadowprice.cli.workload import Workload, read, takes_workload
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload, read
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from shadowprice.results.run_directory import RunData
 
 
-@takes_workload()
+@expand_options()
 def simulate(
     workload: Workload,
     policy: o.PolicyOption = "oasis",
@@ -78,7 +81,6 @@ def simulate(
     shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
     from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.core.relative_values import STATED
     from shadowprice.results.atomic_directory import AtomicDirectory, check_directory
     from shadowprice.results.run_directory import JOURNAL, is_run
@@ -141,9 +143,9 @@ def simulate(
     _print(run, output)
     if output is not Output.JSON:
         if out is not None:
-            stdout().print(f"see {out}/report.html", soft_wrap=True, markup=False)
+            print_line(f"see {out}/report.html")
         elif not quiet:
-            stderr().print("add --out DIR to keep decisions, tables and a report", soft_wrap=True)
+            print_note("add --out DIR to keep decisions, tables and a report")
     leave_if_partial([run], out, stop.status)
     if stop.requested_at is not None and "advice" in run.info:
         _leave_without_advice(run, stop.status)
@@ -175,11 +177,9 @@ def _leave_without_advice(run: RunData, status: int) -> None:
 
     advice = run.info["advice"]
     outcomes = " or ".join(outcomes_with_advice(run.info))
-    stderr().print(
+    print_note(
         f"interrupted: the run is whole, with advice on {advice['advised']} of "
-        f"{advice['refused']} {outcomes} jobs",
-        soft_wrap=True,
-        markup=False,
+        f"{advice['refused']} {outcomes} jobs"
     )
     current().reported = True
     raise typer.Exit(status)
@@ -202,8 +202,6 @@ def leave_if_partial(runs: list[RunData], out: Path | None, status: int) -> None
         if run.info["partial"]:
             suffix = f"; what was done is in {out}, marked partial" if out is not None else ""
             slot = run.info["interrupted_in_slot"]
-            stderr().print(
-                f"interrupted in slot {slot} of {run.policy}{suffix}", soft_wrap=True, markup=False
-            )
+            print_note(f"interrupted in slot {slot} of {run.policy}{suffix}")
             current().reported = True
             raise typer.Exit(status)

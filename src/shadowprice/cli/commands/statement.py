@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli.commands.accounts import complete_tenant
-from shadowprice.cli.console import Listing, print_json, stdout
+from shadowprice.cli.console import Listing, print_csv, print_json, print_line, stdout, titled_table
 from shadowprice.cli.live import ServerOption
+from shadowprice.cli.options import ListingOption
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shadowprice.results.accounts import TenantAccount, TenantAccounts
     from shadowprice.results.run_directory import RunData
 
@@ -56,9 +56,7 @@ def statement(
         ),
     ] = 50,
     server: ServerOption = None,
-    output: Annotated[Listing, typer.Option("--output", "-o", help="Output format.")] = (
-        Listing.TABLE
-    ),
+    output: ListingOption = Listing.TABLE,
 ) -> None:
     """Show the payments of tenants in a run, or their entries at the live service.
 
@@ -74,7 +72,6 @@ def statement(
     shadowprice statement vision --since 7d -o csv
     """
     from shadowprice.cli.commands.accounts import print_statement
-    from shadowprice.core.errors import Fault, InputError
 
     if what is None or not _is_run(what):
         if tenant is not None:
@@ -93,77 +90,71 @@ def _is_run(text: str) -> bool:
 
 
 def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.accounts import compute_tenant_accounts
     from shadowprice.results.run_directory import read_run
 
     loaded = read_run(run)
-    books = compute_tenant_accounts(loaded)
-    if tenant is not None and tenant not in books.accounts:
-        tenants = ", ".join(books.accounts)
+    result = compute_tenant_accounts(loaded)
+    if tenant is not None and tenant not in result.accounts:
+        tenants = ", ".join(result.accounts)
         raise InputError(
             Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {tenants}")
         )
     if output is Listing.JSON:
-        print_json(_record(loaded, books, tenant))
+        print_json(_record(loaded, result, tenant))
     elif output is Listing.CSV:
-        _print_csv(loaded, books, tenant)
+        _print_csv(loaded, result, tenant)
     elif tenant is None:
-        _print_all(loaded, books)
+        _print_all(loaded, result)
     else:
-        _print_one(loaded, books, tenant)
+        _print_one(loaded, result, tenant)
 
 
-def _record(run: RunData, books: TenantAccounts, tenant: str | None) -> Mapping[str, object]:
+def _record(run: RunData, result: TenantAccounts, tenant: str | None) -> Mapping[str, object]:
     if tenant is None:
         return {
             "policy": run.policy,
-            "charges": books.charged,
-            "fairness_variance": books.fairness_variance,
-            "tenants": [account.record() for account in books.accounts.values()],
+            "charges": result.charged,
+            "fairness_variance": result.fairness_variance,
+            "tenants": [account.record() for account in result.accounts.values()],
         }
     return {
         "policy": run.policy,
-        "charges": books.charged,
-        **books.accounts[tenant].record(),
-        "partners": _partners(books, tenant),
-        "jobs_of_tenant": _jobs(run, books, tenant),
+        "charges": result.charged,
+        **result.accounts[tenant].record(),
+        "partners": _partners(result, tenant),
+        "jobs_of_tenant": _jobs(run, result, tenant),
     }
 
 
-def _print_csv(run: RunData, books: TenantAccounts, tenant: str | None) -> None:
+def _print_csv(run: RunData, result: TenantAccounts, tenant: str | None) -> None:
     """Print a row for each tenant, or for each job of one tenant."""
-    import csv
-    import sys
-
     rows: list[dict[str, object]] = []
     if tenant is not None:
-        rows = _jobs(run, books, tenant)
+        rows = _jobs(run, result, tenant)
     else:
-        for account in books.accounts.values():
+        for account in result.accounts.values():
             row = dict(account.record())
             for name in ("share", "lent", "borrowed"):
                 amounts = row[name]
                 assert isinstance(amounts, dict)
                 row[name] = " ".join(f"{kind}={value:g}" for kind, value in amounts.items())
             rows.append(row)
-    writer = csv.writer(sys.stdout, lineterminator="\n")
     if rows:
-        writer.writerow(rows[0])
-        writer.writerows(row.values() for row in rows)
+        print_csv(list(rows[0]), rows)
 
 
-def _partners(books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
+def _partners(result: TenantAccounts, tenant: str) -> list[dict[str, object]]:
     import polars as pl
 
     from shadowprice.results.accounts import MICRO
 
     rows: list[dict[str, object]] = []
-    for other in books.accounts:
-        paid = books.payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == other))
-        received = books.payments.filter((pl.col("payee") == tenant) & (pl.col("payer") == other))
-        lent = books.loans.filter((pl.col("lender") == tenant) & (pl.col("borrower") == other))
-        borrowed = books.loans.filter((pl.col("borrower") == tenant) & (pl.col("lender") == other))
+    for other in result.accounts:
+        paid = result.payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == other))
+        received = result.payments.filter((pl.col("payee") == tenant) & (pl.col("payer") == other))
+        lent = result.loans.filter((pl.col("lender") == tenant) & (pl.col("borrower") == other))
+        borrowed = result.loans.filter((pl.col("borrower") == tenant) & (pl.col("lender") == other))
         row: dict[str, object] = {
             "partner": other,
             "paid": int(paid["amount"].sum()) / MICRO,
@@ -176,12 +167,12 @@ def _partners(books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
     return rows
 
 
-def _jobs(run: RunData, books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
+def _jobs(run: RunData, result: TenantAccounts, tenant: str) -> list[dict[str, object]]:
     import polars as pl
 
     from shadowprice.results.accounts import MICRO
 
-    paid = books.payments.group_by("job").agg((pl.col("amount").sum() / MICRO).alias("paid"))
+    paid = result.payments.group_by("job").agg((pl.col("amount").sum() / MICRO).alias("paid"))
     table = (
         run.jobs.filter(pl.col("tenant") == tenant)
         .join(paid, on="job", how="left", maintain_order="left")
@@ -191,8 +182,8 @@ def _jobs(run: RunData, books: TenantAccounts, tenant: str) -> list[dict[str, ob
     return table.select(columns).to_dicts()
 
 
-def _print_all(run: RunData, books: TenantAccounts) -> None:
-    table = _table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
+def _print_all(run: RunData, result: TenantAccounts) -> None:
+    table = titled_table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
     table.add_column("tenant")
     headings = [
         "share",
@@ -208,17 +199,17 @@ def _print_all(run: RunData, books: TenantAccounts) -> None:
     ]
     for heading in headings:
         table.add_column(heading, justify="right")
-    for account in books.accounts.values():
+    for account in result.accounts.values():
         table.add_row(account.tenant, *_cells(account))
     stdout().print(table)
-    variance = books.fairness_variance
+    variance = result.fairness_variance
     if variance is not None:
         explanation = (
             "revenue fairness ratio: the share of all revenue over the share of all places"
         )
-        stdout().print(f"{explanation}; variance over tenants {variance:.4g}", soft_wrap=True)
-    if not books.charged:
-        stdout().print(f"{run.policy} charges nobody: no payments, no loans", soft_wrap=True)
+        print_line(f"{explanation}; variance over tenants {variance:.4g}")
+    if not result.charged:
+        print_line(f"{run.policy} charges nobody: no payments, no loans")
 
 
 def _cells(account: TenantAccount) -> list[str]:
@@ -239,12 +230,12 @@ def _cells(account: TenantAccount) -> list[str]:
     ]
 
 
-def _print_one(run: RunData, books: TenantAccounts, tenant: str) -> None:
+def _print_one(run: RunData, result: TenantAccounts, tenant: str) -> None:
     from shadowprice.results.accounts import MICRO
 
-    account = books.accounts[tenant]
+    account = result.accounts[tenant]
     console = stdout()
-    facts = _table(f"{tenant} under {run.policy}")
+    facts = titled_table(f"{tenant} under {run.policy}")
     facts.show_header = False
     facts.add_column("")
     facts.add_column("", justify="right")
@@ -259,14 +250,14 @@ def _print_one(run: RunData, books: TenantAccounts, tenant: str) -> None:
     facts.add_row("revenue", f"{account.revenue:,.2f}")
     facts.add_row("fairness ratio", _cells(account)[-1])
     console.print(facts)
-    _print_rows("Partners", _partners(books, tenant))
-    _print_rows("Jobs", _jobs(run, books, tenant))
+    _print_rows("Partners", _partners(result, tenant))
+    _print_rows("Jobs", _jobs(run, result, tenant))
 
 
 def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
     if not rows:
         return
-    table = _table(title)
+    table = titled_table(title)
     for name, value in rows[0].items():
         table.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
@@ -280,11 +271,3 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
-
-
-def _table(title: str) -> Table:
-    from rich.table import Table
-
-    return Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=None
-    )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowprice.cli.batch_script import JOB_OPTIONS, SCRIPT, BatchScript, ScriptCommand
-from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand
+from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
 from shadowprice.cli.live import (
     FAILOVER,
     ServerOption,
@@ -25,10 +25,12 @@ from shadowprice.cli.live import (
     when,
     with_local_times,
 )
+from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.options import OutputOption, QuietOption
 from shadowprice.cli.plain_job import (
     COMMAND,
     DEFAULT_TIME,
+    JobOptions,
     PlainJob,
     command_title,
     with_absolute_deadline,
@@ -100,6 +102,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command("submit", cls=ScriptCommand)
+@expand_options()
 def submit(
     ctx: typer.Context,
     files: Annotated[
@@ -111,125 +114,8 @@ def submit(
             show_default=False,
         ),
     ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            "--gpus",
-            "-g",
-            help="GPUs: 2, or a100:2 for a kind.",
-            metavar="N",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    cpus: Annotated[
-        float | None,
-        typer.Option(
-            "--cpus",
-            help="CPU cores.",
-            min=0.001,
-            show_default="1 without GPUs",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option("--memory", help="Memory, such as 16GiB.", rich_help_panel=JOB_OPTIONS),
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            "--time",
-            help="Expected run time, such as 3h. A job that takes longer runs on.",
-            show_default=DEFAULT_TIME,
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps",
-            help="Mini-batches of the job, if the command reports its progress.",
-            min=1,
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            "--by",
-            help="Deadline: 18:00, 2026-12-01T18:00 or 6h.",
-            metavar="TIME",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    priority: Annotated[
-        str | None,
-        typer.Option(
-            "--priority",
-            help="low, normal, high or urgent.",
-            metavar="PRIORITY",
-            show_default="normal",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            help="Name of the job.",
-            show_default="generated",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    tenant: Annotated[
-        str | None,
-        typer.Option(
-            "--tenant",
-            "-t",
-            help="Tenant, for tokens of operators.",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    workdir: Annotated[
-        Path | None,
-        typer.Option(
-            "--workdir",
-            help="Working directory.",
-            metavar="DIR",
-            show_default="the current directory",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    upload: Annotated[
-        bool | None,
-        typer.Option(
-            "--upload/--no-upload",
-            help="Send the files of the directory, except those excluded by .gitignore and "
-            ".shadowpriceignore, for the job to run in a copy.",
-            show_default="sent if the service doesn't see the directory, without --workdir",
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            help="Environment variable, or the name of one to copy; repeatable.",
-            metavar="NAME[=VALUE]",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
-    retries: Annotated[
-        int | None,
-        typer.Option("--retries", help="Allowed failures.", min=0, rich_help_panel=JOB_OPTIONS),
-    ] = None,
-    user: Annotated[
-        str | None,
-        typer.Option(
-            "--user",
-            help="User that runs the command, if the service allows it.",
-            rich_help_panel=JOB_OPTIONS,
-        ),
-    ] = None,
+    *,
+    options: JobOptions,
     only: OnlyOption = None,
     dry_run: Annotated[
         bool,
@@ -268,32 +154,19 @@ def submit(
 
     shadowprice submit jobs.yaml --only resnet50-a --wait
     """
-    from shadowprice.client.calls import MAX_BATCH_JOBS
-
     script: BatchScript | None = ctx.meta.get(SCRIPT)
-    words, program, title = ctx.meta.get(COMMAND, ()), "", ""
     if script is not None:
         files = None
-        words = script.command(words)
-        program, title = script.interpreter[0], script.path.name
         if script.ignored and not quiet:
-            ignored = ", ".join(script.ignored)
-            stderr().print(
-                f"{script.path}: ignored #SBATCH options: {ignored}", soft_wrap=True, markup=False
-            )
-    elif words:
-        program, title = words[0], command_title(words)
-    plain = PlainJob(
-        words, program, title, name, gpus, cpus, memory, time, steps, by, priority, tenant,
-        workdir, tuple(env or ()), retries, user, upload,
-    )  # fmt: skip
+            print_note(f"{script.path}: ignored #SBATCH options: {', '.join(script.ignored)}")
+    plain = _plain_job(options, script, ctx.meta.get(COMMAND, ()))
     _check_call(files or [], only, plain, command=COMMAND in ctx.meta)
-    submitted: list[Job] = []
-    problems: dict[str, ServiceError] = {}
     with connected(server) as client:
 
         def send(directory: Path, limits: UploadLimits) -> str | None:
-            return send_directory(client, directory, limits, tenant, quiet=quiet, dry_run=dry_run)
+            return send_directory(
+                client, directory, limits, options.tenant, quiet=quiet, dry_run=dry_run
+            )
 
         entries = (
             _entries(files, only) if files else [Entry("", _record(plain, client, send, script))]
@@ -302,17 +175,7 @@ def submit(
             _print_quotes(client, entries, output, outlook=True)
             raise typer.Exit
         began = client.service().now
-        for first in range(0, len(entries), MAX_BATCH_JOBS):
-            batch = entries[first : first + MAX_BATCH_JOBS]
-            with _placed(batch, single=len(entries) == 1):
-                if len(entries) == 1:
-                    submitted.append(client.submit(batch[0].record))
-                else:
-                    response = client.submit_many(
-                        [item.record for item in batch], wait=DECISION_WAIT_SECONDS
-                    )
-                    submitted += response.jobs
-                    problems |= response.problems
+        submitted, problems = _submit_entries(client, entries)
         finished_before = [
             job for job in submitted if job.state == "finished" and job.submitted < began
         ]
@@ -326,13 +189,44 @@ def submit(
         print_json(records)
     else:
         _print_submitted(submitted, outlooks, wait=wait)
-        if not files and time is None and not quiet:
+        if not files and options.time is None and not quiet:
             stderr().print(f"planned as {DEFAULT_TIME}; --time sets the expected run time")
     _print_problems(problems, {entry.name: entry.place for entry in entries}, finished_before)
     if problems:
         raise typer.Exit(2)
     if wait and any(job.state != "finished" for job in submitted):
         raise typer.Exit(1)
+
+
+def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[str]) -> PlainJob:
+    """Return the job of a command, or of a script with arguments."""
+    if script is not None:
+        program, title = script.interpreter[0], script.path.name
+        return PlainJob(script.command(words), program, title, **vars(options))
+    program = words[0] if words else ""
+    return PlainJob(words, program, command_title(words), **vars(options))
+
+
+def _submit_entries(
+    client: Client, entries: Sequence[Entry]
+) -> tuple[list[Job], dict[str, ServiceError]]:
+    """Submit jobs in batches; return those accepted, and the problems of the others by name."""
+    from shadowprice.client.calls import MAX_BATCH_JOBS
+
+    if len(entries) == 1:
+        with _placed(entries, single=True):
+            return [client.submit(entries[0].record)], {}
+    submitted: list[Job] = []
+    problems: dict[str, ServiceError] = {}
+    for first in range(0, len(entries), MAX_BATCH_JOBS):
+        batch = entries[first : first + MAX_BATCH_JOBS]
+        with _placed(batch, single=False):
+            response = client.submit_many(
+                [item.record for item in batch], wait=DECISION_WAIT_SECONDS
+            )
+        submitted += response.jobs
+        problems |= response.problems
+    return submitted, problems
 
 
 def _print_submitted(
@@ -360,11 +254,11 @@ def _print_problems(
 ) -> None:
     """Print the jobs that were not accepted, and those that finished before."""
     for job_name, error in problems.items():
-        stderr().print(f"error: {locations[job_name]}: {error}", soft_wrap=True)
+        print_note(f"error: {locations[job_name]}: {error}")
     for job in finished:
         hint = f"`shadowprice resubmit {shlex.quote(job.name)}` runs it again"
         text = f"job {job.name!r} finished before, so it was not submitted again; {hint}"
-        stderr().print(text, soft_wrap=True, markup=False)
+        print_note(text)
 
 
 def _record(
@@ -390,13 +284,7 @@ def _record(
 
 
 def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, command: bool) -> None:
-    """Refuse options that don't belong to what is submitted.
-
-    Raises
-    ------
-    InputError
-        If there is nothing to submit, or an option has no effect.
-    """
+    """Refuse a call with nothing to submit, or with options that have no effect."""
     if not files and not command:
         hint = "write a job file, a script, or a command: -- python train.py"
         raise InputError(Fault("FILE", "nothing to submit", hint))
@@ -548,7 +436,7 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
     if title:
         console.print(title, markup=False)
     for line in lines:
-        console.print(with_local_times(line), soft_wrap=True, markup=False)
+        print_line(with_local_times(line))
 
 
 def described(job: Job) -> Iterator[tuple[str, object]]:

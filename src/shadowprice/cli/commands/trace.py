@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import Output, print_json, reserve_stdout, stderr, stdout
-from shadowprice.cli.options import LEAST_LOAD
+from shadowprice.cli.console import Output, print_json, print_note, stderr, stdout
+from shadowprice.cli.options import LEAST_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
 
 MOST_OF_A_ROLE = bounds.SERVERS.most // 2
 
@@ -28,7 +30,6 @@ SpecArgument = Annotated[
     ),
 ]
 SlotOption = Annotated[str, typer.Option("--slot", help="Slot length, such as 20min.")]
-SeedOption = Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")]
 SkipOption = Annotated[
     bool, typer.Option("--skip-invalid", help="Skip invalid rows, and report their number.")
 ]
@@ -42,15 +43,12 @@ MapOption = Annotated[
         help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
     ),
 ]
-OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
-]
 
 
 @app.command()
 def info(
     spec: SpecArgument,
-    output: OutputOption = Output.TABLE,
+    output: PlainOutputOption = Output.TABLE,
     columns: MapOption = None,
     skip_invalid: SkipOption = False,
 ) -> None:
@@ -73,7 +71,7 @@ def convert(
     spec: SpecArgument,
     out: Annotated[Path, typer.Argument(help="Output job file: .jsonl or .yaml.")],
     slot: SlotOption = "20min",
-    seed: SeedOption = 0,
+    seed: PlainSeedOption = 0,
     cluster: Annotated[
         Path | None,
         typer.Option(help="Output cluster file, sized to the jobs."),
@@ -98,7 +96,6 @@ def convert(
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
     from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.job_history_text import pluralize
     from shadowprice.results.output_paths import check_output_file, is_marked_yaml
     from shadowprice.traces.generator import cluster_for
@@ -128,9 +125,8 @@ def convert(
 
 
 @app.command()
-def formats(output: OutputOption = Output.TABLE) -> None:
+def formats(output: PlainOutputOption = Output.TABLE) -> None:
     """List the trace formats with their files, sources, options and notes."""
-    from shadowprice.core.errors import InputError
     from shadowprice.traces.locate import SELECTION_OPTIONS
     from shadowprice.traces.options import SYNTHESIS_OPTIONS
     from shadowprice.traces.registry import TraceFormat, get_format, installed_formats
@@ -141,7 +137,7 @@ def formats(output: OutputOption = Output.TABLE) -> None:
         try:
             get_format(broken)
         except InputError as error:
-            stderr().print(f"note: {error}", soft_wrap=True, markup=False)
+            print_note(f"note: {error}")
     known = by_name.values()
     if output is Output.JSON:
         hidden = {"read", "extension"}
@@ -199,11 +195,10 @@ def generate(
             help="Number of servers for parameter servers, K; none with --preset pdors.",
         ),
     ] = 50,
-    seed: SeedOption = 0,
+    seed: PlainSeedOption = 0,
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.core.errors import InputError
     from shadowprice.results.job_history_text import pluralize
     from shadowprice.results.output_paths import (
         check_output_file,
@@ -283,8 +278,6 @@ def _hourly(statistics: Any) -> str:
 
 
 def _print_statistics(statistics: Any) -> None:
-    from rich.table import Table
-
     from shadowprice.core.amounts import format_seconds
 
     shares = ", ".join(f"{name}: {share:.2%}" for name, share in statistics.gpu_shares.items())

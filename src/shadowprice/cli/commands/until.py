@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.console import Output, print_json, print_line
 from shadowprice.cli.live import ServerOption, connected, when
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.rest.ops import Timespan
@@ -47,17 +48,16 @@ def until(
         if moment is None:
             timespan = client.timespan()
         else:
-            timespan = client.change_timespan(None if moment == NONE else _sent(moment))
+            timespan = client.change_timespan(None if moment == NONE else _absolute_moment(moment))
     if output is Output.JSON:
         print_json(timespan.record)
     else:
-        stdout().print(end_line(timespan), soft_wrap=True, markup=False)
+        print_line(end_line(timespan))
 
 
-def _sent(text: str) -> str:
+def _absolute_moment(text: str) -> str:
     """Return a moment for the service; a clock time is interpreted in local time."""
     from shadowprice.core.amounts import parse_duration
-    from shadowprice.core.errors import InputError
     from shadowprice.core.moments import SECOND, parse_moment_ahead
 
     try:

@@ -9,7 +9,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import stdout
+from shadowprice.cli.console import print_line
 from shadowprice.core.errors import ShadowpriceError
 
 
@@ -46,13 +46,11 @@ def warm(
         )
     missing = [name for name in names if not is_warm(name)]
     if not missing:
-        stdout().print(f"nothing to compile: everything is kept in {folder}", soft_wrap=True)
+        print_line(f"nothing to compile: everything is kept in {folder}")
         return
     if not quiet:
         say_on_stderr(compiling_notice())
     started = time.perf_counter()
     compiled = warm_up_all(missing)
     took = time.perf_counter() - started
-    stdout().print(
-        f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}", soft_wrap=True
-    )
+    print_line(f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}")

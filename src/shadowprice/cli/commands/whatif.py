@@ -7,32 +7,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shadowprice.cli import options as o
 from shadowprice.cli.commands.whatif_live import ask_service
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import (
     Output,
+    SafeText,
     announce_compiling,
+    plain_table,
     print_json,
+    print_note,
     progress_bar,
-    stderr,
     stdout,
 )
-from shadowprice.cli.workload import Workload, read, takes_workload
+from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.workload import Workload, read
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.whatif import ClusterChange, WhatIfResult
 
 
-@takes_workload()
+@expand_options()
 def whatif(
     workload: Workload,
     add: Annotated[
@@ -120,8 +122,8 @@ def whatif(
     """
     if server is not None or days is not None:
         reject_workload_with_server(workload, seeds)
-        named_policies = _of_service(policy, params, set_)
-        changes = parsed(add, remove)
+        named_policies = _choices_for_service(policy, params, set_)
+        changes = parse_changes(add, remove)
         code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
         raise typer.Exit(code)
     from shadowprice.simulator.interrupt import stop_on_signal
@@ -129,7 +131,7 @@ def whatif(
     from shadowprice.simulator.whatif import whatif as run_whatif
 
     choices = o.policy_choices(policy or ["oasis"], params, set_)
-    changes = parsed(add, remove)
+    changes = parse_changes(add, remove)
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
@@ -144,20 +146,13 @@ def whatif(
             stdout().print()
         stdout().print(_table(result, name))
     if not quiet:
-        stderr().print(
-            "gains are of whole runs: a policy that decides otherwise can earn less with more",
-            soft_wrap=True,
+        print_note(
+            "gains are of whole runs: a policy that decides otherwise can earn less with more"
         )
 
 
-def parsed(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
-    """Parse the changes of the cluster from ``--add`` and ``--remove``.
-
-    Raises
-    ------
-    InputError
-        If a text names no servers.
-    """
+def parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
+    """Parse the changes of the cluster from ``--add`` and ``--remove``."""
     from shadowprice.simulator.whatif import ClusterChange
 
     changes = [ClusterChange.parse(text) for text in add or ()]
@@ -165,13 +160,7 @@ def parsed(add: list[str] | None, remove: list[str] | None) -> list[ClusterChang
 
 
 def reject_workload_with_server(workload: Workload, seeds: int) -> None:
-    """Refuse workload options for a service, which simulates its own workload.
-
-    Raises
-    ------
-    InputError
-        If an option differs from its default.
-    """
+    """Refuse workload options for a service, which simulates its own workload."""
     for field in fields(workload):
         if getattr(workload, field.name) != field.default:
             option = f"--{field.name.replace('_', '-')}"
@@ -183,7 +172,7 @@ def reject_workload_with_server(workload: Workload, seeds: int) -> None:
         )
 
 
-def _of_service(
+def _choices_for_service(
     policy: list[str] | None, params: Path | None, set_: list[str] | None
 ) -> Sequence[PolicyChoice | None]:
     """Return the policies to simulate; None stands for the service's own policy."""
@@ -195,12 +184,8 @@ def _of_service(
 
 
 def _table(result: WhatIfResult, policy: str) -> Table:
-    from rich.table import Table
-
-    from shadowprice.cli.console import SafeText
-
     columns, rows = result.table(policy)
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     table.add_column(SafeText(policy))
     for name in columns:
         table.add_column(SafeText(name), justify="right")

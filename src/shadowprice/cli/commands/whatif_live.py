@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from shadowprice.cli.console import Output, print_json, stderr
+from shadowprice.cli.console import Output, print_json, print_note, progress_bar
 from shadowprice.cli.live import FAILOVER, connected, number, show
 from shadowprice.core.errors import Fault, InputError
 
@@ -58,7 +57,7 @@ def ask_service(
         show(columns, rows, right=["JOBS", "AS IT IS", "CHANGED", "GAIN", "FINISHED"])
         for run in runs:
             if run.reason:
-                stderr().print(f"{run.id}: {run.reason}", soft_wrap=True, markup=False)
+                print_note(f"{run.id}: {run.reason}")
     return int(any(run.state != "done" for run in runs))
 
 
@@ -87,35 +86,18 @@ def _query_service(
         run = client.ask_whatif(days, servers, choice.name, dict(choice.settings))
         label = f"{label}, {choice.name}"
     try:
-        with _progress(label, quiet) as report:
+        with progress_bar(label, quiet, "simulations") as report:
+            if report is not None:
+                report(0, 2)
             while run.state in {"waiting", "running"}:
                 time.sleep(PAUSE)
                 run = client.whatif(run.id)
-                report(run.progress.done, run.progress.of)
+                if report is not None:
+                    report(run.progress.done, run.progress.of)
     except BaseException:
         client.cancel_whatif(run.id)
         raise
     return run
-
-
-@contextmanager
-def _progress(label: str, quiet: bool) -> Iterator[Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = stderr()
-    if quiet or not console.is_terminal:
-        yield lambda _done, _total: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("simulations"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=2)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _row(run: WhatIf) -> Sequence[object]:

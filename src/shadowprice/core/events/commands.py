@@ -36,18 +36,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Run(Order):
-    """Common fields of `Start` and `Resize`, which run a new generation of a job.
+    """Common fields of `Start` and `Resize`, which run a new generation of a job from a slot on.
 
     Parameters
     ----------
-    slot : int
-        The slot at whose start the generation starts.
-    job : str
-        Name of the job.
-    placement : Placement
-        The placement, by server row.
     servers : tuple of str
-        Names of the placement's servers.
+        Names of the placement's servers, whose rows `Placement` has.
     copies : tuple of TaskCopies
         Of a bag: the copies at the start of the current plan.
     plan : int
@@ -89,17 +83,7 @@ class Stop(Order):
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """A job lost its plan or placement, and waits for a new one.
-
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    job : str
-        Name of the job.
-    reason : str
-        The cause.
-    """
+    """A job lost its plan or placement, and waits for a new one."""
 
     tag: ClassVar[str] = "Displaced"
 

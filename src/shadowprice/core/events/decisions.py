@@ -17,8 +17,6 @@ class Commit:
 
     Parameters
     ----------
-    job : str
-        Name of the job.
     schedule : Schedule
         All future slots, which complete the remaining work.
     payoff, utility, cost : float
@@ -31,8 +29,8 @@ class Commit:
     payoff_bound : float or None
         Upper bound of any schedule's payoff at the present prices; None if unknown.
     slot_costs : tuple of float
-        Cost of each active slot, which add up to the cost. Present if requested
-        (`PolicyContext.itemised`) and if the decision admits the job.
+        Cost of each active slot, if requested (`PolicyContext.itemised`) and if the decision admits
+        the job.
     message : str
         Why an admitted job is replanned.
     """
@@ -80,8 +78,6 @@ class Promise:
 
     Parameters
     ----------
-    job : str
-        Name of the job.
     completion : int or None
         Last slot that the job may need; None withdraws a promise and leaves the job waiting.
     expected : int or None
@@ -110,15 +106,8 @@ class Promise:
 class Place:
     """Run a job in this placement from the coming slot on, until another decision.
 
-    Parameters
-    ----------
-    job : str
-        Name of the job.
-    placement : Placement
-        The placement.
-    copies : tuple of TaskCopies
-        Of a bag: the copies that start, one worker each. If empty, running copies continue, with at
-        most the present number of workers on each server.
+    ``copies`` of a bag are those that start, one worker each. If empty, running copies continue,
+    with at most the present number of workers on each server.
     """
 
     tag: ClassVar[str] = "Place"
@@ -142,13 +131,6 @@ class Displace:
     """Release the plan of an admitted job, to make its capacity available to another job.
 
     The policy replans or drops the job by a later decision on the same event.
-
-    Parameters
-    ----------
-    job : str
-        Name of the job.
-    reason : str
-        The cause, for the job's history.
     """
 
     tag: ClassVar[str] = "Displace"
@@ -171,16 +153,7 @@ class Drop:
 class Charge:
     """A payment from one tenant to another for a job's resources in a slot.
 
-    Parameters
-    ----------
-    job : str
-        The job that uses the resources.
-    slot : int
-        The slot that is paid for.
-    payer, payee : str
-        Tenants.
-    amounts : mapping of str to int
-        Millionths of a unit of utility, by resource (``worker``, ``ps``, ``worker/v100``).
+    Amounts are millionths of a unit of utility, by resource (``worker``, ``ps``, ``worker/v100``).
     """
 
     tag: ClassVar[str] = "Charge"

@@ -1,4 +1,4 @@
-"""Events from a driver to the engine."""
+"""Events from a driver to the engine; see `core.events` for the meaning of ``slot``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,7 @@ from shadowprice.core.job import Job
 
 @dataclass(frozen=True, slots=True)
 class ServerLost:
-    """A server was lost: its processes have ended, and it can't be used.
-
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    server : str
-        Name of the server.
-    row : int
-        Its row, for policies; the engine fills it in.
-    """
+    """A server was lost: its processes have ended, and it can't be used."""
 
     tag: ClassVar[str] = "ServerLost"
 
@@ -34,17 +24,7 @@ class ServerLost:
 
 @dataclass(frozen=True, slots=True)
 class ServerBack:
-    """A lost or drained server is available again.
-
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    server : str
-        Name of the server.
-    row : int
-        Its row, for policies; the engine fills it in.
-    """
+    """A lost or drained server is available again."""
 
     tag: ClassVar[str] = "ServerBack"
 
@@ -59,8 +39,6 @@ class ServerState:
 
     Parameters
     ----------
-    role : Role
-        The processes that it may run.
     capacity : mapping of str to int
         Amounts by resource of the cluster, in the units of `core.amounts`.
     drained : bool
@@ -77,20 +55,10 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class CapacityChanged:
-    """Servers, shares of tenants, or the default restart time changed.
+    """Servers, shares of tenants, or the restart times of future jobs changed; None if unchanged.
 
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    servers : mapping of str to ServerState or None
-        New configurations by name. None removes a server, and a new name adds one.
-    tenants : tuple of Tenant or None
-        All tenants with their shares, None if unchanged.
-    restart_seconds : Fraction or None
-        Default time that jobs lose when they move. It applies to future jobs. None if unchanged.
-    restart_first : bool or None
-        Whether a job's first start also loses that time; None if unchanged.
+    ``servers`` are new configurations by name: None removes a server, and a new name adds one.
+    ``tenants`` are all tenants. The restart fields are those of `Cluster`.
     """
 
     tag: ClassVar[str] = "CapacityChanged"
@@ -106,12 +74,8 @@ class CapacityChanged:
 class TimespanChanged:
     """The end of the timespan was set, moved or removed.
 
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    until : int or None
-        First slot in which nothing may run, None without an end. It may be in the past.
+    ``until`` is the first slot in which nothing may run, None without an end. It may be in the
+    past.
     """
 
     tag: ClassVar[str] = "TimespanChanged"
@@ -126,8 +90,6 @@ class JobRevised:
 
     Parameters
     ----------
-    slot : int
-        First slot that can still be decided.
     job : Job
         The new description, with the old name and arrival. Progress keeps its number of
         mini-batches.
@@ -145,103 +107,59 @@ class JobRevised:
 
 
 @dataclass(frozen=True, slots=True)
-class JobFailed:
-    """A generation of a job failed.
-
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    job : str
-        Name of the job.
-    generation : int
-        The generation that failed; ignored if it isn't the newest.
-    reason : str
-        The cause, if known.
-    retries : int
-        Total failures that the job is allowed; the next failure closes it.
-    """
-
-    tag: ClassVar[str] = "JobFailed"
+class GenerationEvent:
+    """Common fields of events of a job's generation, which are ignored if it isn't the newest."""
 
     slot: int
     job: str
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed(GenerationEvent):
+    """A generation of a job failed.
+
+    ``retries`` is the total of failures that the job is allowed: the next failure closes it.
+    """
+
+    tag: ClassVar[str] = "JobFailed"
+
     reason: str
     retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailed:
-    """A generation of a job couldn't be started; the job is replanned.
-
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    job : str
-        Name of the job.
-    generation : int
-        The generation; ignored if it isn't the newest.
-    reason : str
-        The cause, if known.
-    """
+class StartFailed(GenerationEvent):
+    """A generation of a job couldn't be started; the job is replanned."""
 
     tag: ClassVar[str] = "StartFailed"
 
-    slot: int
-    job: str
-    generation: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class JobStarted:
-    """The processes of a generation run.
-
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    job : str
-        Name of the job.
-    generation : int
-        The generation; ignored if it isn't the newest.
-    since : int
-        Slot in which its processes began to run.
-    """
+class JobStarted(GenerationEvent):
+    """The processes of a generation run since a slot."""
 
     tag: ClassVar[str] = "JobStarted"
 
-    slot: int
-    job: str
-    generation: int
     since: int
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(GenerationEvent):
     """A generation ended because the job is done, regardless of the progress counted so far."""
 
     tag: ClassVar[str] = "JobEnded"
-
-    slot: int
-    job: str
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressMeasured:
     """Progress that running jobs reported.
 
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    progress : mapping of str to (int, int)
-        By job: the reporting generation, and the job's total progress in millionths of a
-        mini-batch. Reports of an old generation are ignored, and so are smaller values. Every
-        report up to the first positive one replaces the progress that was estimated by time.
+    ``progress`` has, by job, the reporting generation and the job's total progress in millionths of
+    a mini-batch. Reports of an old generation are ignored, and so are smaller values. Every report
+    up to the first positive one replaces the progress that was estimated by time.
     """
 
     tag: ClassVar[str] = "ProgressMeasured"
@@ -291,14 +209,10 @@ class SlotBegan:
 
 @dataclass(frozen=True, slots=True)
 class SlotEnded:
-    """A slot ended, with the progress of each running job in it.
+    """A slot ended, with the progress units of each running job in it.
 
     Parameters
     ----------
-    slot : int
-        The slot.
-    progress : mapping of str to int
-        Progress units by job.
     finished : mapping of str to tuple of int
         For every running bag: tasks that finished in the slot, by entry of the plan's copies. Their
         sum is the bag's progress.

@@ -29,17 +29,11 @@ class JobsFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobsDisplaced:
-    """Admitted jobs lost their plan or placement and must be replanned or dropped.
+    """Admitted jobs, in order of arrival, lost their placement and must be replanned or dropped.
 
-    Parameters
-    ----------
-    slot : int
-        First slot in which they could run again.
-    jobs : tuple of str
-        The jobs, in order of arrival.
-    server : int or None
-        Row of the server whose loss displaced them. None if another cause did: a plan that falls
-        short, a failed start, changed servers, or the end of the timespan.
+    ``slot`` is the first slot in which they could run again. ``server`` is the row of the server
+    whose loss displaced them. It is None for other causes: a plan that falls short, a failed start,
+    changed servers, or the end of the timespan.
     """
 
     tag: ClassVar[str] = "JobsDisplaced"
@@ -51,17 +45,10 @@ class JobsDisplaced:
 
 @dataclass(frozen=True, slots=True)
 class PlansFellShort:
-    """Plans of admitted jobs ended, or can't complete the remaining work.
+    """Plans of admitted jobs ended, or can't complete the remaining work; in order of arrival.
 
     The jobs still hold the remaining slots of their plans. The policy extends each plan, moves the
     job, or drops it.
-
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    jobs : tuple of str
-        The jobs, in order of arrival.
     """
 
     tag: ClassVar[str] = "PlansFellShort"
@@ -75,13 +62,6 @@ class LengthsRevised:
     """Open jobs have more work than was stated so far; placements and plans stay in force.
 
     The view has the new descriptions. Plans that don't suffice any more follow in `PlansFellShort`.
-
-    Parameters
-    ----------
-    slot : int
-        First slot that can still be decided.
-    jobs : tuple of str
-        The jobs.
     """
 
     tag: ClassVar[str] = "LengthsRevised"

@@ -1,8 +1,8 @@
-"""The models of cluster and job files: one set validates them wherever they come from.
+"""Models of cluster and job files, which validate them wherever they come from.
 
-A model holds what a file says; `ClusterSpec.resolve` and `JobSpec.resolve` turn it into what
-schedulers use. Unknown keys are errors (the nearest known key is named), quantities carry their
-unit, and a diagnostic names its location and a hint.
+`ClusterSpec.resolve` and `JobSpec.resolve` convert a model to the objects that schedulers use.
+Unknown keys are errors (the nearest known key is named), quantities carry their unit, and a
+diagnostic names its location and a hint.
 """
 
 from shadowprice.core.specs.cluster import ClusterSpec

@@ -1,4 +1,4 @@
-"""The models of bags of tasks: tasks with their distributions, and a deadline."""
+"""Models of bags of tasks: tasks with their distributions, and a deadline."""
 
 from __future__ import annotations
 
@@ -31,24 +31,9 @@ def resolve_bag(
 ) -> Bag:
     """Return the bag that a file describes.
 
-    Parameters
-    ----------
-    tasks : list of TaskSpec
-        Its tasks.
-    deadline : Duration
-        From the submission where it is written on the clock, else from the arrival slot's
-        beginning.
-    miss_probability : float
-        How often it may be missed.
-    reading : Reading
-        The length of a slot, and where distributions that were measured are found.
-    before : Fraction
-        Slots from the submission to the beginning of the arrival slot.
-
-    Raises
-    ------
-    InputError
-        If a duration contradicts itself, or the deadline comes before the shortest possible one.
+    A deadline in units of time counts from the submission, which is ``before`` slots before the
+    start of the arrival slot. A deadline in slots counts from that start. Raises InputError if a
+    duration is invalid, or the deadline precedes the shortest possible duration of a task.
     """
     bounds.TASKS.check(sum(task.count for task in tasks), "tasks")
     groups, faults = [], []

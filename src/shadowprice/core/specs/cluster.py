@@ -38,11 +38,11 @@ from shadowprice.core.specs.fields import (
 from shadowprice.core.wording import quote_for_display
 
 MIN_PERIOD_SECONDS: Final = 60
-"""Seconds of a budget's period, at least."""
+"""Minimum length of a budget's period."""
 
 
 def some_capacity(capacity: dict[str, Amount] | None) -> dict[str, Amount] | None:
-    """Return a server's capacity, or refuse one without any amount."""
+    """Return a server's capacity; raise ValueError if it contains no positive amount."""
     if capacity is not None and not any(amount.value for amount in capacity.values()):
         raise ValueError("a server needs some capacity, such as {gpu: 8, memory: 244GiB}")
     return capacity
@@ -75,7 +75,7 @@ def _carry(value: object) -> object:
 
 
 def _a_period(value: Duration) -> Duration:
-    """Return a time on the clock that a period may take, or refuse it."""
+    """Return a period; raise InputError if it isn't in seconds, or is out of bounds."""
     if value.slots or value.seconds.denominator != 1 or value.seconds < MIN_PERIOD_SECONDS:
         raise InputError(f"a period takes whole seconds, {MIN_PERIOD_SECONDS} at least; write 7d")
     bounds.PERIOD.checked(int(value.seconds))
@@ -94,7 +94,7 @@ class BudgetSpec(Spec):
     ] = 0.0
 
     def resolve(self) -> Budget:
-        """Return the budget that is described."""
+        """Return the budget."""
         return Budget(
             round(self.points * POINT),
             int(self.period.seconds),
@@ -111,7 +111,7 @@ class TenantSpec(Spec):
     budget: BudgetSpec | None = None
 
     def resolve(self) -> Tenant:
-        """Return the tenant that is described."""
+        """Return the tenant."""
         budget = None if self.budget is None else self.budget.resolve()
         return Tenant(self.name, to_integer_amounts(self.share), budget)
 
@@ -129,17 +129,8 @@ class ClusterSpec(Spec):
     def resolve(self, place: str = "cluster", *, starts_cost: bool = False) -> Cluster:
         """Return the cluster that the file describes.
 
-        Parameters
-        ----------
-        place : str
-            What faults are prefixed with, such as the file's name.
-        starts_cost : bool
-            Whether a job's first start loses its restart as well, where the file does not say.
-
-        Raises
-        ------
-        InputError
-            With every fault found between the parts of the file.
+        ``place`` is a prefix of locations, such as the file's name. ``starts_cost`` is the default
+        of ``restart_first``. Raises InputError with all faults of the file.
         """
         self._check_size(place)
         faults: list[Fault] = []
@@ -158,7 +149,7 @@ class ClusterSpec(Spec):
         holders += [(f"tenants[{at}].share", t.share) for at, t in enumerate(self.tenants)]
         for where, amounts in holders:
             faults += _dimension_faults(f"{place}: {where}", amounts, dimensions)
-        # Equal servers share what they hold: an entry may stand for a hundred thousand.
+        # Equal servers share one mapping, because an entry may stand for 100,000 servers.
         servers = [
             (name, role, amounts)
             for server in self.servers
@@ -187,13 +178,13 @@ class ClusterSpec(Spec):
         )
 
     def _costs(self) -> list[float] | None:
-        """Return what each server costs an hour, None where no price is stated."""
+        """Return the price of each server per hour; None if no server has one."""
         if all(server.cost is None for server in self.servers):
             return None
         return [server.cost or 0.0 for server in self.servers for _ in server.names()]
 
     def _check_size(self, place: str) -> None:
-        """Refuse a cluster that is too large to plan before its arrays are made."""
+        """Raise InputError for a cluster that is too large to plan, before arrays are allocated."""
         servers = sum(server.count or 1 for server in self.servers)
         bounds.SERVERS.check(servers, f"{place}: servers")
         resources = len({name for server in self.servers for name in server.capacity})

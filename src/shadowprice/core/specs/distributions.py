@@ -1,7 +1,7 @@
-"""The distributions of durations that files can name: one set for job files and cloning files.
+"""Distributions of durations in files, shared by job files and cloning files.
 
-A distribution of a file becomes a `DurationDistribution`: plain parameters in seconds, checked.
-Times may be written in slots where there are slots.
+A distribution of a file becomes a `DurationDistribution`: validated parameters in seconds. Times
+may be in slots if the file has a slot length.
 """
 
 from __future__ import annotations
@@ -41,27 +41,13 @@ DISTRIBUTION_KINDS: Final = (
 
 @dataclass(frozen=True)
 class DistributionContext:
-    """Context for reading a distribution of a file.
+    """Context for reading a distribution of a file."""
 
-    Parameters
-    ----------
-    slot : Fraction or None
-        Seconds of a slot; None where there are no slots.
-    measured : callable or None
-        Returns the distribution of durations measured in a file; None where files are not read.
-    """
-
-    slot: Fraction | None = None
-    measured: EmpiricalLoader | None = None
+    slot: Fraction | None = None  # seconds of a slot; None for files without slots
+    measured: EmpiricalLoader | None = None  # None if files can't be read
 
     def seconds(self, value: Duration) -> float:
-        """Return a duration in seconds.
-
-        Raises
-        ------
-        InputError
-            If it is in slots where there are none.
-        """
+        """Return a duration in seconds; raise InputError for slots in a file without slots."""
         if self.slot is not None:
             return float(value.in_seconds(self.slot))
         if value.slots:
@@ -70,7 +56,7 @@ class DistributionContext:
 
 
 EmpiricalLoader = Callable[["EmpiricalDuration"], DurationDistribution]
-"""Returns the distribution of durations measured in a file."""
+"""Reads measured durations from a file, and returns their distribution."""
 
 
 class ParetoDuration(Spec):
@@ -95,7 +81,7 @@ class ParetoDuration(Spec):
         return self
 
     def distribution(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the distribution."""
+        """Return the distribution with parameters in seconds."""
         if self.mean is not None:
             mean = reading.seconds(self.mean)
             minimum = mean * (self.shape - 1.0) / self.shape
@@ -127,7 +113,7 @@ class WeibullDuration(Spec):
         return shape
 
     def distribution(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the distribution."""
+        """Return the distribution with parameters in seconds."""
         return _weibull(self.shape, self.mean, self.minimum, reading)
 
 
@@ -139,7 +125,7 @@ class ExponentialDuration(Spec):
     minimum: DurationField = Duration()
 
     def distribution(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the distribution."""
+        """Return the distribution with parameters in seconds."""
         return _weibull(1.0, self.mean, self.minimum, reading)
 
 
@@ -165,7 +151,7 @@ class HyperExponentialDuration(Spec):
         return self
 
     def distribution(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the distribution."""
+        """Return the distribution with parameters in seconds."""
         minimum = reading.seconds(self.minimum)
         shares = tuple(phase.share for phase in self.phases)
         means = tuple(reading.seconds(phase.mean) for phase in self.phases)
@@ -191,7 +177,7 @@ class LogNormalDuration(Spec):
         return self
 
     def distribution(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the distribution."""
+        """Return the distribution with parameters in seconds."""
         minimum = reading.seconds(self.minimum)
         stretch = math.exp(0.5 * self.sigma * self.sigma)
         given = self.mean if self.mean is not None else self.median
@@ -230,7 +216,7 @@ class EmpiricalDuration(Spec):
         return float(parse_duration(f"1{self.unit}").seconds)
 
     def distribution(self, reading: DistributionContext) -> DurationDistribution:
-        """Return the distribution."""
+        """Return the distribution with parameters in seconds."""
         if reading.measured is None:
             raise InputError(
                 Fault(

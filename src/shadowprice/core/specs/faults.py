@@ -22,42 +22,30 @@ _TAGS: Mapping[str, frozenset[str]] = {
     "utility": frozenset(utilities.FAMILIES),
     "duration": frozenset(DISTRIBUTION_KINDS),
 }
-"""Kinds that pydantic adds to the place of a fault, by the key they follow: no keys of a file."""
+"""Union tags that pydantic inserts into locations, by the key that precedes them."""
 
 
 MAX_KEYS_IN_MESSAGE: Final = 6
-"""Keys that are named to one who wrote none."""
+"""Maximum number of keys in the message for a value that should be a mapping."""
 
 MAX_SUGGESTIONS: Final = 16
-"""Keys that are named to one who wrote another."""
+"""Maximum number of keys in the hint for an unknown key."""
 
 
 def validate(model: type[Model], value: object, place: str) -> tuple[Model | None, list[Fault]]:
-    """Validate one value against a model, turning what is wrong into faults with places.
+    """Validate a value from a file; return the model instance, or None and the faults.
 
-    Parameters
-    ----------
-    model : type of pydantic model
-        What the value should be.
-    value : object
-        As read from the file.
-    place : str
-        Where it was read, such as ``jobs.yaml: jobs[3]``.
-
-    Returns
-    -------
-    (model instance or None, list of Fault)
-        The instance, or every fault.
+    ``place`` is the location of the value, such as ``jobs.yaml: jobs[3]``.
     """
     try:
         return model.model_validate(value), []
     except ValidationError as error:
         issues = error.errors(include_url=False)
-        return None, [_fault(model, one, place) for one in issues[: int(bounds.FAULTS.most)]]
+        return None, [_fault(model, issue, place) for issue in issues[: int(bounds.FAULTS.most)]]
 
 
 def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
-    # `deadline` is the tag of a utility's kind, and elsewhere a key of the file.
+    # The previous key decides: `deadline` is a tag after `utility`, otherwise a key of the file.
     location = [
         part
         for before, part in zip((None, *issue["loc"]), issue["loc"], strict=False)
@@ -88,7 +76,7 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
 
 
 def _keys_fault(model: type[BaseModel], where: str, issue: Any) -> Fault:
-    """Return the fault of something that should have keys: which ones, not what the class is."""
+    """Return the fault of a value that should be a mapping; it lists keys, not pydantic's class."""
     name = issue["ctx"]["class_name"]
     keys = [key for part in _models(model) if part.__name__ == name for key in part.model_fields]
     named = f": {_first(keys, MAX_KEYS_IN_MESSAGE)}" if keys else ""
@@ -96,7 +84,7 @@ def _keys_fault(model: type[BaseModel], where: str, issue: Any) -> Fault:
 
 
 def _kind_fault(where: str, issue: Any) -> Fault:
-    """Return the fault of something whose kind is missing, or none that is known."""
+    """Return the fault of a value whose kind is missing or unknown."""
     key = issue["ctx"]["discriminator"].strip("'")
     if issue["type"] == "union_tag_not_found":
         return Fault(f"{where}.{key}", "is missing")
@@ -113,17 +101,17 @@ def _key(part: object) -> str:
 
 
 def _known_keys(model: type[BaseModel]) -> set[str]:
-    """Return the keys of a model and of everything nested in it."""
+    """Return the keys of a model and of all models nested in it."""
     return {key for part in _models(model) for key in part.model_fields}
 
 
 def _known_there(model: type[BaseModel], location: Sequence[Any]) -> str:
-    """Return what to do about a key that is like none: the keys that the place knows."""
+    """Return the hint for an unknown key without a similar key: the keys at its location."""
     parts = [model]
     for step in location:
         if not isinstance(step, int):
             named = (part.model_fields.get(str(step)) for part in parts)
-            parts = [one for field in named if field for one in _nearest(field.annotation)]
+            parts = [part for field in named if field for part in _nearest(field.annotation)]
     keys = [*dict.fromkeys(key for part in parts for key in part.model_fields)]
     if not keys:
         return "remove it"
@@ -136,14 +124,14 @@ def _first(names: Sequence[str], limit: int) -> str:
 
 
 def _nearest(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models that a field may hold, not what is nested in them."""
+    """Return the models that a field may contain directly."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [one for part in getattr(annotation, "__args__", ()) for one in _nearest(part)]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _nearest(part)]
 
 
 def _models(model: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return a model and all that are nested in it."""
+    """Return a model and all models nested in it."""
     pending: list[Any] = [model]
     seen: dict[type[BaseModel], None] = {}
     while pending:

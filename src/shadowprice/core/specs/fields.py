@@ -1,4 +1,4 @@
-"""Field types that every model of a file shares: quantities with units, names, strictness."""
+"""Field types of all models: quantities with units, names, and general limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Value = TypeVar("Value")
 
 
 def as_validator(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
-    """Let pydantic collect what a parser refuses instead of stopping at it."""
+    """Convert a parser to a pydantic validator, whose errors pydantic collects."""
 
     def validate(value: Any) -> Value:
         try:
@@ -52,7 +52,7 @@ def as_validator(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
 
 
 def positive(value: Duration) -> Duration:
-    """Return a duration that is longer than nothing, or refuse it."""
+    """Return a duration; raise ValueError if it is 0."""
     if not (value.seconds or value.slots):
         raise ValueError("it must be longer than nothing")
     return value
@@ -65,12 +65,12 @@ _LIMITS: Final = {
     "array": "maxItems",
     "object": "maxProperties",
 }
-"""What JSON Schema calls the largest value, or size, of each type."""
+"""JSON Schema's keyword for the maximum value or size of each type."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A bound that is checked after everything else, and stated in JSON schemas."""
+    """A limit that is checked after all other validators, and stated in JSON schemas."""
 
     bound: InputLimit
     size: bool
@@ -98,12 +98,12 @@ def _checked_size(bound: InputLimit) -> Callable[[Any], Any]:
 
 
 def max_value(bound: InputLimit) -> _Limited:
-    """Let pydantic refuse what is above a bound, naming it."""
+    """Return an annotation that limits a number."""
     return _Limited(bound, size=False)
 
 
 def max_length(bound: InputLimit) -> _Limited:
-    """Let pydantic refuse a text or list that is longer than a bound, naming it."""
+    """Return an annotation that limits the length of a text or a collection."""
     return _Limited(bound, size=True)
 
 
@@ -127,12 +127,9 @@ AmountsField = dict[Name, AmountField]
 
 
 def check_path_segment(name: str) -> str:
-    """Return a name that an address can hold, as one of its parts.
+    """Return a name that can be a segment of a URL's path; raise InputError otherwise.
 
-    Raises
-    ------
-    InputError
-        If it cannot: clients resolve ``.`` and ``..`` before they ask.
+    Clients resolve ``.`` and ``..`` before they send a request.
     """
     if any(ord(character) < 32 for character in name):
         raise InputError(Fault("", "holds control characters", "use plain text"))
@@ -143,7 +140,7 @@ def check_path_segment(name: str) -> str:
 
 
 PathSegmentName = Annotated[Name, AfterValidator(as_validator(check_path_segment))]
-"""Name of what the live service has an address for."""
+"""Name of a resource that has a URL in the live service."""
 
 
 def _rate_or_unlimited(value: object) -> Amount:
@@ -165,10 +162,10 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class LimitedModel(BaseModel):
-    """Base of everything that is read from a file or an option.
+    """Base of all models that are read from a file or an option.
 
-    Whatever a field says itself, a boolean is no number, and no number, text or list is larger than
-    the general bounds.
+    Besides the checks of each field, a boolean isn't accepted as a number, and the general limits
+    apply to numbers, texts and lists.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -212,7 +209,7 @@ def _has_leading_zero(value: Any) -> bool:
 
 
 def _takes(annotation: Any, *kinds: type) -> bool:
-    """Whether an annotation is Any or holds one of some types."""
+    """Return whether an annotation is Any or contains one of some types."""
     if annotation is Any or (isinstance(annotation, type) and issubclass(annotation, kinds)):
         return True
     return any(_takes(part, *kinds) for part in get_args(annotation))
@@ -223,9 +220,9 @@ def _bounded(value: Any) -> None:
         bounds.NUMBER.checked(abs(value))
     elif isinstance(value, str):
         bounds.TEXT.checked(len(value))
-        why = text_problem(value)
-        if why is not None:
-            raise InputError("; ".join(why))
+        problem = text_problem(value)
+        if problem is not None:
+            raise InputError("; ".join(problem))
     elif isinstance(value, dict):
         for key, inner in value.items():
             for part in (key, inner):
@@ -239,17 +236,17 @@ def _bounded(value: Any) -> None:
 
 
 class Spec(LimitedModel):
-    """Base of everything that is read from a file."""
+    """Base of the models of files."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, strict=False)
 
 
 class StrictSpec(Spec):
-    """Base of request bodies: a number in a string is not a number."""
+    """Base of request bodies: a number in a string isn't accepted as a number."""
 
     model_config = ConfigDict(strict=True)
 
 
 def to_integer_amounts(amounts: Mapping[str, Amount]) -> dict[str, int]:
-    """Return amounts as the integers that are kept."""
+    """Return amounts as integers in the stored units."""
     return {name: amount.value for name, amount in amounts.items()}

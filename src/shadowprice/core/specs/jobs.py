@@ -75,7 +75,7 @@ _TRAINING = (
     "walltime",
     "run",
 )
-"""What speaks of training, and has no place in a bag of tasks."""
+"""Keys of training jobs, which a bag of tasks may not have."""
 
 
 class WorkerRange(Spec):
@@ -306,24 +306,13 @@ class JobSpec(Spec):
         *,
         submitted: int | None = None,
     ) -> Job:
-        """Return the job as schedulers see it on a cluster.
+        """Return the job with the numbers that schedulers use on a cluster.
 
         A job that states no utility has the default one (`default_utility`), under every policy, in
-        simulations and in the live service.
-
-        Parameters
-        ----------
-        cluster : Cluster
-            The servers.
-        measured : callable, optional
-            Returns the distribution of durations measured in a file; without it, files are refused.
-        submitted : int, optional
-            Submission time in nanoseconds since 1970; None in a simulation, which has no calendar.
-
-        Raises
-        ------
-        InputError
-            If the cluster has no such resource or tenant, or the numbers contradict each other.
+        simulations and in the live service. Without ``measured``, distributions from files are
+        refused. ``submitted`` is in nanoseconds since 1970, None in a simulation, which has no
+        calendar. Raises InputError if the cluster has no such resource or tenant, or the numbers
+        contradict each other.
         """
         for part in (self.worker, self.ps or {}):
             self._check_dimensions(part, cluster)
@@ -334,7 +323,7 @@ class JobSpec(Spec):
         first_slot, before = arrival_slot(self.arrival.in_slots(cluster.slot_seconds))
         bounds.SLOT.check(first_slot, "arrival")
         if self.run is not None:
-            self.run.resolve(cluster.slot_seconds)  # checked here, used by what runs jobs
+            self.run.resolve(cluster.slot_seconds)  # only a check; executors resolve it again
         by = self._deadline_in_slots(cluster, before, submitted)
         utility = (
             Constant(0.0)  # replaced below, because the default depends on the resolved work
@@ -442,7 +431,7 @@ class JobSpec(Spec):
         return seconds
 
     def _check_choices(self, cluster: Cluster) -> None:
-        """Refuse a job with more choices than a planner weighs, before they are listed."""
+        """Raise InputError for a job with too many choices, before they are listed."""
         if self.throughput is not None:
             widths = len(self.throughput)
         else:
@@ -470,23 +459,9 @@ class JobSpec(Spec):
 def resolve_jobs(
     specs: Sequence[tuple[str, JobSpec]], cluster: Cluster, measured: EmpiricalLoader | None = None
 ) -> tuple[list[tuple[str, Job]], list[Fault]]:
-    """Resolve the jobs of a file, each for itself, collecting what is wrong with each.
+    """Resolve the jobs of a file; return the valid ones in file order, and the faults of others.
 
-    Parameters
-    ----------
-    specs : sequence of (place, JobSpec)
-        The jobs with where each was read.
-    cluster : Cluster
-        The cluster they are for.
-    measured : callable, optional
-        As `JobSpec.resolve` takes it.
-
-    Returns
-    -------
-    jobs : list of (place, Job)
-        Those that are right, in the order of the file.
-    faults : list of Fault
-        Everything wrong with the others.
+    A job is given, and returned, with its location in the file.
     """
     jobs: list[tuple[str, Job]] = []
     faults: list[Fault] = []

@@ -164,15 +164,15 @@ class PodSpec(Spec):
     def plain(self) -> dict[str, Any]:
         """Return the options that were given as plain values, with amounts in bytes."""
 
-        def of(value: Any) -> Any:
+        def to_plain(value: Any) -> Any:
             if isinstance(value, Spec):
-                set_ = value.model_fields_set
-                return {name: of(getattr(value, name)) for name in sorted(set_)}
+                given = sorted(value.model_fields_set)
+                return {name: to_plain(getattr(value, name)) for name in given}
             if isinstance(value, list):
-                return [of(one) for one in value]
+                return [to_plain(item) for item in value]
             if isinstance(value, dict):
                 return dict(value)
             return getattr(value, "value", value)
 
-        found: dict[str, Any] = of(self)
-        return {name: value for name, value in found.items() if value is not None}
+        options: dict[str, Any] = to_plain(self)
+        return {name: value for name, value in options.items() if value is not None}

@@ -76,7 +76,7 @@ class RunSpec(Spec):
     @field_validator("command", mode="before")
     @classmethod
     def _is_a_command(cls, value: Any) -> Any:
-        # Said here once: a union would say for each of its members what it is not.
+        # One message here, because pydantic would report an error for each member of the union.
         words = value if isinstance(value, list) else [value]
         as_validator(bounds.ARGUMENTS.checked)(len(words))
         for at, word in enumerate(words):
@@ -148,18 +148,7 @@ class RunSpec(Spec):
         return self
 
     def resolve(self, slot_seconds: Fraction) -> Program:
-        """Return the program for executors.
-
-        Parameters
-        ----------
-        slot_seconds : Fraction
-            Length of a slot.
-
-        Raises
-        ------
-        InputError
-            If the grace is out of bounds.
-        """
+        """Return the program for executors; raise InputError for an invalid grace period."""
         grace = self.grace or Duration(seconds=Fraction(str(DEFAULT_GRACE_SECONDS)))
         seconds = float(grace.in_seconds(slot_seconds))
         bounds.GRACE.check(math.ceil(seconds), "run.grace")

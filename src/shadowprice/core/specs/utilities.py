@@ -1,4 +1,4 @@
-"""The utilities of job files."""
+"""Models of utilities in job files, and the default utility."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PowerSpec(Spec):
 
     @model_validator(mode="after")
     def _countable(self) -> PowerSpec:
-        # At d = 1 it is worth the most: scale^exponent.
+        # The maximum is at d = 1: scale^exponent.
         if self.scale > 1 and self.exponent * math.log10(self.scale) > math.log10(
             bounds.NUMBER.most
         ):
@@ -107,14 +107,7 @@ def resolve_utility(
 ) -> utilities.Utility:
     """Return the utility that a file describes, as a function of the papers' ``d``.
 
-    Parameters
-    ----------
-    spec : UtilitySpec
-        What the file says.
-    slot_seconds : Fraction
-        Length of a slot.
-    before : Fraction
-        Slots from the submission to the beginning of the arrival slot.
+    ``before`` is the wait from the submission to the start of the arrival slot, in slots.
     """
 
     def in_slots(value: Any) -> Any:
@@ -168,20 +161,8 @@ def default_utility(
     """Return the utility of a job that states none: its GPU-hours, up to its deadline.
 
     GPU-hours are those of the job's work at its minimum worker count. A worker without GPUs counts
-    as one GPU.
-
-    Parameters
-    ----------
-    job : Job
-        The job; its utility is ignored.
-    worker : mapping of str to int
-        Resources of one worker, in thousandths.
-    slot_seconds : Fraction
-        Length of a slot.
-    multiple : float
-        Multiple of the job's priority.
-    by : float or None
-        Deadline in slots after the arrival slot.
+    as one GPU. ``worker`` are the resources of a worker in thousandths, and ``multiple`` is that of
+    the job's priority. ``by`` is the deadline in slots after the arrival slot, if any.
     """
     gpus = gpus_per_worker(worker.items())
     gpu_hours = job.worker_slots * float(slot_seconds) / 3600 * gpus

@@ -24,21 +24,10 @@ NOTHING = 1e-20
 
 @kernel
 def copy_costs(log_survival: Floats, price: Floats, most: int) -> Floats:
-    """Return the expected cost of 1 to ``most`` copies of a task of each group.
+    """Return c(r), the expected cost of r = 1 to ``most`` copies of a task; shape (groups, most).
 
-    Parameters
-    ----------
-    log_survival : float64[G, V]
-        ln S at the start of each slot after the start of the task; 0 in the first.
-    price : float64[V]
-        Price of a unit of capacity in each slot.
-    most : int
-        Maximum number of copies.
-
-    Returns
-    -------
-    float64[G, most]
-        Entry r - 1 is c(r).
+    ``log_survival`` (groups, slots) is ln S at the start of each slot after the start of the task,
+    0 in the first. ``price`` (slots,) is that of a unit of capacity in each slot.
     """
     groups, slots = log_survival.shape
     cost = np.zeros((groups, most))
@@ -77,8 +66,9 @@ def _answer(
 ) -> tuple[bool, float]:
     """Minimise sum c + l r subject to sum phi <= budget by the break step; see `cheapest_copies`.
 
-    ``change`` receives the exception of one group: the group, the number of its tasks with another
-    number of copies, that number, and the copies of one more task.
+    Returns whether the budget can be met, and a lower bound of the minimum. ``change`` receives the
+    exception of one group: the group, the number of its tasks with another number of copies, that
+    number, and the copies of one more task.
     """
     groups, most = cost.shape
     total = 0.0
@@ -107,7 +97,7 @@ def _answer(
         over = total - budget
         if over <= fall * count[g]:
             tasks = min(math.ceil(over / fall), count[g])
-            # All but one move to the vertex; the last one only as far as necessary.
+            # All of these tasks except the last move to the vertex; it moves as far as necessary.
             target = late[g, at] - (over - (tasks - 1) * fall) + 1e-12 * budget
             last = to
             for r in range(most):
@@ -150,14 +140,15 @@ def cheapest_copies(
     steps per decrease of phi along the hulls are taken until (6) holds; the last one only by some
     of its tasks. If that needs too many copies, their price is raised.
 
+    Returns whether the copies meet both constraints, and a lower bound of the expected cost of
+    copies that meet (6).
+
     Parameters
     ----------
-    count : int64[G]
-        Tasks in each group.
+    count, decay : int64[G], float64[G]
+        Tasks in each group, and their a = -ln S at the deadline.
     cost : float64[G, R]
         From `copy_costs`.
-    decay : float64[G]
-        a = -ln S at the deadline.
     budget : float
         C = -ln(1 - epsilon).
     places : int
@@ -165,15 +156,8 @@ def cheapest_copies(
     copies : int64[G]
         Copies of each task; written.
     change : int64[4]
-        The exception: a group (-1 for none), the number of its tasks with another number of copies,
-        that number, and the copies of one more of its tasks. Written.
-
-    Returns
-    -------
-    found : bool
-        Whether the copies meet both constraints.
-    bound : float
-        Lower bound of the expected cost of copies that meet (6).
+        Written: a group (-1 for none), the number of its tasks with another number of copies, that
+        number, and the copies of one more of its tasks.
     """
     groups, most = cost.shape
     late = np.empty((groups, most))
@@ -226,25 +210,15 @@ def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
 
 @kernel
 def reserve(tasks: Integers, copies: Integers, log_survival: Floats, level: float) -> Integers:
-    """Return the units to reserve for copies slot by slot, by a probability of falling short.
+    """Return the units to reserve for copies in each slot, by a probability of falling short.
 
-    The number of copies that run at the start of slot v is ``sum_j r_j B_j`` with independent
-    ``B_j ~ Binomial(n_j, S_j(v)^r_j)``; the distributions are convolved exactly.
+    The number of copies that run at the start of slot v is ``sum_j r_j B_j`` with independent ``B_j
+    ~ Binomial(n_j, S_j(v)^r_j)``; the distributions are convolved exactly. ``tasks`` and ``copies``
+    (J,) are n and r, and ``log_survival`` (J, slots) is ln S_j at the start of each slot. ``level``
+    is the maximum probability that a slot has too few units.
 
-    Parameters
-    ----------
-    tasks, copies : int64[J]
-        n_j tasks in r_j copies each.
-    log_survival : float64[J, V]
-        ln S_j at the start of each slot.
-    level : float
-        Maximum probability that a slot has too few units.
-
-    Returns
-    -------
-    int64[V]
-        Units, at least the expected number (rounded down), at most those of the slot before; all
-        copies in the first slot.
+    The result (slots,) is at least the expected number (rounded down), and at most that of the slot
+    before. The first slot has all copies.
     """
     rows, slots = log_survival.shape
     total = 0

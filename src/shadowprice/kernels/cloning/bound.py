@@ -71,16 +71,12 @@ def break_step(
     ratios: Floats,
     copies: Integers,
 ) -> tuple[float, float, float]:
-    """Maximise the bound over k at a fixed l.
+    """Maximise the bound over k at a fixed l; return k, the bound without -l M, and sum r.
 
-    The break step is the first that makes sum phi fit, as the break item in a knapsack problem.
-    Two prices around ``k_near`` bracket the break step; the steps between them, sorted by
-    (cost of a copy + l) / (fall of phi), are taken until sum phi is within the budget.
-
-    Returns
-    -------
-    (k, bound without -l M, sum r of the relaxation)
-        ``copies`` receives the choice just before the break step.
+    The break step is the first that makes sum phi fit, as the break item in a knapsack problem. Two
+    prices around ``k_near`` bracket the break step; the steps between them, sorted by (cost of a
+    copy + l) / (fall of phi), are taken until sum phi is within the budget. ``copies`` receives the
+    choice just before the break step. Sum r is that of the relaxation.
     """
     count, decay, minimum, scale, kind, shape, table, tables = columns
     groups = count.shape[0]
@@ -170,15 +166,10 @@ def integer_bound(
     ratios: Floats,
     copies: Integers,
 ) -> tuple[float, float, float]:
-    """Maximise the bound D(k, l) of this module's docstring over both prices.
+    """Maximise the bound D(k, l) of this module's docstring over both prices; return k, l and D.
 
-    The inner problem over k is exact (`break_step`); its sum of machines is a subgradient in l,
-    so l is bisected.
-
-    Returns
-    -------
-    (k, l, bound)
-        ``copies`` receives the minimisers just before the break step.
+    The inner problem over k is exact (`break_step`); its sum of machines is a subgradient in l, so
+    l is bisected. ``copies`` receives the minimisers just before the break step.
     """
     trial = np.empty_like(copies)
     k, value, used = break_step(
@@ -210,7 +201,7 @@ def integer_bound(
             break
         if over > 0.0:
             if side == 1:
-                below *= 0.5  # Illinois method: halve the weight of an end that stays twice
+                below *= 0.5  # Illinois method: halve the weight of an end that is kept twice
             side = 1
             low, above = l, over
         else:

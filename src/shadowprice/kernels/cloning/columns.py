@@ -10,31 +10,13 @@ Floats = NDArray[np.float64]
 
 
 class Columns(NamedTuple):
-    """Groups of equal tasks, as parallel arrays.
+    """Groups of equal tasks, as parallel arrays of shape (groups,); the equations are CSD's."""
 
-    Attributes
-    ----------
-    tasks : ndarray of int64, shape (groups,)
-        Number of tasks in each.
-    decay : ndarray of float64, shape (groups,)
-        a = -ln S(T_d).
-    minimum, scale : ndarray of float64, shape (groups,)
-        Of the cost curve, in seconds.
-    kind : ndarray of int64, shape (groups,)
-        Form of the curve: ``PARETO``, ``WEIBULL`` or ``TABLE``.
-    shape : ndarray of float64, shape (groups,)
-        Its parameter if it has one.
-    table : ndarray of int64, shape (groups,)
-        Its row of ``tables``.
-    tables : ndarray of float64, shape (tables, knots, 3)
-        Tabulated curves.
-    """
-
-    tasks: Integers
-    decay: Floats
-    minimum: Floats
-    scale: Floats
-    kind: Integers
-    shape: Floats
-    table: Integers
-    tables: Floats
+    tasks: Integers  # number of tasks in each group
+    decay: Floats  # a = -ln S(T_d)
+    minimum: Floats  # of the cost curve, in seconds
+    scale: Floats  # of the cost curve, in seconds
+    kind: Integers  # form of the curve: `PARETO`, `WEIBULL` or `TABLE`
+    shape: Floats  # parameter of the form, if it has one
+    table: Integers  # row of `tables`
+    tables: Floats  # tabulated curves K, dK/dx, d2K/dx2 in x = ln r, shape (tables, knots, 3)

@@ -19,8 +19,8 @@ from shadowprice.kernels.jit import constant, inlined, kernel
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_SHIFT_LIMIT = 3.0
-_MANY = 200
+_SHIFT_LIMIT = 3.0  # maximum step of a multiplier's logarithm, because Newton may overshoot
+_MANY = 200  # iterations; the brackets shrink at every step, so searches end far earlier
 
 ROOT = constant(0)
 
@@ -65,7 +65,7 @@ def answer(
     """
     low, high = 1.0, most
     ratio = min(max(start, low), high)
-    # The ends are evaluated only when the search reaches them: with a warm start it rarely does.
+    # Evaluate an end only when the search reaches it, which is rare with a warm start.
     low_known, high_known = False, False
     if ratio == low:
         if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
@@ -218,25 +218,10 @@ def optimum(
 ) -> tuple[float, float, int]:
     """Solve the KKT system (8)-(11) for the continuous numbers of copies.
 
-    Parameters
-    ----------
-    columns : Columns
-        The groups; ``tables`` hold K, dK/dx and d2K/dx2 at knots in x = ln r.
-    most : ndarray of int64, shape (groups,)
-        Largest number of copies of a task of each group.
-    relaxed : bool
-        Constraint (7) instead of (6).
-    budget : float
-        C = -ln(1 - epsilon).
-    machines : float
-        M of (1b).
-    ratios : ndarray, shape (groups,)
-        Start values on entry, the optimum on exit.
-
-    Returns
-    -------
-    (k, l, sweeps)
-        Multipliers of the deadline and of (1b), and passes over the groups.
+    Returns the multipliers k of the deadline and l of (1b), and the number of passes over the
+    groups. ``ratios`` (groups,) are the copies: written, without a warm start. ``most`` (groups,)
+    are their maxima. ``relaxed`` selects constraint (7) instead of (6). ``budget`` is C = -ln(1 -
+    epsilon), and ``machines`` is M of (1b).
     """
     count, decay, minimum, scale, kind, shape, table, tables = columns
     sums = np.zeros(6)
@@ -335,14 +320,10 @@ def fewest_copies(
     """Add copies where sum phi decreases most, until it is within budget or all machines are used.
 
     sum phi is separable and convex, so the greedy order is exact: no other n copies are better.
-    ``copies`` (all 1 on entry) receives the copies of every task of a group; some tasks of the last
-    changed group may have one more.
+    ``copies`` (all 1 on entry) receives the copies of every task of a group.
 
-    Returns
-    -------
-    (phi, used, last)
-        Sum of phi, number of machines, and the group whose tasks may differ by one (the first
-        ``used - sum count * copies`` of them have one more), or -1.
+    Returns sum phi, the number of machines, and the group whose tasks may differ by one (the first
+    ``used - sum count * copies`` of them have one more copy), or -1.
     """
     groups = count.shape[0]
     gain = np.empty(groups)

@@ -13,16 +13,9 @@ Integers = NDArray[np.int64]
 
 @kernel
 def least_of_copies(numbers: Floats, copies: Integers, least: Floats) -> None:
-    """Write the minimum of every task's numbers.
+    """Write the minimum of every task's numbers to ``least`` (trials, tasks).
 
-    Parameters
-    ----------
-    numbers : ndarray, shape (trials, copies.sum())
-        One number per copy; the copies of a task are adjacent.
-    copies : ndarray of int64, shape (tasks,)
-        Number of copies of each task.
-    least : ndarray, shape (trials, tasks)
-        The minimum of each task, written.
+    ``numbers`` (trials, sum of copies) has a number per copy; the copies of a task are adjacent.
     """
     for trial in range(numbers.shape[0]):
         place = 0

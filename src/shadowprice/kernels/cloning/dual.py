@@ -36,16 +36,17 @@ def subgradient(
     with gamma_t = 1 / (1 + t / ``patience``): the sum of steps diverges and that of their squares
     converges (Theorem 2). A scale is Algorithm 1 on the constraint multiplied by its square root.
 
+    Returns k, l, the number of iterations, and the larger share by which a constraint is violated,
+    or loose at a positive price.
+
     Parameters
     ----------
     most : ndarray of int64, shape (groups,)
         Maximum copies of a task of each group.
     relaxed : bool
         Whether phi is h = exp(-a r) instead of -ln(1 - h).
-    budget : float
-        C, which bounds the sum of phi; above 0.
-    machines : float
-        M, which bounds the copies of all tasks; above 0.
+    budget, machines : float
+        C and M, above 0, which bound the sum of phi and the copies of all tasks.
     k, l : float
         Initial multipliers.
     k_scale, l_scale : float
@@ -54,18 +55,10 @@ def subgradient(
         Number of iterations after which steps are half as long.
     tolerance : float
         Stop when both constraints hold, or bind, within this share of C and of M.
-    iterations : int
-        Maximum number of iterations.
     ratios : ndarray of float64, shape (groups,)
         Initial copies of a task of each group; the last responses on return.
     trail : ndarray, shape (n, 3)
         k, l and the dual value of the first n iterations; written.
-
-    Returns
-    -------
-    (k, l, iterations, violation)
-        ``violation`` is the larger share by which a constraint is violated, or loose at a positive
-        price.
     """
     sums = np.zeros(6)
     violation = np.inf

@@ -102,15 +102,11 @@ def balanced_options(
     late: Floats,
     change: Integers,
 ) -> int:
-    """List the changes of a group's total copies with a penalty within the gap.
+    """List changes of a group's total copies with a penalty within the gap; return their number.
 
-    If g is convex in r, the cheapest way to have a total number of copies is to share it out
-    evenly.
-
-    Returns
-    -------
-    int
-        Number of changes, the first of 0 copies; one more than the arrays have if there are more.
+    If g is convex in r, the cheapest way to have a total number of copies is to distribute it
+    evenly. The first change is of 0 copies. If the arrays are too short, the result exceeds their
+    length by 1.
     """
     _, decay, minimum, scale, kind, shape, table, tables = columns
     rows = tables[table[group]]
@@ -205,48 +201,24 @@ def multisets(
 
 
 class Sums(NamedTuple):
-    """Changes by moves: a group's options, or states of the search.
+    """Changes by moves, as arrays of shape (ways,): a group's options, or states of the search."""
 
-    Attributes
-    ----------
-    penalty : ndarray of float64, shape (ways,)
-        Sums of penalties.
-    late : ndarray of float64, shape (ways,)
-        Changes of sum phi.
-    machines : ndarray of int64, shape (ways,)
-        Changes of sum r.
-    """
-
-    penalty: Floats
-    late: Floats
-    machines: Integers
+    penalty: Floats  # sums of penalties
+    late: Floats  # changes of sum phi
+    machines: Integers  # changes of sum r
 
 
 class Limits(NamedTuple):
-    """Limits of states that can still be part of a better choice.
+    """Limits of states that can still be part of a better choice."""
 
-    Attributes
-    ----------
-    gap : float
-        Maximum of the penalties and the value of unused slack together.
-    k, l : float
-        Prices of slack in sum phi, and in sum r.
-    room_late, room_machines : float, int
-        Slack of sum phi and of sum r.
-    least_late, most_late : float
-        Range of the changes of sum phi of the remaining groups.
-    least_machines, most_machines : int
-        The same for sum r.
-    """
-
-    gap: float
-    k: float
-    l: float  # noqa: E741 - the paper's
-    room_late: float
-    room_machines: int
-    least_late: float
+    gap: float  # maximum of the penalties and the value of unused slack together
+    k: float  # price of slack in sum phi
+    l: float  # price of slack in sum r  # noqa: E741
+    room_late: float  # slack of sum phi
+    room_machines: int  # slack of sum r
+    least_late: float  # minimum change of sum phi of the remaining groups
     most_late: float
-    least_machines: int
+    least_machines: int  # minimum change of sum r of the remaining groups
     most_machines: int
 
 
@@ -254,15 +226,11 @@ class Limits(NamedTuple):
 def extend(
     states: Sums, options: Sums, limits: Limits, new: Sums, parent: Integers, option: Integers
 ) -> int:
-    """Combine every state with every option of the next group, and keep what can still win.
+    """Combine every state with every option of the next group, and keep those that can still win.
 
     Options are sorted by penalty. A state is kept if the remaining groups can still bring both sums
-    within their slack, with penalties and unused slack worth less than the gap.
-
-    Returns
-    -------
-    int
-        Number of states; one more than the arrays have if there are too many.
+    within their slack, with penalties and unused slack worth less than the gap. Returns the number
+    of states; if the arrays are too short, one more than their length.
     """
     kept = 0
     for s in range(states.penalty.shape[0]):
@@ -302,10 +270,10 @@ def undominated(
     by_machines: bool,
     keep: Integers,
 ) -> int:
-    """Mark the states that no other beats in cost, lateness and machines at once.
+    """List the states that no other state beats in cost, lateness and machines at once.
 
     ``order`` sorts by machines (if they matter), then lateness. The cost relative to the bound is
-    penalty - k late - l machines.
+    penalty - k late - l machines. Returns the number of states, which are written to ``keep``.
     """
     kept = 0
     best = np.inf

@@ -18,47 +18,23 @@ LEAST_LOG = -35.0
 
 
 class DistributionTables(NamedTuple):
-    """Distributions of durations at unit scale.
+    """Distributions of durations at unit scale, as arrays of shape (distributions,)."""
 
-    Attributes
-    ----------
-    tables : ndarray of float64, shape (distributions, knots)
-        ln S at knots in ln t.
-    begins, steps : ndarray of float64, shape (distributions,)
-        First knot and distance of knots.
-    means : ndarray of float64, shape (distributions,)
-        Mean durations.
-    paying : ndarray of float64, shape (distributions,)
-        Age from which a copy costs no machine time.
-    """
-
-    tables: Floats
-    begins: Floats
-    steps: Floats
+    tables: Floats  # ln S at knots in ln t, shape (distributions, knots)
+    begins: Floats  # first knot
+    steps: Floats  # distance of knots
     means: Floats
-    paying: Floats
+    paying: Floats  # age from which a copy costs no machine time
 
 
 class Tasks(NamedTuple):
-    """Distributions and progress of tasks.
-
-    Attributes
-    ----------
-    distribution, scale : ndarray of int64 and of float64, shape (tasks,)
-        Distribution of each task's duration, and its factor.
-    done : ndarray of bool, shape (tasks,)
-        Whether each has ended.
-    copies : ndarray of int64, shape (tasks,)
-        Number of started copies.
-    begun : ndarray of float64, shape (tasks, most)
-        Start of each copy; ``most`` is their maximum number.
-    """
+    """Distributions and progress of tasks, as arrays of shape (tasks,)."""
 
     distribution: Integers
-    scale: Floats
+    scale: Floats  # factor of the distribution's durations
     done: NDArray[np.bool_]
-    copies: Integers
-    begun: Floats
+    copies: Integers  # number of started copies
+    begun: Floats  # start of each copy, shape (tasks, maximum copies)
 
 
 class Gains(NamedTuple):

@@ -24,103 +24,51 @@ LATE_TASKS = 2
 BY_SAVING = 3
 
 
-# Rows of `_Course.counts`.
+# Rows of `_Course.counts`: free machines, jobs in the queue, jobs with tasks to start, entries of
+# the heap of ends, arrived jobs, unfinished jobs.
 FREE, ACTIVE, WAITING, ENDS, ARRIVED, LEFT = range(6)
 
 
 class Rule(NamedTuple):
-    """Rule for a free machine.
+    """Rule for a free machine."""
 
-    Attributes
-    ----------
-    kind : int
-        ``NO_COPIES``, ``EVERY_TASK``, ``LATE_TASKS`` or ``BY_SAVING``.
-    late_factor, late_share : float
-        ``LATE_TASKS``: a task is late when it has run ``late_factor`` times the median of the
-        finished ones, once ``late_share`` of its job's tasks have finished.
-    machine_price : float
-        ``BY_SAVING``: value of a machine second in seconds of flowtime, beyond the delay it causes.
-    look : float
-        Period of checks of running tasks while machines idle. An evaluation by saving is valid for
-        this time, unless its job changes.
-    """
-
-    kind: int
-    late_factor: float
-    late_share: float
-    machine_price: float
-    look: float
+    kind: int  # `NO_COPIES`, `EVERY_TASK`, `LATE_TASKS` or `BY_SAVING`
+    late_factor: float  # `LATE_TASKS`: a late task has run this many medians of finished tasks,
+    late_share: float  # once this share of its job's tasks have finished
+    machine_price: float  # `BY_SAVING`: seconds of flowtime per machine second, besides its delay
+    look: float  # period of checks while machines idle; evaluations by saving are valid as long
 
 
 class Crowd(NamedTuple):
-    """The arriving jobs.
+    """The arriving jobs, as arrays of shape (jobs,) or (tasks,)."""
 
-    Attributes
-    ----------
-    arrival : ndarray of float64, shape (jobs,)
-        Seconds, ascending.
-    order : ndarray of int64, shape (jobs,)
-        Position of each job in the queue, lower first.
-    first : ndarray of int64, shape (jobs + 1,)
-        First task of each job.
-    owner : ndarray of int64, shape (tasks,)
-        Job of each task.
-    durations : ndarray of float64, shape (tasks, most)
-        Actual duration of each copy in seconds, which no rule reads.
-    """
-
-    arrival: Floats
-    order: Integers
-    first: Integers
-    owner: Integers
-    durations: Floats
+    arrival: Floats  # seconds, ascending
+    order: Integers  # position of each job in the queue, lower first
+    first: Integers  # first task of each job, shape (jobs + 1,)
+    owner: Integers  # job of each task
+    durations: Floats  # seconds of each copy, shape (tasks, maximum copies); no rule reads them
 
 
 class Outcome(NamedTuple):
-    """Result of a run.
+    """Result of a run, as arrays of shape (jobs,) or (tasks,)."""
 
-    Attributes
-    ----------
-    started, finish, work : ndarray of float64, shape (jobs,)
-        Start of a job's first task, its end, and its machine seconds (0 before the run).
-    won : ndarray of int64, shape (tasks,)
-        Copy of each task that ended first.
-    """
-
-    started: Floats
-    finish: Floats
-    work: Floats
-    won: Integers
+    started: Floats  # start of a job's first task
+    finish: Floats  # end of the job
+    work: Floats  # its machine seconds; 0 before the run
+    won: Integers  # copy of each task that ended first
 
 
 class _Course(NamedTuple):
-    """State of a run.
+    """State of a run, as arrays of shape (jobs,) or (tasks,)."""
 
-    Attributes
-    ----------
-    counts : ndarray of int64, shape (6,)
-        ``FREE`` machines, ``ACTIVE`` jobs in the queue, jobs ``WAITING`` to start tasks, entries of
-        the heap of ``ENDS``, jobs ``ARRIVED``, unfinished jobs ``LEFT``.
-    ends : ndarray of float64, shape (tasks,)
-        End of each task, inf before its start and -1 after its end.
-    upcoming, remaining : ndarray of int64, shape (jobs,)
-        The next task to start, and the number of tasks that have not ended.
-    queue : ndarray of int64, shape (jobs,)
-        Arrived jobs that aren't done, in order.
-    assessed : ndarray of float64, shape (jobs,)
-        Time of the last evaluation of each job's copies.
-    times, heap : ndarray of float64 and of int64, shape (tasks * most,)
-        Heap of upcoming ends and their tasks.
-    """
-
-    counts: Integers
-    ends: Floats
-    upcoming: Integers
-    remaining: Integers
-    queue: Integers
-    assessed: Floats
-    times: Floats
-    heap: Integers
+    counts: Integers  # by the constants above, shape (6,)
+    ends: Floats  # end of each task, inf before its start and -1 after its end
+    upcoming: Integers  # the next task of each job to start
+    remaining: Integers  # number of a job's tasks that have not ended
+    queue: Integers  # arrived jobs that aren't done, in order
+    assessed: Floats  # time of the last evaluation of each job's copies
+    times: Floats  # heap of upcoming ends, shape (tasks * maximum copies,)
+    heap: Integers  # the tasks of these ends
 
 
 @inlined
@@ -190,9 +138,8 @@ def _next_end(course: _Course) -> float:
     """Return the time of the next task's end, inf if none runs."""
     times, heap, counts = course.times, course.heap, course.counts
     while counts[ENDS] > 0 and times[0] != course.ends[heap[0]]:
-        counts[ENDS] = _pop(
-            times, heap, counts[ENDS]
-        )  # a faster copy of the task has already ended
+        # Skip this end, because a faster copy of the task has already ended.
+        counts[ENDS] = _pop(times, heap, counts[ENDS])
     return times[0] if counts[ENDS] > 0 else np.inf
 
 
@@ -343,20 +290,10 @@ def run_waves(
     unit: Floats,
     out: Outcome,
 ) -> float:
-    """Run jobs to their end under one rule.
+    """Run jobs to their end under one rule; return the machine seconds of copies that didn't win.
 
-    Parameters
-    ----------
-    machines : int
-        M single-slot machines.
-    tasks : Tasks
-        Their tasks, none started; written.
-    distributions : DistributionTables
-        Distributions that rules may use.
-    unit : ndarray, shape (points,)
-        Grid of `assess`, from 0 up.
-    out : Outcome
-        Written.
+    No task may have started. ``unit`` (points,) is the grid of `assess`, ascending from 0.
+    ``tasks`` and ``out`` are written.
     """
     course = _set_out(machines, jobs, tasks)
     counts = course.counts

@@ -17,7 +17,7 @@ from shadowprice.kernels.order import stable_order
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Costs from here on count as infinite: sums of them could not be compared.
+#: Larger costs count as infinite, because their sums could not be compared.
 COST_LIMIT = 1e300
 
 
@@ -36,19 +36,10 @@ def greatest_common_divisor(gain: Ints) -> int:
 
 @inlined
 def equal_slots(cost: Floats) -> tuple[Ints, Ints]:
-    """Group slots whose rows of costs are equal to the bit.
+    """Group slots whose rows of costs (slots, choices) are equal to the bit.
 
-    Parameters
-    ----------
-    cost : float64[T, C]
-        Cost of every choice in every slot, ``inf`` where infeasible.
-
-    Returns
-    -------
-    class_of : int64[T]
-        Class of each slot, numbered in order of first appearance.
-    first : int64[K]
-        First slot of each class.
+    Returns the class of each slot (slots,), in order of first appearance, and the first slot of
+    each class (classes,).
     """
     slots, choices = cost.shape
     class_of = np.empty(slots, np.int64)
@@ -118,12 +109,10 @@ def slot_options(
     -------
     option_gain, option_cost, option_choice : [K, C + 1]
         The options by increasing gain; ``option_choice`` is -1 for doing nothing.
-    option_count : int64[K]
-        Options of each class.
+    option_count, hull_count : int64[K]
+        Options of each class, and those on its hull.
     hull, slope : [K, C + 1]
         Options on the hull, and the slope of the edge that ends there (entry 0 unused).
-    hull_count : int64[K]
-        Options on the hull of each class.
     """
     classes = len(first)
     choices = len(gain)
@@ -198,21 +187,14 @@ def relaxations(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the linear relaxation and a rounded solution for every completion slot, in one pass.
 
-    Parameters
-    ----------
-    class_of : int64[T]
-        Class of each slot.
-    required : int
-        Units to gather.
-    option_gain, option_cost, hull, slope, hull_count
-        From `slot_options`.
+    ``class_of`` (slots,) is the class of each slot; the other arrays are those of `slot_options`.
 
     Returns
     -------
     lower : float64[T]
         Cost of the relaxation over slots 0..t; ``inf`` if the slots can't gather enough.
     upper : float64[T]
-        Cost of the relaxation with its whole break edge: a feasible solution.
+        Cost of the relaxation with all of its break edge: a feasible solution.
     multiplier : float64[T]
         Slope of the break edge, the relaxation's price of a unit.
     """

@@ -4,19 +4,20 @@ The method follows Pisinger's core algorithm for the multiple-choice knapsack (E
 Operational Research 83, 1995), with additions for slots that are equal or nearly so:
 
 - *Reduced costs.* At the multiplier of the linear relaxation every option has a reduced cost
-  >= 0, and a solution costs the relaxation plus its reduced costs plus the multiplier times what it
-  gathers too much. Only options whose reduced cost fits into the gap survive.
+  >= 0. A solution costs the relaxation, plus its reduced costs, plus the multiplier times its
+  excess units. Only options whose reduced cost fits into the gap survive.
 - *Lists.* Partial solutions are lists of undominated (deviation from the relaxation, reduced cost),
-  grown slot by slot. Two lists are grown and met in the middle, so neither sees every slot.
+  extended slot by slot. Two lists cover separate slots, so that neither covers all of them, and are
+  combined at the end.
 - *Equal slots.* m equal slots are built by doubling. Any 2h of them split into two halves whose
   deviations differ by at most the spread of one slot, so a window of about two spreads around the
   deviation still needed is enough at every level.
 - *Residues.* `horizon.residues` bounds the cost of compensating a deviation. States that the other
   slots can't compensate within the gap are dropped.
-- *Windows.* A partial solution must be able to reach the requirement with the slots still to come.
-  Beyond the upper end of a window the cheapest one is kept, as it may stand in for all others.
+- *Windows.* A partial solution must be able to reach the requirement with the remaining slots.
+  Beyond the upper end of a window only the cheapest is kept, because it can replace all others.
 
-Nothing is capped: lists grow as far as the instance asks.
+No list has a limit: the search is exact.
 """
 
 import numpy as np
@@ -30,7 +31,7 @@ from shadowprice.kernels.order import stable_order
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Stands for "no limit" among deviations; far above any sum of gains.
+#: A deviation without limit; far above any sum of gains.
 FAR = 1 << 60
 
 
@@ -38,7 +39,7 @@ FAR = 1 << 60
 def _reserve(
     deviation: Ints, reduced: Floats, left: Ints, right: Ints, need: int
 ) -> tuple[Ints, Floats, Ints, Ints]:
-    """Grow the arena of states to at least ``need`` entries."""
+    """Return the arena of states with at least ``need`` entries."""
     held = len(deviation)
     if need <= held:
         return deviation, reduced, left, right
@@ -105,7 +106,7 @@ def _join(
 def _unfold(
     nodes: Ints, node: int, state: int, left: Ints, right: Ints, count: Ints, depth: int
 ) -> None:
-    """Add the options that make a state to ``count[class, option]``."""
+    """Add the options that make up a state to ``count[class, option]``."""
     stack = np.empty((depth, 2), np.int64)
     stack[0, 0] = node
     stack[0, 1] = state
@@ -227,7 +228,7 @@ def _deviation_below(
         y_fewest = deviation[nodes[y, 0] + nodes[y, 1] - 1]
         m = copies[k]
         if m > 1:
-            # Windows from the whole class down to one slot; `bits` says where a single one joins.
+            # Windows from all slots of the class down to one; at odd sizes a single slot is added.
             spread = most - fewest
             levels = 0
             size = m
@@ -251,7 +252,7 @@ def _deviation_below(
                     if high < FAR:
                         high -= fewest
                 half = size // 2
-                # Sums counted from `fewest` a slot are >= 0 and split within one spread.
+                # Relative to `fewest` per slot, sums are >= 0, and halves differ by one spread.
                 low = (low - 2 * half * fewest - spread) // 2 + half * fewest
                 if high < FAR:
                     high = (high - 2 * half * fewest + spread + 1) // 2 + half * fewest
@@ -329,7 +330,7 @@ def best_deviation(
     option_cost: Floats,
     option_count: Ints,
 ) -> tuple[float, Ints]:
-    """Cheapest way to gather ``need`` units beyond the base option of every slot.
+    """Find the cheapest way to gather ``need`` units beyond the base option of every slot.
 
     Parameters
     ----------
@@ -338,15 +339,13 @@ def best_deviation(
     modulus : int
         Length of the break edge.
     gap : float
-        Only solutions whose total reduced cost, overshoot included, is below this are wanted.
+        Upper bound of the total reduced cost of a solution, with the price of excess units.
     multiplier : float
         Slope of the break edge of the relaxation.
     slack : float
         Cost difference below which two partial solutions count as equal.
-    copies : int64[K]
-        Slots of each class.
-    base : int64[K]
-        Option with least reduced cost of each class, the smallest on ties.
+    copies, base : int64[K]
+        Slots of each class, and its option with least reduced cost, the smallest on ties.
     option_gain, option_cost, option_count
         As `horizon.bounds.slot_options` returns them.
 

@@ -161,15 +161,9 @@ def solve_prefix(
     ``lower`` is the cost of the relaxation, ``proven`` the best known lower bound. A solution
     within ``accept`` of the optimum is good enough.
 
-    Returns
-    -------
-    cost : float
-        Cost of the solution, ``inf`` if it would exceed ``limit``.
-    proven : float
-        Lower bound of all solutions: within ``accept`` (and `TOLERANCE`) of ``cost``, or of
-        ``limit``.
-    option : int64[slot + 1]
-        Option of each slot (0 is nothing); empty if the cost is ``inf``.
+    Returns the cost, ``inf`` if it would exceed ``limit``; a lower bound of all solutions, within
+    ``accept`` (and `TOLERANCE`) of the cost or of ``limit``; and the option of each slot (0 is
+    nothing), empty if the cost is ``inf``.
     """
     base, modulus, option = round_up(
         slot, required, multiplier, class_of, option_gain, option_cost, option_count, hull, slope,

@@ -1,9 +1,10 @@
 """Lower bounds of the search over slots from residues (Gomory's group relaxation).
 
-At the break slope, taking or leaving a whole break edge costs nothing, so only the deviation modulo
-the length of that edge is hard to compensate. If every deviation may be used any number of times,
-the cheapest way to each residue is a shortest path on a circle. Unlike convex hulls, the bound
-counts parameter servers as integers, so a number of workers that fills none of them costs extra.
+At the break slope, taking or leaving an entire break edge costs nothing, so only the deviation
+modulo the length of that edge is hard to compensate. If every deviation may be used any number of
+times, the cheapest way to each residue is a shortest path on a circle. Unlike convex hulls, the
+bound counts parameter servers as integers, so a number of workers that fills none of them costs
+extra.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ from shadowprice.kernels.jit import inlined
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Longest edge for which the circle is worth walking.
+#: Maximum length of a break edge for which these bounds are computed, at quadratic cost.
 MODULUS_LIMIT = 512
 
 
@@ -29,20 +30,12 @@ def residue_costs(
     option_cost: Floats,
     option_count: Ints,
 ) -> Floats:
-    """Return the least reduced cost of any set of deviations whose sum has a given residue.
+    """Return the least reduced cost of any deviations whose sum has a given residue, (modulus,).
 
-    Parameters
-    ----------
-    modulus : int
-        Any positive number gives valid bounds; the length of the break edge gives good ones.
-    gap, multiplier, copies, base, option_gain, option_cost, option_count
-        As in `horizon.core.best_deviation`.
-
-    Returns
-    -------
-    float64[modulus]
-        One excess unit counts as a deviation of -1 at the price of a unit. ``inf`` for residues
-        that no deviations below ``gap`` reach.
+    Any positive modulus gives valid bounds; the length of the break edge gives good ones. One
+    excess unit counts as a deviation of -1 at the price of a unit. The cost is ``inf`` for residues
+    that no deviations below ``gap`` reach. The other parameters are those of
+    `horizon.core.best_deviation`.
     """
     step_cost = np.full(modulus, np.inf)
     step_cost[(modulus - 1) % modulus] = multiplier
@@ -94,23 +87,9 @@ def drop_hopeless(
 ) -> int:
     """Remove states, in place, whose residue the other slots can't fix within the gap.
 
-    Parameters
-    ----------
-    deviation, reduced, left, right
-        The arena of states.
-    start, length : int
-        First state of the list, and the number of its states.
-    need : int
-        Deviation that a complete solution must reach.
-    gap : float
-        Maximum reduced cost of a complete solution.
-    least : float64[M]
-        From `residue_costs`; empty for no bound.
-
-    Returns
-    -------
-    int
-        Number of remaining states.
+    The states are ``length`` entries of the arena from ``start`` on. ``need`` is the deviation of a
+    complete solution, and ``gap`` its maximum reduced cost. ``least`` is the result of
+    `residue_costs`, or empty for no bound. Returns the number of remaining states.
     """
     modulus = len(least)
     if modulus == 0:

@@ -21,7 +21,7 @@ from shadowprice.kernels.horizon.bounds import (
     slot_options,
 )
 from shadowprice.kernels.horizon.prefix import TOLERANCE, round_up, solve_prefix, total_cost
-from shadowprice.kernels.jit import inlined
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -54,11 +54,14 @@ class Found(NamedTuple):
     bound: float
 
 
-@inlined
-def _search(
+@kernel
+def search_slots(
     cost: Floats, gain: Ints, required: int, utility: Floats, gap: float
 ) -> tuple[int, float, float, Ints, float]:
-    """Return the best completion slot (-1: none), payoff, cost, choices, bound."""
+    """Return the best completion slot (-1 for none), payoff, cost, choices and bound.
+
+    Other kernels call it with checked arrays; `best_schedule` checks them.
+    """
     slots = cost.shape[0]
     choice = np.full(slots, -1, np.int64)
     if required <= 0:
@@ -90,7 +93,7 @@ def _search(
     best_cost = np.inf
     best_option = np.empty(0, np.int64)
     settled = -np.inf  # upper bound of the payoffs in all settled slots
-    if gap > 0.0:  # then the schedule of `known`, or one as good that is done before it, is kept
+    if gap > 0.0:  # keep the schedule of `known`, or an equally good one that completes earlier
         for t in range(rounded):
             if utility[t] - upper[t] >= known - TOLERANCE * (abs(utility[t]) + abs(known)):
                 rounded = t
@@ -107,8 +110,8 @@ def _search(
             known = best
     widen = True
     while True:
-        # Relative to the payoff, so that its sign is always decided; schedules with payoffs that
-        # aren't positive needn't be compared.
+        # Relative to the payoff, so that its sign is always decided. Schedules without a positive
+        # payoff needn't be compared.
         accept = gap * max(0.0, best)
         enough = max(known + accept, 0.0) if gap > 0.0 else known
         # The completion slot with the largest bound that may beat the best, or tie earlier.
@@ -213,7 +216,7 @@ def _last_used(option: Ints) -> int:
 
 
 def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
-    """Contiguous arrays of agreeing shape, non-negative costs and positive gains."""
+    """Return contiguous arrays; raise ValueError for wrong shapes, costs < 0 or gains < 1."""
     cost = np.ascontiguousarray(cost, dtype=np.float64)
     # Copied, because numba would compile everything again for a read-only array.
     gain = np.array(gain, dtype=np.int64)
@@ -232,13 +235,13 @@ def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
 def best_schedule(
     cost: Floats, gain: Ints, required: int, utility: Floats, *, gap: float = 0.0
 ) -> Found:
-    """Schedule of largest payoff: exactly (to 1e-9 relative), or to within a gap.
+    """Return the schedule of largest payoff: exactly (to 1e-9 relative), or to within a gap.
 
     Parameters
     ----------
     cost : float64[T, C]
-        Cost >= 0 of each choice in each slot; ``inf`` (or >= 1e300) where infeasible. Doing
-        nothing is free and need not be listed.
+        Cost >= 0 of each choice in each slot; ``inf`` (or >= 1e300) if infeasible. Doing nothing is
+        free and need not be listed.
     gain : int64[C]
         Progress units >= 1 that each choice adds, in any order and shape.
     required : int
@@ -246,9 +249,9 @@ def best_schedule(
     utility : float64[T]
         Value of completing in each slot, non-increasing.
     gap : float
-        Relative gap >= 0: where the largest payoff is positive, ``bound - payoff`` is at most this
-        part of ``bound``. Where none is, and the gap is not 0, some schedule without a positive
-        payoff is returned, and a bound that is not positive either.
+        Relative gap >= 0: if the largest payoff is positive, ``bound - payoff`` is at most this
+        share of ``bound``. If it isn't, and the gap isn't 0, the result is any schedule without a
+        positive payoff, with a bound that isn't positive either.
 
     Returns
     -------
@@ -259,8 +262,8 @@ def best_schedule(
     Raises
     ------
     ValueError
-        If shapes disagree, a cost is negative or not a number, a gain is below 1, or the gap is
-        not a number of at least 0.
+        If shapes disagree, a cost is negative or not a number, a gain is below 1, or the gap is not
+        a number of at least 0.
 
     Notes
     -----
@@ -272,5 +275,5 @@ def best_schedule(
         raise ValueError(f"utility must have one entry a slot ({cost.shape[0]})")
     if not 0.0 <= gap < np.inf:
         raise ValueError(f"the gap must be a number >= 0, not {gap}: 0 for the optimum")
-    slot, payoff, total, choice, bound = _search(cost, gain, required, utility, float(gap))
+    slot, payoff, total, choice, bound = search_slots(cost, gain, required, utility, float(gap))
     return Found(slot >= 0, int(slot), float(payoff), float(total), choice, float(bound))

@@ -1,20 +1,20 @@
-"""Non-preemptive gangs on counted places: the one best start, size and placement (Astraea).
+"""Non-preemptive gangs on counted places: the best start, size and placement (Astraea).
 
-A *gang* is a constant number of workers, on constant servers, over consecutive slots, together
-with its parameter servers: all or nothing, never moved. This is problem (9) of Wang, Zhou, Han,
-Chen and Li, "Online Scheduling of Distributed Machine Learning Jobs for Incentivizing Sharing in
+A *gang* is a constant number of workers, on constant servers, over consecutive slots, together with
+its parameter servers: all or nothing, never moved. This is problem (9) of Wang, Zhou, Han, Chen and
+Li, "Online Scheduling of Distributed Machine Learning Jobs for Incentivizing Sharing in
 Multi-Tenant Systems" (IEEE TC 2023), solved by its Algorithm 3 with the two placements of
 Algorithms 4 (spread) and 5 (colocated).
 
-Everything is an integer: prices and utilities are in millionths of a unit of utility, so that
-the search, the payments and the accounts agree to the last unit and ties are real ties.
+Prices and utilities are integers in millionths of a unit of utility, so that the search, the
+payments and the accounts agree exactly and ties are real ties.
 
 Run ends carry the sliding minima. ``ends[t, k, s]`` is the first slot from ``t`` on in which server
 ``s`` has fewer than ``k`` free places, so that over slots ``[t, e)``
 
 - the free places of server ``s`` are the number of ``k >= 1`` with ``ends[t, k, s] >= e``,
 - the free places of all servers are the number of pairs ``(k, s)`` with ``ends[t, k, s] >= e``,
-- some server has ``k`` workers and ``z`` parameter servers when
+- some server has ``k`` workers and ``z`` parameter servers if
   ``max over s of min(worker_ends[t, k, s], ps_ends[t, z, s]) >= e``:
 
 one pass over the servers answers for every end, and a reservation changes one server's column.
@@ -41,7 +41,7 @@ def fill_run_ends(free: Integers, ends: Ends) -> None:
     free : int64, shape (slots, servers)
         Free places; none above ``ends.shape[1] - 1``.
     ends : int32, shape (slots, most places + 1, servers)
-        Filled: first slot from ``t`` on with fewer than ``k`` free places, ``slots`` where none.
+        Filled: first slot from ``t`` on with fewer than ``k`` free places, or ``slots``.
     """
     slots, servers = free.shape
     for slot in range(slots - 1, -1, -1):
@@ -59,14 +59,9 @@ def fill_run_ends(free: Integers, ends: Ends) -> None:
 def reserve_places(
     free: Integers, ends: Ends, server: int, start: int, end: int, amount: int
 ) -> None:
-    """Take places of one server over slots ``[start, end)`` and correct its run ends.
+    """Reserve free places of a server over slots ``[start, end)``, and update its run ends.
 
-    Parameters
-    ----------
-    free, ends : as in `fill_run_ends`
-        Changed in place.
-    server, start, end, amount : int
-        What is taken; the caller has seen that it is free.
+    ``free`` and ``ends`` are as in `fill_run_ends`. The caller checks that the places are free.
     """
     slots = free.shape[0]
     for slot in range(start, end):
@@ -83,23 +78,14 @@ def reserve_places(
             if ends[slot, places, server] != found:
                 ends[slot, places, server] = found
                 changed = True
-        # Before the reservation a slot's ends depend on the next slot's alone.
+        # Before the reservation a slot's ends depend only on the next slot's.
         if slot < start and not changed:
             break
 
 
 @kernel
 def running_sums(amounts: Integers) -> Integers:
-    """Return ``sums`` with ``sums[e] - sums[s]`` the sum of ``amounts[s:e]``.
-
-    Parameters
-    ----------
-    amounts : int64, shape (slots,)
-
-    Returns
-    -------
-    int64, shape (slots + 1,)
-    """
+    """Return ``sums`` (slots + 1,) with ``sums[e] - sums[s]`` the sum of ``amounts[s:e]``."""
     sums = np.zeros(amounts.size + 1, np.int64)
     for slot in range(amounts.size):
         sums[slot + 1] = sums[slot] + amounts[slot]
@@ -122,11 +108,11 @@ def best_gang(
 ) -> tuple[int, int, int, int, int, bool]:
     """Find the gang of greatest payoff: Algorithm 3, exact for problem (9).
 
-    For a start and a number of workers the duration is known, the workers' price too, and only
-    the number of parameter servers depends on the placement: all of them stand on one server
-    (constraint (3i) binds each server that holds any), which serves the workers elsewhere.
-    A start whose most favourable payoff, with every placement allowed that limits and time allow,
-    cannot beat the best found is not looked at again.
+    For a start and a number of workers the duration is known, the workers' price too, and only the
+    number of parameter servers depends on the placement: all of them are on one server (constraint
+    (3i) binds each server that has any), which serves the workers elsewhere. A start is skipped if
+    its most favourable payoff, with every placement that limits and time allow, can't beat the best
+    one.
 
     Parameters
     ----------
@@ -135,17 +121,17 @@ def best_gang(
     worker_cost, ps_cost : int64, shape (slots + 1,)
         Running sums of the price of one worker, of one parameter server, a slot (millionths).
     worker_limit, ps_limit : int64, shape (slots,)
-        How many the job may use in each slot whatever the servers hold: its tenant's unused share
-        (first pass of Algorithm 2) or everyone's unused places (second pass).
+        Maximum in each slot regardless of the servers: the tenant's unused share (first pass of
+        Algorithm 2), or all unused places (second pass).
     counts : int64, shape (choices,)
-        Numbers of workers that may be chosen, increasing, from 1 up.
+        Allowed worker counts, increasing, from 1 up.
     spread_slots, colocated_slots : int64, shape (choices,)
         Duration with that many workers, spread over servers or all on the parameter servers' own
-        (Eq. (1)); ``colocated_slots <= spread_slots``. More than ``slots``: cannot be.
+        (Eq. (1)); ``colocated_slots <= spread_slots``. Above ``slots`` if impossible.
     reach : int64, shape (most parameter servers on a server + 1,)
-        ``reach[z]``: workers on other servers that ``z`` parameter servers can serve,
-        ``floor(z b_p / b_w)``, non-decreasing; -1 where ``z`` is not allowed. A job without
-        parameter servers allows 0 alone.
+        ``reach[z]``: workers on other servers that ``z`` parameter servers can serve, ``floor(z b_p
+        / b_w)``, non-decreasing; -1 if ``z`` is not allowed. A job without parameter servers allows
+        only 0.
     worker_ends, ps_ends : int32, shape (slots, most places + 1, servers)
         Run ends, see the module.
 
@@ -153,8 +139,8 @@ def best_gang(
     -------
     payoff, start, end, workers, ps, colocated : int, int, int, int, int, bool
         The gang occupies slots ``[start, end)``. Of equal payoffs the earliest start, then the
-        fewest workers, then colocation (line 6 of Algorithm 3). ``start`` is -1 where no gang has
-        a positive payoff (lines 10-12).
+        fewest workers, then colocation (line 6 of Algorithm 3). ``start`` is -1 if no gang has a
+        positive payoff (lines 10-12).
     """
     slots = value.size - 1
     most_workers = worker_ends.shape[1] - 1
@@ -175,7 +161,7 @@ def best_gang(
                 spread_ps[choice] = ps
                 break
 
-    # First slot from `start` on in which the limits refuse so many; most favourable payoff.
+    # First slot from `start` on in which a count exceeds the limits; most favourable payoff.
     worker_block = np.full((slots + 1, counts.size), slots, np.int64)
     ps_block = np.full((slots + 1, kinds), slots, np.int64)
     bound = np.zeros(slots, np.int64)
@@ -311,22 +297,10 @@ def place_gang(
 ) -> tuple[Integers, Integers]:
     """Choose the servers of a gang that `best_gang` found (lines 7-20 of Algorithm 4, 7-11 of 5).
 
-    Servers with fewer free workers over the gang's slots come first, so that richer ones stay whole
-    for colocation; then those of lower precedence, then of lower number. The parameter servers
-    take a server that needs the fewest of them.
-
-    Parameters
-    ----------
-    start, end, workers, ps, colocated : int, int, int, int, bool
-        The gang.
-    reach, worker_ends, ps_ends : as in `best_gang`
-    precedence : int64, shape (servers,)
-        Order among servers with as many free workers.
-
-    Returns
-    -------
-    workers_on, ps_on : int64, shape (servers,)
-        Workers and parameter servers of the gang on each server, in each of its slots.
+    Servers with fewer free workers over the gang's slots come first, so that large free blocks
+    remain for co-location; then those of lower ``precedence`` (servers,), then of lower number. The
+    parameter servers get a server that needs the fewest of them. Returns the workers and the
+    parameter servers on each server, (servers,), in each of the gang's slots.
     """
     servers = worker_ends.shape[2]
     free = np.zeros(servers, np.int64)
@@ -350,7 +324,7 @@ def place_gang(
         if colocated:
             workers_on[host] = workers
         else:
-            # At least one worker stands elsewhere, or the gang would be colocated.
+            # At least one worker is on another server, or the gang would be co-located.
             workers_on[host] = min(free[host], workers - 1)
         ps_on[host] = ps
         left -= workers_on[host]

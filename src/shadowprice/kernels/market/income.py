@@ -18,18 +18,9 @@ def divide(amounts: Integers, contributions: Integers) -> Integers:
     integer part. The remainders, fewer than the owners, go one each to the largest fractions, ties
     to the first owner (largest remainders). Each row of the result adds up to its amount.
 
-    Parameters
-    ----------
-    amounts : int64, shape (slots,)
-        Payment in each slot, not negative.
-    contributions : int64, shape (slots, owners)
-        Unused units of each owner in each slot, not negative, adding up to less than 2**31; some
-        are positive if the amount is.
-
-    Returns
-    -------
-    int64, shape (slots, owners)
-        Income of each owner; 0 in a slot without contributions.
+    ``amounts`` (slots,) are payments >= 0. ``contributions`` (slots, owners) are the unused units
+    >= 0 of each owner, which add up to less than 2**31 per slot. The result (slots, owners) is each
+    owner's income, 0 in a slot without contributions.
     """
     slots, owners = contributions.shape
     shares = np.zeros((slots, owners), np.int64)

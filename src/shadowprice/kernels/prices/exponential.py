@@ -14,7 +14,7 @@ from shadowprice.kernels.jit import inlined, kernel
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Capacity of a resource that a server does not declare and that never binds (bandwidth).
+#: Capacity of a resource that a server doesn't limit, as in `core.amounts`.
 UNLIMITED = 1 << 62
 #: Logarithms of the largest finite float and of the smallest positive float.
 LARGEST = 709.782712893384
@@ -23,7 +23,7 @@ SMALLEST = -745.1332191019411
 
 @kernel
 def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -> float:
-    """Return the price of one resource on one server.
+    """Return exp(ln L + (g / c) (ln U - ln L)), the price of a resource on a server, OASiS (22).
 
     Parameters
     ----------
@@ -36,8 +36,7 @@ def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -
     Returns
     -------
     float
-        exp(ln L + (g / c) (ln U - ln L)), OASiS (22); 0 for a resource that is unlimited or that
-        the server lacks.
+        The price; 0 for a resource that is unlimited or that the server lacks.
     """
     if capacity <= 0 or capacity >= UNLIMITED:
         return 0.0

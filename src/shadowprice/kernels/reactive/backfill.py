@@ -22,44 +22,22 @@ Flags = NDArray[np.bool_]
 
 
 class Ending(NamedTuple):
-    """Capacity that running jobs release, in order of time.
+    """Capacity that running jobs release, in order of time, as arrays of shape (entries,)."""
 
-    Attributes
-    ----------
-    slots : int64[entries]
-        Slot before which it is released.
-    servers : int64[entries]
-        Server.
-    amounts : int64[entries, resources]
-        Amount.
-    """
-
-    slots: Integers
+    slots: Integers  # slot before which it is released
     servers: Integers
-    amounts: Integers
+    amounts: Integers  # shape (entries, resources)
 
 
 class Queued(NamedTuple):
-    """Jobs in order of priority, and the roles of servers.
+    """Jobs in order of priority as arrays of shape (jobs,), and the roles of servers."""
 
-    Attributes
-    ----------
-    worker, ps : int64[jobs, resources]
-        Demands.
-    workers, servers : int64[jobs]
-        Fixed numbers of workers and parameter servers.
-    lengths : int64[jobs]
-        Expected durations in slots.
-    hosts_workers, hosts_ps : bool[servers]
-        Whether each server may host workers, and parameter servers, now.
-    """
-
-    worker: Integers
+    worker: Integers  # demands, shape (jobs, resources)
     ps: Integers
-    workers: Integers
-    servers: Integers
-    lengths: Integers
-    hosts_workers: Flags
+    workers: Integers  # fixed number of workers
+    servers: Integers  # fixed number of parameter servers
+    lengths: Integers  # expected durations in slots
+    hosts_workers: Flags  # whether each server may host workers now
     hosts_ps: Flags
 
 
@@ -147,28 +125,13 @@ def backfill(
     throughout a job's run is the minimum of that at its start and at the starts of reservations
     during the run. No table of slots is needed.
 
-    Parameters
-    ----------
-    now : int
-        Current slot.
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity; that of started jobs is subtracted.
-    ending : Ending
-        Capacity that running jobs release.
-    queued : Queued
-        Jobs; only as many as ``starts`` has entries are considered.
-    cursors : ndarray of int64, shape (2,)
-        Round-robin cursors; moved by the jobs that start.
-    reservations : int
-        Maximum number of waiting jobs with a reservation: 1 for EASY, all for conservative.
-    starts : ndarray of int64, shape (jobs,)
-        Start slots, now or reserved; -1 for neither. Written.
+    The capacity of started jobs is subtracted from ``free`` (servers, resources), and they move the
+    round-robin ``cursors`` (2,). ``reservations`` is the maximum number of waiting jobs with a
+    reservation: 1 for EASY, all for conservative. ``starts`` (jobs,) receives start slots, now or
+    reserved, and -1 for neither; only as many jobs as it has entries are considered.
 
-    Returns
-    -------
-    ndarray of int64, shape (places, 4)
-        Placement of the jobs that start now, in their order: job, server, workers, parameter
-        servers.
+    The result (places, 4) has the placement of the jobs that start now, in their order: job,
+    server, workers, parameter servers.
     """
     jobs = len(starts)
     servers, resources = free.shape

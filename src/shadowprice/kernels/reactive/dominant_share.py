@@ -2,7 +2,7 @@
 
 Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types" (NSDI 2011),
 Algorithm 1: the job with the smallest dominant share gets its next workers, until no more fit.
-Grants are whole workers with their parameter servers.
+Grants are entire workers with their parameter servers.
 """
 
 from __future__ import annotations
@@ -30,24 +30,13 @@ Flags = NDArray[np.bool_]
 
 
 class Widths(NamedTuple):
-    """Useful worker counts of jobs.
+    """Useful worker counts of jobs, as entries of rows."""
 
-    Attributes
-    ----------
-    first, choices : int64[rows]
-        First entry of a row, and the number of its entries.
-    workers, servers : int64[entries]
-        Ascending worker counts, and their parameter servers.
-    alike : int64[rows]
-        Class of jobs with equal demands and worker counts, from 0: if one doesn't fit, the others
-        needn't be tried.
-    """
-
-    first: Integers
-    choices: Integers
-    workers: Integers
-    servers: Integers
-    alike: Integers
+    first: Integers  # first entry of a row
+    choices: Integers  # number of a row's entries
+    workers: Integers  # worker count of an entry, ascending in a row
+    servers: Integers  # parameter servers of an entry
+    alike: Integers  # class of rows with equal demands and counts: if one doesn't fit, none does
 
 
 @kernel
@@ -93,27 +82,12 @@ def fill(
     cursors: Integers,
     change: Integers,
 ) -> Floats:
-    """Fill progressively; see the module.
+    """Fill progressively, see the module; return the granted dominant shares (jobs,).
 
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Capacity; grants are subtracted.
-    total : ndarray of float64, shape (resources,)
-        Capacity of the cluster; 0 excludes a resource from all shares.
-    rows : ndarray of int64, shape (jobs,)
-        Rows in order of arrival, which breaks ties.
-    places : Places
-        Jobs; their new placements are written.
-    cursors : ndarray of int64, shape (2,)
-        Round-robin cursors; moved.
-    change : ndarray of int64, shape (jobs,)
-        `SAME`, `LESS`, `MORE` or `MOVED`; written.
-
-    Returns
-    -------
-    ndarray of float64, shape (jobs,)
-        Dominant shares that were granted.
+    Grants are subtracted from ``free`` (servers, resources). ``total`` (resources,) is the
+    cluster's capacity; 0 excludes a resource from all shares. ``rows`` (jobs,) are in order of
+    arrival, which breaks ties. The round-robin ``cursors`` (2,) move. ``change`` (jobs,) receives
+    `SAME`, `LESS`, `MORE` or `MOVED`.
     """
     jobs = len(rows)
     share = np.zeros(jobs)
@@ -156,7 +130,7 @@ def fill(
         if granted:
             _sift(heap, size, share)
             continue
-        # The job can't use more, or no more fits: the rest of its old placement is spare.
+        # The job can't use more, or no more fits, so the rest of its old placement is spare.
         if places.standing[row]:
             _give_up(spare, places, row)
         if step[j] == 0:

@@ -35,20 +35,10 @@ def run_in_order(
     A job gets its current servers first, then free capacity without a current user, round robin,
     then that of jobs further down, which are paused unless they fit elsewhere.
 
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Capacity; placements are subtracted.
-    rows : ndarray of int64, shape (jobs,)
-        Rows of the open jobs in order of service.
-    places : Places
-        Jobs; their new placements are written.
-    workers, servers_needed : ndarray of int64, shape (table rows,)
-        Fixed numbers of workers and parameter servers.
-    cursors : ndarray of int64, shape (2,)
-        Round-robin cursors; moved.
-    change : ndarray of int64, shape (jobs,)
-        `SAME`, `LESS`, `MORE` or `MOVED`; written.
+    ``rows`` (jobs,) are the open jobs in order of service. Placements are subtracted from ``free``
+    (servers, resources). ``workers`` and ``servers_needed`` are the fixed counts by row. The
+    round-robin ``cursors`` (2,) move. ``change`` (jobs,) receives `SAME`, `LESS`, `MORE` or
+    `MOVED`.
     """
     spare = free.copy()
     least = least_of(places, rows)

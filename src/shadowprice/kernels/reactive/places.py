@@ -21,31 +21,17 @@ SAME, LESS, MORE, MOVED = 0, 1, 2, 3
 
 
 class Places(NamedTuple):
-    """Open jobs as rows, with their placements.
+    """Open jobs as rows, with their placements."""
 
-    Attributes
-    ----------
-    worker, ps : int64[rows, resources]
-        Demands; zeros for the parameter servers of all-reduce jobs.
-    hosts_workers, hosts_ps : bool[servers]
-        Whether each server may host workers, and parameter servers, now.
-    on_workers, on_ps : int64[rows, servers]
-        Current placements.
-    new_workers, new_ps : int64[rows, servers]
-        New placements.
-    standing : bool[rows]
-        Whether a job has a current placement.
-    """
-
-    worker: Integers
-    ps: Integers
-    hosts_workers: Flags
+    worker: Integers  # demands, shape (rows, resources)
+    ps: Integers  # zeros for all-reduce jobs
+    hosts_workers: Flags  # whether each server may host workers now
     hosts_ps: Flags
-    on_workers: Integers
+    on_workers: Integers  # current placements, shape (rows, servers)
     on_ps: Integers
-    new_workers: Integers
+    new_workers: Integers  # new placements, shape (rows, servers)
     new_ps: Integers
-    standing: Flags
+    standing: Flags  # whether each row has a current placement
 
 
 @inlined
@@ -131,7 +117,7 @@ def _take(
         at = int(cursors[kind])
         for _ in range(servers):
             after = at + 1 if at + 1 < servers else 0
-            # Spare capacity is negative after a job took that of another: check both.
+            # Check both, because spare capacity is negative after a job took that of another.
             if hosts[at] and fits(free, at, demand) and (anyone == 1 or fits(spare, at, demand)):
                 for r in range(len(demand)):
                     free[at, r] -= demand[r]
@@ -155,16 +141,9 @@ def grant(
 ) -> bool:
     """Allocate more workers and parameter servers to a job; all of them or none.
 
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity; grants are subtracted.
-    spare : ndarray of int64, shape (servers, resources)
-        Free capacity without a current user.
-    places : Places
-        Jobs; the row's new placement grows.
-    cursors : ndarray of int64, shape (2,)
-        Round-robin cursors of workers and of parameter servers; moved.
+    Grants are subtracted from ``free`` (servers, resources), and from ``spare``, the free capacity
+    without a current user. The row's new placement grows. ``cursors`` (2,) are the round-robin
+    cursors of workers and of parameter servers; they move.
     """
     servers = free.shape[0]
     worker, ps = places.worker[row], places.ps[row]

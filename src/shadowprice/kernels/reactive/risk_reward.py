@@ -1,4 +1,4 @@
-"""The risk-reward heuristic: a job's gain, the cost of others' waiting, and who runs.
+"""The risk-reward heuristic, which ranks jobs by their gain and the cost of others' waiting.
 
 Irwin, Grit, Chase: "Balancing Risk and Reward in a Market-Based Task Service" (HPDC 2004). There a
 task fills one processor, loses value linearly while it waits, and is ranked by
@@ -8,9 +8,8 @@ task fills one processor, loses value linearly while it waits, and is ranked by
     cost = sum over the other tasks of decay * min(remaining time, time until it is worth nothing).
 
 Here a job uses a share of the cluster, its dominant share. It delays others by ``share * remaining
-slots`` of whole-cluster time, which replaces the remaining time in the cost and in the denominator;
-both are equal if a job fills the cluster. A job's decay is the utility lost by one more slot of
-delay.
+slots`` of cluster time, which replaces the remaining time in the cost and in the denominator; both
+are equal if a job fills the cluster. A job's decay is the utility lost by one more slot of delay.
 """
 
 from __future__ import annotations
@@ -29,50 +28,24 @@ Floats = NDArray[np.float64]
 
 
 class Candidates(NamedTuple):
-    """Open jobs as rows of a table.
-
-    Attributes
-    ----------
-    worths : Worths
-        Utilities.
-    arrival, slots_left : int64[rows]
-        Arrival slot, and remaining slots of running.
-    share : float64[rows]
-        Dominant share while running.
-    """
+    """Open jobs as rows of a table."""
 
     worths: Worths
-    arrival: Integers
-    slots_left: Integers
-    share: Floats
+    arrival: Integers  # slot
+    slots_left: Integers  # remaining slots of running
+    share: Floats  # dominant share while running
 
 
 class Appraisal(NamedTuple):
-    """Values of jobs if each ran from now on, by position.
+    """Values of jobs if each ran from now on, as arrays of shape (jobs,)."""
 
-    Attributes
-    ----------
-    utility : float64[jobs]
-        Utility of completing then.
-    decay : float64[jobs]
-        Loss by one more slot of delay.
-    expiry : float64[jobs]
-        Delay after which the utility is gone.
-    delay : float64[jobs]
-        Delay of others: the share times the remaining slots.
-    reward : float64[jobs]
-        See the module.
-    order, by_delay : int64[jobs]
-        Positions sorted by expiry, and by delay.
-    """
-
-    utility: Floats
-    decay: Floats
-    expiry: Floats
-    delay: Floats
-    reward: Floats
-    order: Integers
-    by_delay: Integers
+    utility: Floats  # of completing then
+    decay: Floats  # loss by one more slot of delay
+    expiry: Floats  # delay after which the utility is gone
+    delay: Floats  # delay of others: the share times the remaining slots
+    reward: Floats  # see the module
+    order: Integers  # positions sorted by expiry
+    by_delay: Integers  # positions sorted by delay
 
 
 @kernel
@@ -93,17 +66,7 @@ def appraisal(size: int) -> Appraisal:
 def appraise(
     slot: int, rows: Integers, jobs: Candidates, alpha: float, discount: float
 ) -> Appraisal:
-    """Appraise all open jobs as if each ran from now on.
-
-    Parameters
-    ----------
-    slot : int
-        Current slot.
-    rows : ndarray of int64, shape (jobs,)
-        Rows of the open jobs.
-    alpha, discount : float
-        See the module.
-    """
+    """Appraise the open jobs ``rows`` as if each ran from now on; ``alpha`` is as in the module."""
     count = len(rows)
     made = appraisal(count)
     for j in range(count):
@@ -132,16 +95,9 @@ def foresee(j: int, row: int, slot: int, jobs: Candidates, made: Appraisal) -> N
 def reckon(
     count: int, rows: Integers, jobs: Candidates, alpha: float, discount: float, made: Appraisal
 ) -> None:
-    """Set the rewards of all jobs, in time linear in their number.
+    """Set the rewards of the first ``count`` jobs, in time linear in their number.
 
-    Parameters
-    ----------
-    count : int
-        Number of jobs; arrays may be longer.
-    rows, jobs, alpha, discount
-        As in `appraise`.
-    made : Appraisal
-        From `foresee`, with the positions sorted.
+    ``made`` comes from `foresee`, with the positions sorted. Its arrays may be longer.
     """
     # A delay x costs jobs that expire before x all their utility, and others x times their decay.
     utility, decay, expiry, delay = made.utility, made.decay, made.expiry, made.delay
@@ -192,17 +148,9 @@ def admission(at: int, rows: Integers, jobs: Candidates, made: Appraisal) -> tup
     """Return the delay cost of admitting a job, and its expected slots until completion.
 
     Jobs are served in order of reward. If all fit side by side, none waits. Otherwise the job
-    completes once everything up to it is done, spread over the whole cluster, and not before its
-    own duration. It delays the jobs behind it by its own work.
-
-    Parameters
-    ----------
-    at : int
-        Position of the job among ``rows``.
-    rows : ndarray of int64, shape (jobs,)
-        Rows of the jobs.
-    made : Appraisal
-        Of these jobs; arrays may be longer.
+    completes after all jobs up to it, at the rate of the entire cluster, and not before its own
+    duration. It delays the jobs behind it by its own work. ``at`` is its position among ``rows``.
+    The arrays of ``made`` may be longer.
     """
     row = rows[at]
     reward = made.reward

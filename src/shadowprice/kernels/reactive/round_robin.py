@@ -1,8 +1,8 @@
 """Round-robin placement of a job's workers and parameter servers.
 
-"In (i)-(iii), we place workers and parameter servers on available servers in a round-robin
-fashion" (OASiS, section V): each process goes to the next server after the last one used on which
-it fits. Workers and parameter servers have a cursor each.
+"In (i)-(iii), we place workers and parameter servers on available servers in a round-robin fashion"
+(OASiS, section V): each process goes to the next server after the last used server on which it
+fits. Workers and parameter servers have a cursor each.
 """
 
 from __future__ import annotations
@@ -25,25 +25,12 @@ def deal(
     cursor: int,
     given: Integers,
 ) -> int:
-    """Distribute equal items to the servers on which they fit, round robin.
+    """Distribute ``count`` equal items to the servers on which they fit, round robin; all or none.
 
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity; items are subtracted.
-    demand : ndarray of int64, shape (resources,)
-        Demand of an item.
-    hosts : ndarray of bool, shape (servers,)
-        Servers that may host the item.
-    cursor : int
-        First server to try.
-    given : ndarray of int64, shape (servers,)
-        Zeros; the number of items of each server is written.
-
-    Returns
-    -------
-    int
-        First server to try next time; -1 if not all items fit, and nothing changes.
+    Items are subtracted from ``free`` (servers, resources). ``hosts`` (servers,) marks the servers
+    that may host them. ``given`` (servers,), zeros on entry, receives the number of items of each
+    server. ``cursor`` is the first server to try. Returns that of the next call, or -1 if not all
+    items fit.
     """
     servers, resources = free.shape
     at = cursor
@@ -87,30 +74,13 @@ def place(
     cursors: Integers,
     out: Integers,
 ) -> int:
-    """Place one job, all of it or nothing.
+    """Place one job completely or not at all; return the number of servers, 0 if it doesn't fit.
 
     Workers are placed first, or parameter servers if they don't fit after the workers on servers
-    that host both.
-
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity; the placement is subtracted.
-    worker, ps : ndarray of int64, shape (resources,)
-        Demands.
-    workers, servers_needed : int
-        Numbers of workers and parameter servers.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        Whether each server may host workers, and parameter servers, now.
-    cursors : ndarray of int64, shape (2,)
-        First server to try for a worker and for a parameter server; moved on success.
-    out : ndarray of int64, shape (3, servers)
-        Server, workers and parameter servers of each column, servers ascending; written.
-
-    Returns
-    -------
-    int
-        Number of columns; 0 if the job doesn't fit.
+    that host both. The placement is subtracted from ``free`` (servers, resources). ``cursors`` (2,)
+    are the first servers to try for a worker and for a parameter server; they move on success.
+    ``out`` (3, servers) receives columns of server, workers and parameter servers, by ascending
+    server.
     """
     servers = free.shape[0]
     given_workers = np.zeros(servers, dtype=np.int64)

@@ -71,31 +71,14 @@ def progressive_filling(
 ) -> int:
     """Plan a job with the fewest workers at once that complete it in time (Algorithm 1).
 
-    Parameters
-    ----------
-    free : ndarray of int64, shape (slots, columns)
-        Free capacity of each slot from now on; the plan is subtracted.
-    demand : ndarray of int64, shape (levels, columns)
-        Demand of each useful worker count, ascending.
-    gains : ndarray of int64, shape (levels,)
-        Progress units of a slot with each, ascending.
-    levels : int
-        Number of levels.
-    left : int
-        Remaining progress units, above 0.
-    first, last : int
-        First and last slot that may be used, counted from now.
-    plan : ndarray of int16, shape (slots,)
-        Levels from ``first`` to the completion; the rest is meaningless. Written.
-    begins : ndarray of int64, shape (slots + 1,)
-        0, 1, 2, ...: every slot is an interval.
-    room : ndarray of int64, shape (slots,)
-        Scratch space.
+    The plan is subtracted from ``free`` (slots, columns). ``demand`` (levels, columns) and
+    ``gains`` (levels,) are the demand and progress units of a slot of each useful worker count,
+    ascending. ``left`` are the remaining progress units, above 0. ``first`` and ``last`` are the
+    first and last slot that may be used, counted from now. ``plan`` (slots,) receives levels from
+    ``first`` to the completion; the rest is meaningless. ``begins`` (slots + 1,) is 0, 1, 2, ...,
+    because every slot is an interval, and ``room`` (slots,) is scratch space.
 
-    Returns
-    -------
-    int
-        Completion slot; -1 without a plan.
+    Returns the completion slot, -1 without a plan.
     """
     slots = last - first + 1
     bottom = 0  # the least level that completes on an empty cluster
@@ -162,27 +145,11 @@ def satisfy(
 ) -> bool:
     """Plan jobs in order, each with its minimum satisfactory share of the remaining capacity.
 
-    Parameters
-    ----------
-    free : ndarray of int64, shape (slots, columns)
-        Free capacity of each slot from now on; plans are subtracted.
-    order : ndarray of int64, shape (jobs,)
-        Rows, the earliest deadline first.
-    demand, gains, levels, left
-        As in `progressive_filling`, by row.
-    last : ndarray of int64, shape (rows,)
-        Last slot of each, counted from now; negative after the deadline.
-    plan : ndarray of int16, shape (rows, slots)
-        Written.
-    stop : bool
-        Whether to stop at the first job without a plan.
-    ends : ndarray of int64, shape (rows,)
-        Completion slot of each plan, counted from now; -1 without a plan. Written.
-
-    Returns
-    -------
-    bool
-        Whether all jobs have a plan.
+    ``order`` (jobs,) are rows, the earliest deadline first. ``last`` (rows,) is the last slot of
+    each, counted from now, and negative after the deadline. ``plan`` (rows, slots) and ``ends``
+    (rows,), the completion slots from now or -1, are written. Other arrays are those of
+    `progressive_filling`, by row. ``stop`` ends planning at the first job without a plan. Returns
+    whether all jobs have a plan.
     """
     begins, room = _scratch(plan)
     every = True
@@ -262,16 +229,9 @@ def deal_spare(
     saves, per GPU. The job with the largest return gets its step, the first on ties. Its return is
     then computed again with its new plan.
 
-    Parameters
-    ----------
-    free, demand, gains, levels, left, last, ends, plan
-        As in `satisfy`, which comes first; plans are updated.
-    rows : ndarray of int64, shape (jobs,)
-        All jobs that may run, with and without deadline.
-    width : ndarray of int64, shape (rows, levels)
-        GPUs of each level.
-    now : ndarray of int64, shape (rows,)
-        Level of each in the first slot; written.
+    `satisfy` comes first, and plans are updated. ``rows`` (jobs,) are all jobs that may run, with
+    and without deadline. ``width`` (rows, levels) are the GPUs of each level. ``now`` (rows,)
+    receives the level of each in the first slot.
     """
     count = len(rows)
     saved = np.zeros(count, dtype=np.int64)
@@ -319,7 +279,7 @@ def deal_spare(
                 _put(free, row, demand, ends, plan, 1)
                 had_width = width[row, level] if level >= 0 else 0
                 extra[n] = max(width[row, level + 1] - had_width, 1)
-                # Without the step the deadline is missed: it has the largest return.
+                # Without the step the job misses its deadline, so the return is the largest.
                 saved[n] = before - after if before >= 0 else np.iinfo(np.int32).max
                 if after < 0:
                     open_[n] = False
@@ -358,10 +318,10 @@ def _put(
 
 @kernel
 def next_change(rows: Integers, ends: Integers, plan: Levels, now: Integers) -> int:
-    """Return the first slot, counted from now, that needs new plans; a large number without one.
+    """Return the first slot, counted from now, that needs new plans; `NO_CHANGE` without one.
 
-    That is where a plan changes its level after the next slot, or needs more in the next slot than
-    the job has now.
+    That is the slot in which a plan changes its level after the next slot, or 1 if a plan needs
+    more in the next slot than the job has now.
     """
     first = NO_CHANGE
     for row in rows:

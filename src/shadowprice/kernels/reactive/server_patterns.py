@@ -25,7 +25,7 @@ def _fractional(
     left: Integers,
     limit: Integers,
 ) -> float:
-    """Bound the value of items from ``depth`` on: the least of the one-resource relaxations."""
+    """Return an upper bound of the value of items from ``depth`` on: the least relaxation."""
     resources, items = orders.shape
     best = 0.0
     for i in range(items):
@@ -63,24 +63,9 @@ def best_pattern(
     Depth-first branch and bound: the densest item first, with its largest count first. A branch
     ends if the tightest relaxation to a single resource can't beat the best pattern.
 
-    Parameters
-    ----------
-    weight : ndarray of int64, shape (items,)
-        Value of an item, not negative.
-    demand : ndarray of int64, shape (items, resources)
-        Demand of an item.
-    limit : ndarray of int64, shape (items,)
-        Maximum number of each item.
-    most_nodes : int
-        Maximum number of branches.
-    pattern : ndarray of int64, shape (items,)
-        The best pattern; written.
-
-    Returns
-    -------
-    (int, int)
-        Its value, and an upper bound for all patterns, which is equal unless the search stopped
-        early.
+    ``weight`` (items,) is not negative, and ``demand`` has the shape (items, resources).
+    ``pattern`` (items,) receives the best pattern. Returns its value and an upper bound for all
+    patterns, which is equal unless the search stopped after ``most_nodes`` branches.
     """
     items, resources = demand.shape
     orders = np.zeros((resources, items), dtype=np.int64)

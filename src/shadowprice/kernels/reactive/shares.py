@@ -30,8 +30,6 @@ def completes(
     ----------
     begins : int64[intervals + 1]
         First slot of each interval, ascending, and the end of the last.
-    intervals : int
-        Number of intervals.
     room : int64[intervals]
         Highest level that fits in each that starts before ``end``; -1 for none.
     gains : int64[levels]
@@ -40,8 +38,6 @@ def completes(
         Maximum level.
     left : int
         Remaining progress units.
-    end : int
-        Slot before which the job has to complete.
     """
     for k in range(intervals):
         if begins[k] >= end:
@@ -73,12 +69,8 @@ def completes_fresh(
 ) -> int:
     """Return `completes` for a job whose first slot of running may yield more.
 
-    Parameters
-    ----------
-    begins, intervals, room, gains, top, left, end
-        As in `completes`.
-    first : int64[levels]
-        Progress units of the first slot with each level, at least ``gains``.
+    ``first`` (levels,) are the progress units of the first slot with each level, at least
+    ``gains``.
     """
     for k in range(intervals):
         if begins[k] >= end:
@@ -104,23 +96,11 @@ def least_ceiling(
     end: int,
     first: Ints,
 ) -> tuple[int, int]:
-    """Return the least ceiling that completes before ``end``, and the completion slot.
+    """Return the least ceiling that completes before ``end``, by position, and the completion slot.
 
-    Parameters
-    ----------
-    begins, intervals, room, gains, left, end
-        As in `completes`; gains don't decrease from one ceiling to the next.
-    ceilings : int64[count]
-        Levels that may be ceilings, ascending.
-    count : int
-        Number of ceilings.
-    first : int64[levels]
-        As in `completes_fresh`, not decreasing either; equal to ``gains`` if no slot yields more.
-
-    Returns
-    -------
-    (int, int)
-        Position of the ceiling, and the slot; -1, -1 without one.
+    Returns -1, -1 without a ceiling. ``ceilings`` (count,) are the levels that may be ceilings,
+    ascending. The other parameters are those of `completes_fresh`. Neither ``gains`` nor ``first``
+    may decrease from one ceiling to the next.
     """
     high = count - 1
     done = completes_fresh(begins, intervals, room, gains, first, ceilings[high], left, end)

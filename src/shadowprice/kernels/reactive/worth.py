@@ -22,24 +22,12 @@ CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE, TOLD = 0, 1, 2, 3, 4, 5,
 
 
 class Worths(NamedTuple):
-    """Utilities of jobs as rows.
-
-    Attributes
-    ----------
-    family : int64[rows]
-        Family of each.
-    parameters : float64[rows, 3]
-        Parameters in the order of the family; for `TOLD`, the number of knots.
-    knots : int64[rows, width]
-        Durations in slots, ascending from 0; the last value holds for all later ones.
-    values : float64[rows, width]
-        Utility at each knot.
-    """
+    """Utilities of jobs as rows."""
 
     family: Integers
-    parameters: Floats
-    knots: Integers
-    values: Floats
+    parameters: Floats  # shape (rows, 3), in the order of the family; the number of knots if `TOLD`
+    knots: Integers  # durations in slots, ascending from 0, shape (rows, width)
+    values: Floats  # utility at each knot; the last holds for all later durations
 
 
 @kernel

@@ -2,7 +2,7 @@
 
 Agrawal, Wang, Ye ("A dynamic near-optimal algorithm for online linear programming", Operations
 Research 2014) price future demand by the dual of the program over past demand, scaled to the
-capacity: accept what fits, the highest value first. Here
+capacity: accept all that fits, the highest value first. Here
 
     min over p >= 0 of  sum_r budget_r p_r + sum_j weight_j max(0, value_j - sum_r use_jr p_r).
 """
@@ -42,25 +42,12 @@ def _sift_down(heap: Integers, size: int, index: int, key: Floats) -> None:
 def shadow_prices(
     value: Floats, use: Floats, weight: Floats, budget: Floats, sweeps: int
 ) -> Floats:
-    """Minimise the dual by coordinate descent.
+    """Minimise the dual by coordinate descent; return the marginal value of each resource.
 
-    Parameters
-    ----------
-    value : float64[jobs]
-        Utility of each job.
-    use : float64[jobs, resources]
-        Demand of each job.
-    weight : float64[jobs]
-        Weight of each job.
-    budget : float64[resources]
-        Capacity.
-    sweeps : int
-        Rounds over all resources; one is exact if one resource is scarce.
-
-    Returns
-    -------
-    float64[resources]
-        Marginal value of each resource; 0 if it isn't scarce.
+    ``value`` and ``weight`` (jobs,) are utilities and weights, ``use`` (jobs, resources) the
+    demands, and ``budget`` (resources,) the capacity. ``sweeps`` is the maximum number of rounds
+    over all resources; one round is exact if one resource is scarce. The price of a resource that
+    isn't scarce is 0.
     """
     jobs, resources = use.shape
     price = np.zeros(resources)
@@ -75,7 +62,7 @@ def shadow_prices(
         load[r] = load[r] / budget[r] if budget[r] > 0.0 else 0.0
         heaviest[r] = -load[r]
     order = stable_order(heaviest)
-    # A resource's price follows from those of the others: it is computed again if one has changed.
+    # A resource's price follows from those of the others, so compute it again if one has changed.
     changes = 0
     computed_at = np.full(resources, -1)
     for _ in range(sweeps):

@@ -1,8 +1,8 @@
 """Open jobs as arrays: useful worker counts (levels), and the two placement modes of a job.
 
 A job may run faster if all its processes are on one server (PD-ORS, Fact 1). A *co-located* job is
-one demand of one server; a *spread* job is many demands. Capacity that fits one of them says
-nothing about the other, so a plan uses one mode throughout, and every search stays in one mode.
+one demand of one server; a *spread* job is many demands. Capacity for one mode doesn't imply
+capacity for the other, so a plan uses one mode throughout, and every search is within one mode.
 """
 
 from typing import NamedTuple
@@ -19,59 +19,32 @@ Flags = NDArray[np.bool_]
 
 
 class JobArrays(NamedTuple):
-    """Open jobs as rows.
+    """Open jobs as rows; arrays without a shape are (rows,).
 
-    Attributes
-    ----------
-    worker, ps : int64[rows, resources]
-        Demands; zeros for the parameter servers of all-reduce jobs.
-    levels : int64[rows]
-        Number of useful worker counts: each gains more than all smaller ones of the same mode.
-    spread_levels : int64[rows]
-        Number of levels in spread mode, at the external rate. The levels after them are co-located,
-        at the internal rate; a job with one rate has none.
-    worker_counts, ps_counts, gains : int64[rows, width]
-        Workers, parameter servers and progress units of each level, ascending in each mode.
-    certain_gains : int64[rows, width]
-        Progress units of a slot in which the job restarts. Plans count on no more, so that no move
-        can break a promise.
-    starts_free : bool[rows]
-        Whether the first slot of a job yields more than ``certain_gains``: it has never run, and
-        only later starts cost progress.
-    hull_size : int64[rows]
-        Number of levels on the upper hulls of the curves through the origin.
-    spread_hull_size : int64[rows]
-        Number of those on the spread curve; they come first.
-    hull : int64[rows, width]
-        The levels on the hulls, ascending.
-    remaining : int64[rows]
-        Remaining progress units.
-    arrival : int64[rows]
-        Arrival slot.
-    last_slot : int64[rows]
-        Last slot in which completing has a utility that counts.
-    tenant : int64[rows]
-        Owner, as a row of `Timeline.share`.
-    worths : Worths
-        Utilities.
+    The levels of a job are its useful worker counts: each gains more than all smaller ones of the
+    same mode. Spread levels, at the external rate, come first. Co-located levels, at the internal
+    rate, follow; a job with one rate has none. The hulls are the upper hulls of both curves through
+    the origin.
     """
 
-    worker: Ints
-    ps: Ints
-    levels: Ints
-    spread_levels: Ints
-    worker_counts: Ints
-    ps_counts: Ints
-    gains: Ints
+    worker: Ints  # demand, shape (rows, resources)
+    ps: Ints  # zeros for all-reduce jobs
+    levels: Ints  # number of levels
+    spread_levels: Ints  # number of levels in spread mode
+    worker_counts: Ints  # workers of each level, ascending in each mode, shape (rows, width)
+    ps_counts: Ints  # parameter servers of each level
+    gains: Ints  # progress units of each level per slot
+    # Progress units of a slot in which the job restarts. Plans count on no more, so that no move
+    # can break a promise.
     certain_gains: Ints
-    starts_free: Flags
-    hull_size: Ints
-    spread_hull_size: Ints
-    hull: Ints
-    remaining: Ints
-    arrival: Ints
-    last_slot: Ints
-    tenant: Ints
+    starts_free: Flags  # the first slot yields `gains`, because only later starts cost progress
+    hull_size: Ints  # number of levels on the hulls
+    spread_hull_size: Ints  # number of those on the spread curve
+    hull: Ints  # the levels on the hulls, ascending, shape (rows, width)
+    remaining: Ints  # progress units
+    arrival: Ints  # slot
+    last_slot: Ints  # last slot in which completing has a utility that counts
+    tenant: Ints  # row of `Timeline.share`
     worths: Worths
 
 
@@ -117,7 +90,7 @@ def hull_range(jobs: JobArrays, row: int, mode: int) -> tuple[int, int]:
 
 @inlined
 def colocated_role(jobs: JobArrays, row: int) -> int:
-    """Return the role that a server needs to host the whole job."""
+    """Return the role that a server needs to host all processes of a job."""
     needs_ps = jobs.ps_counts[row, jobs.spread_levels[row]] > 0
     return WORKER_ROLE | PS_ROLE if needs_ps else WORKER_ROLE
 
@@ -142,7 +115,7 @@ def utility(jobs: JobArrays, row: int, slot: int) -> float:
 def last_slot_worth(jobs: JobArrays, row: int, min_utility: float, low: int, high: int) -> int:
     """Return the last slot of ``[low, high]`` that is worth ``min_utility`` or more, or low - 1.
 
-    Bisection, because utilities never rise.
+    Bisection is exact, because utilities never rise.
     """
     if utility(jobs, row, low) < min_utility:
         return low - 1

@@ -51,14 +51,7 @@ def utility_densities(
 ) -> tuple[Floats, Floats]:
     """Return the utility density of each row and its utility; see `plans.utility_density`.
 
-    Parameters
-    ----------
-    rows : int64[jobs]
-        Rows of the table.
-    next_slot : int
-        The next slot.
-    weight : float64[rows of the table, 2]
-        Weight of a worker and of a parameter server of each job.
+    ``weight`` (table rows, 2) is the weight of a worker and of a parameter server of each job.
     """
     result = np.zeros(len(rows))
     value = np.zeros(len(rows))
@@ -69,20 +62,10 @@ def utility_densities(
 
 @kernel
 def min_cluster_slots(jobs: JobArrays, rows: Ints, on_worker: Floats, on_ps: Floats) -> Floats:
-    """Return the minimum cluster slots of each row's work.
+    """Return the minimum slots of the entire cluster for each row's work, at its thriftiest level.
 
-    Parameters
-    ----------
-    rows : int64[jobs]
-        Rows of the table.
-    on_worker, on_ps : float64[jobs, priced resources]
-        Share of the cluster that a worker and a parameter server of each take; the scarcest
-        resource counts.
-
-    Returns
-    -------
-    float64[jobs]
-        Slots of the whole cluster at the thriftiest level.
+    ``on_worker`` and ``on_ps`` (jobs, priced resources) are the shares of the cluster that a worker
+    and a parameter server use; the scarcest resource counts.
     """
     result = np.full(len(rows), np.inf)
     for n in range(len(rows)):
@@ -103,16 +86,8 @@ def latest_acceptable_slot(
 ) -> int:
     """Return the last slot whose utility is within ``slack`` of that of completing in ``done``.
 
-    Parameters
-    ----------
-    next_slot : int
-        The next slot.
-    done : int
-        Completion slot of the plan.
-    horizon : int
-        Maximum slots ahead, unless `MAX_PROMISE_STRETCH` times those of ``done`` are more.
-    slack : float
-        Share of the utility that may be lost.
+    ``slack`` is the share of the utility that may be lost. ``horizon`` is the maximum number of
+    slots ahead, unless `MAX_PROMISE_STRETCH` times those of ``done`` are more.
     """
     reach = max(horizon, MAX_PROMISE_STRETCH * (done - next_slot + 1))
     last = max(done, min(jobs.last_slot[row], next_slot + reach))
@@ -130,18 +105,9 @@ def latest_acceptable_slots(
     result: Ints,
     value: Floats,
 ) -> None:
-    """Write the utility that each job would have alone, and its latest acceptable slot.
+    """Write the utility of each row's earliest completion, and its latest acceptable slot.
 
-    Parameters
-    ----------
-    rows : int64[jobs]
-        Rows of the table.
-    next_slot, horizon, slack
-        As in `latest_acceptable_slot`.
-    result : int64[jobs]
-        Last acceptable slots; written.
-    value : float64[jobs]
-        Utility of the earliest completion; written.
+    See `latest_acceptable_slot`. ``result`` and ``value`` (jobs,) are written.
     """
     for n in range(len(rows)):
         row = rows[n]
@@ -157,18 +123,9 @@ def exceeds_capacity(
 ) -> bool:
     """Return whether jobs need more than the capacity up to a due slot, so that no plans exist.
 
-    Each job needs at least its work at the level that is thriftiest with the resource.
-
-    Parameters
-    ----------
-    order : int64[jobs]
-        Rows, the earliest due first.
-    due : int64[rows of the table]
-        Due slot of each.
-    next_slot : int
-        The next slot.
-    capacity : float64[resources]
-        Capacity of all servers together.
+    Each job needs at least its work at the level that is thriftiest with the resource. ``order``
+    (jobs,) are rows, the earliest due first, and ``due`` (table rows,) is the due slot of each.
+    ``capacity`` (resources,) is that of all servers together.
     """
     need = np.zeros(len(capacity))
     for n in range(len(order)):
@@ -251,24 +208,12 @@ def plan_waiting(
 
 
 class StepWeights(NamedTuple):
-    """Weights of a job's steps up.
+    """Weights of a job's steps up."""
 
-    Attributes
-    ----------
-    process : float64[rows, 2]
-        Weight of a worker and of a parameter server of each job.
-    loss : float64[rows]
-        Share of a slot that each job loses if its placement changes; 0 before its first start.
-    current_level : int64[rows]
-        Level of each job in the slot before, -1 for none.
-    forbidden : bool[rows, levels]
-        Levels that jobs may not scale up to; empty without limits.
-    """
-
-    process: Floats
-    loss: Floats
-    current_level: Ints
-    forbidden: Flags
+    process: Floats  # weight of a worker and of a parameter server, shape (rows, 2)
+    loss: Floats  # share of a slot lost by a move; 0 before the first start, shape (rows,)
+    current_level: Ints  # level in the slot before, -1 for none, shape (rows,)
+    forbidden: Flags  # levels that are not allowed, shape (rows, levels); empty without limits
 
 
 @kernel
@@ -287,18 +232,10 @@ def allocate_spare(
     keep its placement also costs the move. A co-located job may start here; it scales up once its
     server is known (`placement.scale_up_colocated`).
 
-    Parameters
-    ----------
-    line : Timeline
-        Free capacity; the first slot is updated.
-    rows : int64[jobs]
-        Rows that may run in the slot.
-    job_utility : float64[jobs]
-        Utility of completing each.
-    log : PackingLog
-        Levels; written.
+    ``rows`` (jobs,) may run in the slot, and ``job_utility`` (jobs,) is that of completing each.
+    The first slot of ``line`` and the levels in ``log`` are updated.
     """
-    heap = [(0.0, -1, -1)]
+    heap = [(0.0, -1, -1)]  # numba infers the type from this entry
     heap.pop()
     for n in range(len(rows)):
         below = jobs.levels[rows[n]]
@@ -369,12 +306,7 @@ def best_step(
 ) -> tuple[float, int]:
     """Return the value per weight of the best step up, and its level; -1 if none adds progress.
 
-    Parameters
-    ----------
-    before : int
-        Level of the job so far, -1 for none.
-    first, end : int
-        First level to consider, and the end.
+    ``before`` is the job's present level, -1 for none. ``[first, end)`` are the levels to consider.
     """
     gain = 0.0
     used = 0.0
@@ -388,7 +320,7 @@ def best_step(
             gain *= 1.0 - weights.loss[row]
     best = 0.0
     target = -1
-    # Several workers more may add progress where one adds none: compare all steps.
+    # Compare all steps, because one more worker may add nothing, and several more may.
     for level in range(first, end):
         more = float(min(jobs.gains[row, level], jobs.remaining[row]))
         if weights.current_level[row] != level:
@@ -411,10 +343,7 @@ def _pack_spread_step(
 ) -> int:
     """Pack more workers and parameter servers of a tenant into a state, within its headroom.
 
-    Returns
-    -------
-    int
-        The role that was packed first; 0 if they don't fit, and nothing changes.
+    Returns the role that was packed first; 0 if they don't fit, and nothing changes.
     """
     if not is_within_share(line, state, tenant, worker, workers, ps, ps_count):
         return 0

@@ -22,45 +22,26 @@ Flags = NDArray[np.bool_]
 
 
 class ServerGroups(NamedTuple):
-    """Servers grouped by free capacity.
+    """Servers grouped by free capacity; arrays without a shape are (capacity,), by group."""
 
-    Attributes
-    ----------
-    free : int64[capacity, resources]
-        Free capacity of each server of a group.
-    role : int64[capacity]
-        Role of its servers, as in `Timeline`.
-    size : int64[capacity]
-        Number of its servers; an empty group is reused.
-    member : int64[servers]
-        Servers of the initial groups, ascending in each.
-    first, end : int64[capacity]
-        Range of ``member`` on which nothing was placed yet.
-    head, next : int64[capacity], int64[servers]
-        Linked list of the group's other servers, unordered; -1 ends it.
-    of : int64[servers]
-        Group of each server, -1 for one without a role.
-    used : int64[1]
-        Number of groups.
-    """
-
-    free: Ints
-    role: Ints
-    size: Ints
-    member: Ints
-    first: Ints
+    free: Ints  # free capacity of each server of a group, shape (capacity, resources)
+    role: Ints  # role of its servers, as in `Timeline`
+    size: Ints  # number of its servers; an empty group is reused
+    member: Ints  # servers of the initial groups, ascending in each, shape (servers,)
+    first: Ints  # start of the range of `member` on which nothing was placed yet
     end: Ints
-    head: Ints
-    next: Ints
-    of: Ints
-    used: Ints
+    head: Ints  # linked list of the group's other servers, unordered; -1 ends it
+    next: Ints  # shape (servers,)
+    of: Ints  # group of each server, -1 for one without a role, shape (servers,)
+    used: Ints  # number of groups, shape (1,)
 
 
 @kernel
 def best_fit_group(groups: ServerGroups, role: int, demand: Ints, rest: int) -> tuple[int, int]:
     """Return the best-fitting group for the rest of a demand, -1 for none, and the fit of a server.
 
-    The group that the rest fills best; if the rest fits on no single server, the freest.
+    The best group is the one that the rest fills best, or if the rest fits on no single server, the
+    one with the most free capacity.
     """
     best = -1
     best_fit = 0
@@ -220,44 +201,24 @@ def group_servers(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> ServerGr
 
 
 class Placements(NamedTuple):
-    """Placements of jobs, as entries of one server each.
+    """Placements of jobs, as entries of one server each."""
 
-    Attributes
-    ----------
-    first, size : int64[rows]
-        First entry of a row, and the number of its entries.
-    server, workers, ps : int64[entries]
-        Server, workers and parameter servers on it; a row's servers ascend.
-    """
-
-    first: Ints
-    size: Ints
-    server: Ints
+    first: Ints  # first entry of a row
+    size: Ints  # number of a row's entries
+    server: Ints  # ascending in a row
     workers: Ints
     ps: Ints
 
 
 class PlacementLists(NamedTuple):
-    """Placements while they are computed: a linked list of entries a job.
+    """Placements while they are computed: a linked list of entries for each job."""
 
-    Attributes
-    ----------
-    head : int64[rows]
-        Newest entry of a row, -1 for none.
-    next : int64[capacity]
-        The entry of the same row before it, -1 for none.
-    server, workers, ps : int64[capacity]
-        As in `Placements`.
-    used : int64[1]
-        Number of entries.
-    """
-
-    head: Ints
-    next: Ints
+    head: Ints  # newest entry of a row, -1 for none
+    next: Ints  # the entry of the same row before it, -1 for none
     server: Ints
     workers: Ints
     ps: Ints
-    used: Ints
+    used: Ints  # number of entries, shape (1,)
 
 
 @kernel
@@ -353,7 +314,7 @@ def place_colocated(
 def unplace(
     free: Ints, groups: ServerGroups, worker: Ints, ps: Ints, row: int, lists: PlacementLists
 ) -> None:
-    """Release everything that a job was given."""
+    """Release all entries of a job."""
     entry = lists.head[row]
     while entry >= 0:
         update_free(free, groups, lists.server[entry], worker, lists.workers[entry])
@@ -380,6 +341,9 @@ def place_packed_jobs(
 ) -> tuple[bool, Placements]:
     """Place the levels that were packed by groups on servers.
 
+    Returns whether everything fits, and the placements. Without ``keep_servers`` they are valid in
+    any case.
+
     Parameters
     ----------
     free : int64[servers, resources]
@@ -388,8 +352,6 @@ def place_packed_jobs(
         Whether each may host workers, and parameter servers.
     log : PackingLog
         Levels to place, in order.
-    current : Placements
-        Current placements.
     pinned : Placements
         Pinned placements; the log has the levels beyond them.
     pinned_level : int64[rows]
@@ -398,12 +360,6 @@ def place_packed_jobs(
         Whether jobs first keep their current servers. If not, everything is packed in the order of
         the log by the rules of the timeline, and fits as it did there. A level that doesn't fit,
         because the timeline ran out of groups, is dropped.
-
-    Returns
-    -------
-    (bool, Stood)
-        Whether everything fits, and the placements. Without ``keep_servers`` they are valid in any
-        case.
     """
     entries = log.used[0]
     rows = len(current.first)
@@ -476,12 +432,9 @@ def place_packed_jobs(
 
 @kernel
 def compare_placements(rows: Ints, current: Placements, new: Placements) -> Ints:
-    """Compare new placements with the current ones.
+    """Compare new placements with the current ones; see `kernels.reactive.places` for the values.
 
-    Returns
-    -------
-    int64[rows]
-        As in `kernels.reactive.places`: 0 equal, 1 less somewhere, 2 more somewhere, 3 both.
+    The value is 0 for equal, 1 for less on some server, 2 for more on some server, 3 for both.
     """
     result = np.zeros(len(rows), np.int64)
     for n in range(len(rows)):
@@ -558,7 +511,7 @@ def _release_unpinned(
     pinned: Placements,
     lists: PlacementLists,
 ) -> None:
-    """Release what a job was given beyond its pinned placement."""
+    """Release a job's processes except its pinned placement."""
     entry = lists.head[row]
     while entry >= 0:
         workers, ps = lists.workers[entry], lists.ps[entry]
@@ -674,20 +627,10 @@ def scale_up_colocated(
 ) -> None:
     """Scale co-located jobs up into the free capacity of their servers, one best step at a time.
 
-    A step is weighed as in `next_slot.allocate_spare`.
-
-    Parameters
-    ----------
-    free : int64[servers, resources]
-        Free capacity after `place_packed_jobs`; what is taken is subtracted.
-    rows : int64[jobs]
-        Rows of co-located jobs that run in the slot.
-    job_utility : float64[jobs]
-        Utility of completing each.
-    placements : Placements
-        Placements; written.
-    log : PackingLog
-        Levels; written.
+    A step is weighed as in `next_slot.allocate_spare`. ``rows`` (jobs,) are co-located jobs that
+    run in the slot, and ``job_utility`` (jobs,) is that of completing each. Steps are subtracted
+    from ``free`` (servers, resources), as `place_packed_jobs` left it. ``placements`` and ``log``
+    are updated.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
@@ -752,25 +695,9 @@ def place_paused_jobs(
     `next_slot.allocate_spare` assumes servers as plans pack them. Jobs that keep their placement
     leave other capacity: less on some servers, more on others.
 
-    Parameters
-    ----------
-    free : int64[servers, resources]
-        Free capacity after `place_packed_jobs` and `scale_up_colocated`; placements are subtracted.
-    hosts_workers, hosts_ps : bool[servers]
-        Whether each may host workers, and parameter servers.
-    rows : int64[jobs]
-        Rows that may run in the slot.
-    job_utility : float64[jobs]
-        Utility of completing each.
-    placements : Placements
-        Placements so far.
-    log : PackingLog
-        Levels; written.
-
-    Returns
-    -------
-    Stood
-        All placements; the same object if no job fits.
+    ``rows`` (jobs,) may run in the slot, and ``job_utility`` (jobs,) is that of completing each.
+    Placements are subtracted from ``free`` (servers, resources), as `scale_up_colocated` left it,
+    and levels are written to ``log``. Returns all placements; the same object if no job fits.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()

@@ -1,12 +1,12 @@
 """Plans of single jobs in a timeline: the fewest workers that complete in time.
 
-A job's *ceiling* is the maximum level that its plan takes in any slot; it runs with less where less
+A job's *ceiling* is the maximum level that its plan takes in any slot; it runs with less if less
 fits. The least ceiling that completes by a slot is ElasticFlow's minimum satisfactory share
 (`reactive.shares`), here for several resources, kinds of servers, parameter servers, and curves of
-any shape. Ceilings lie on the upper hull of the curve, so that a job never runs with a worker count
+any shape. Ceilings are on the upper hull of the curve, so that a job never runs with a worker count
 that wastes workers if a better one fits.
 
-A plan uses one placement mode throughout (`replanning.jobs`), and every search stays in one mode.
+A plan uses one placement mode throughout (`replanning.jobs`), and every search is within one mode.
 """
 
 from typing import NamedTuple
@@ -49,23 +49,13 @@ LOWEST = constant(0)
 
 
 class LevelDemand(NamedTuple):
-    """Demand of one job by level: functions that visit every interval get no other arrays.
+    """Demand of one job by level: the only arrays that functions get which visit every interval."""
 
-    Attributes
-    ----------
-    worker, ps : int64[resources]
-        Demands.
-    worker_counts, ps_counts : int64[levels]
-        Workers and parameter servers of each level.
-    tenant : int
-        Owner, as a row of `Timeline.share`.
-    """
-
-    worker: Ints
-    ps: Ints
-    worker_counts: Ints
-    ps_counts: Ints
-    tenant: int
+    worker: Ints  # shape (resources,)
+    ps: Ints  # shape (resources,)
+    worker_counts: Ints  # shape (levels,)
+    ps_counts: Ints  # shape (levels,)
+    tenant: int  # row of `Timeline.share`
 
 
 @inlined
@@ -84,15 +74,10 @@ def _level_demand(jobs: JobArrays, row: int) -> LevelDemand:
 def _max_spread_level(
     line: Timeline, state: int, demand: LevelDemand, last: int, shared: bool
 ) -> int:
-    """Return the highest level of a spread job that fits into a state, or -1.
+    """Return the highest level of a spread job, up to ``last``, that fits into a state, or -1.
 
-    Parameters
-    ----------
-    last : int
-        Highest level of the job.
-    shared : bool
-        Whether some servers host both workers and parameter servers, so that only a trial packing
-        can tell.
+    ``shared`` says whether some servers host both workers and parameter servers. Then only a trial
+    packing can decide.
     """
     top = _max_level_in_share(line, state, demand, LOWEST, last)
     if top < 0:
@@ -204,41 +189,21 @@ Floats = NDArray[np.float64]
 
 
 class PlannedLevels(NamedTuple):
-    """Planned levels by row, as runs of equal slots that start at the slot of planning.
+    """Planned levels by row, as runs of equal slots that start at the slot of planning."""
 
-    Attributes
-    ----------
-    runs : int64[rows]
-        Number of runs of each row; -1 without a plan.
-    until : int64[rows, width]
-        First slot after each run.
-    level : int64[rows, width]
-        Level of each run, -1 for a pause.
-    """
-
-    runs: Ints
-    until: Ints
-    level: Ints
+    runs: Ints  # number of runs of each row; -1 without a plan
+    until: Ints  # first slot after each run, shape (rows, width)
+    level: Ints  # level of each run, -1 for a pause, shape (rows, width)
 
 
 class PackingLog(NamedTuple):
-    """Allocations of the first slot in packing order, so that they can be packed on servers again.
+    """Allocations of the first slot in packing order, so that servers can be packed by it."""
 
-    Attributes
-    ----------
-    used : int64[1]
-        Number of entries.
-    row, workers, ps : int64[capacity]
-        Job, workers and parameter servers of each.
-    level : int64[rows]
-        Level of each job in the first slot, -1 for none.
-    """
-
-    used: Ints
-    row: Ints
+    used: Ints  # number of entries, shape (1,)
+    row: Ints  # job of each entry
     workers: Ints
     ps: Ints
-    level: Ints
+    level: Ints  # level of each job in the first slot, -1 for none, shape (rows,)
 
 
 @kernel
@@ -273,18 +238,9 @@ def plan_cost(
 ) -> tuple[float, float]:
     """Return the cost of a plan up to its completion, and its worker-slots.
 
-    Parameters
-    ----------
-    line : Timeline
-        Free capacity, without this plan.
-    ceiling : int
-        Position on the hulls of the highest level that the plan takes.
-    done : int
-        Completion slot.
-    fitting : int64[intervals]
-        Fitting level of each interval, from `fitting_levels`.
-    price : float64[2]
-        Price of a worker and of a parameter server of the job in a slot.
+    ``ceiling`` is the position on the hulls of the plan's highest level, and ``done`` its
+    completion slot. ``fitting`` (intervals,) comes from `fitting_levels`, without this plan.
+    ``price`` (2,) is that of a worker and of a parameter server in a slot.
     """
     top = jobs.hull[row, ceiling]
     total = 0.0
@@ -319,7 +275,7 @@ def commit_plan(
 ) -> bool:
     """Allocate a plan in the timeline and record it; return False if the arrays are full.
 
-    A failure leaves the timeline half-changed: the caller discards it.
+    A failure leaves the timeline half-changed, so the caller must discard it.
     """
     final = min_final_level(line, jobs, row, ceiling, done, fitting)
     if split_interval_at(line, done + 1) < 0:
@@ -330,7 +286,7 @@ def commit_plan(
     top = jobs.hull[row, ceiling]
     runs = 0
     for k in range(last + 1):
-        # `split` may have cut the last slot off its interval: earlier ones keep their position.
+        # `split_interval_at` may have split the last interval; earlier ones keep their position.
         level = final if k == last else min(top, fitting[k])
         if level >= jobs.spread_levels[row]:
             if not pack_colocated(line, line.state[k], jobs, row, level, k == 0, log):
@@ -421,10 +377,7 @@ def recommit_plan(
 ) -> bool:
     """Allocate the remaining part of an earlier plan in the timeline.
 
-    Returns
-    -------
-    bool
-        False if the plan doesn't complete the work any more, or doesn't fit.
+    Returns False if the plan doesn't complete the work any more, or doesn't fit.
     """
     next_slot = line.start[0]
     remaining = jobs.remaining[row]
@@ -483,6 +436,8 @@ def plan_in_order(
 ) -> int:
     """Plan jobs in order, each with the least ceiling that keeps its promise.
 
+    Returns the number of rows without a plan; at most 1 unless ``go_on``.
+
     Parameters
     ----------
     line : Timeline
@@ -501,11 +456,6 @@ def plan_in_order(
         Plans; written.
     failed : int64[jobs]
         Rows without a plan; written.
-
-    Returns
-    -------
-    int
-        Number of rows without a plan; at most 1 unless ``go_on``.
     """
     failures = 0
     for n in range(len(order)):
@@ -563,13 +513,10 @@ def best_plan(
 
     Completion slots are tried from the earliest on: multiples of the shortest duration, and slots
     by which the utility has lost a given part. Each is planned with its least ceiling, co-located
-    first if that is faster. ``fitting`` is then what `commit_plan` needs for the plan.
+    first if that is faster. ``fitting`` then has the levels that `commit_plan` needs for the plan.
 
-    Returns
-    -------
-    (int, int, int, float, float)
-        Latest completion slot that was tried, ceiling, completion slot of the plan, utility, cost;
-        the first is -1 if nothing completes in time.
+    Returns the latest completion slot that was tried, -1 if nothing completes in time; the ceiling;
+    the completion slot of the plan; utility; and cost.
     """
     next_slot = line.start[0]
     last = jobs.last_slot[row]
@@ -648,6 +595,8 @@ def _best_plan_in_mode(
     return best
 
 
+# Completion slots that `_best_plan_in_mode` tries: multiples of the shortest duration, and slots
+# with these shares of the utility of the earliest completion.
 _DURATION_FACTORS = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.0, 6.0, 9.0)
 _UTILITY_PARTS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.3, 0.1, 0.02)
 
@@ -658,18 +607,9 @@ def utility_density(
 ) -> tuple[float, float]:
     """Return the maximum utility density of a job on an empty cluster, and its utility.
 
-    Parameters
-    ----------
-    next_slot : int
-        The next slot.
-    price : float64[2]
-        Weight of a worker and of a parameter server of the job.
-
-    Returns
-    -------
-    (float, float)
-        Utility over weighted worker-slots, the maximum over all levels, and that utility; 0 if
-        nothing completes in time.
+    The density is the utility over weighted worker-slots, the maximum over all levels; 0 if nothing
+    completes in time. ``price`` (2,) is the weight of a worker and of a parameter server of the
+    job.
     """
     best = 0.0
     best_utility = 0.0

@@ -2,8 +2,8 @@
 
 A plan changes at the start and end of jobs, not in every slot. Of the servers of a kind, only the
 number with equal free capacity matters. So the capacity of a horizon is a few intervals, each with
-a few groups, whatever the number of slots and servers. Everything that enters an interval is
-packed server by server: the content of a timeline can be placed, not only added up.
+a few groups, for any number of slots and servers. Everything that enters an interval is packed
+server by server: the content of a timeline can be placed, not only added up.
 """
 
 from typing import NamedTuple
@@ -25,53 +25,24 @@ ONE = constant(1)
 
 
 class Timeline(NamedTuple):
-    """Free capacity over time.
+    """Free capacity over time: intervals, the states that they show, and the states' groups."""
 
-    Attributes
-    ----------
-    used : int64[2]
-        Number of intervals, and of allocated states.
-    start : int64[capacity + 1]
-        First slot of each interval, ascending; it ends at the start of the next.
-    state : int64[capacity]
-        State of each interval.
-    groups : int64[capacity]
-        Number of groups of each state.
-    servers : int64[capacity, width]
-        Number of servers of each group.
-    role : int64[capacity, width]
-        Role of its servers.
-    free : int64[capacity, width, resources]
-        Free capacity of each of its servers.
-    tenant_usage : int64[capacity, tenants, resources]
-        Usage of each tenant in each state.
-    share : int64[tenants, resources]
-        Share of each tenant; without rows, plans are not confined to shares.
-    common : int64[resources]
-        Capacity beyond all shares; -1 for resources without shares.
-    """
-
-    used: Ints
-    start: Ints
-    state: Ints
-    groups: Ints
-    servers: Ints
-    role: Ints
-    free: Ints
-    tenant_usage: Ints
-    share: Ints
-    common: Ints
+    used: Ints  # number of intervals, and of allocated states, shape (2,)
+    start: Ints  # first slot of each interval and end of the last, ascending, (capacity + 1,)
+    state: Ints  # state of each interval, shape (capacity,)
+    groups: Ints  # number of groups of each state, shape (capacity,)
+    servers: Ints  # number of servers of each group, shape (capacity, width)
+    role: Ints  # role of its servers, shape (capacity, width)
+    free: Ints  # free capacity of each of its servers, shape (capacity, width, resources)
+    tenant_usage: Ints  # usage by state, shape (capacity, tenants, resources)
+    share: Ints  # shape (tenants, resources); without rows, plans aren't confined to shares
+    common: Ints  # capacity beyond all shares, -1 for resources without, shape (resources,)
 
 
 def new_timeline(max_states: int, width: int, share: Ints, common: Ints) -> Timeline:
     """Allocate a timeline for ``max_states`` states, the last one as scratch space.
 
-    Parameters
-    ----------
-    width : int
-        Maximum number of groups of a state.
-    share, common : ndarray of int64
-        As in `Timeline`.
+    ``width`` is the maximum number of groups of a state.
     """
     tenants, resources = share.shape
     return Timeline(
@@ -92,12 +63,8 @@ def new_timeline(max_states: int, width: int, share: Ints, common: Ints) -> Time
 def reset(line: Timeline, next_slot: int, count: Ints, role: Ints, free: Ints) -> None:
     """Reset the timeline to one interval from ``next_slot`` on, in which all capacity is free.
 
-    Parameters
-    ----------
-    count, role : int64[kinds]
-        Number of servers of each kind, and their role.
-    free : int64[kinds, resources]
-        Capacity of each of them.
+    ``count`` and ``role`` (kinds,) are the number of servers of each kind, and their role. ``free``
+    (kinds, resources) is the capacity of each server.
     """
     line.used[0] = 1
     line.used[1] = 1
@@ -176,7 +143,7 @@ def add_tenant_usage(
 def split_interval_at(line: Timeline, slot: int) -> int:
     """Start an interval at a slot; return its position, or -1 if the arrays are full.
 
-    The slot lies in or after the first interval.
+    The slot is in or after the first interval.
     """
     intervals = line.used[0]
     low, high = 0, intervals - 1
@@ -237,14 +204,8 @@ def copy_capacity(
 ) -> None:
     """Write how many times a demand fits in each slot before ``end``, at most ``limit``.
 
-    Parameters
-    ----------
-    demand : int64[resources]
-        Demand of one copy on a server for workers.
-    tenant : int
-        Owner; its headroom limits the result.
-    counts : int64[end - first slot]
-        Written.
+    ``demand`` (resources,) is that of a copy on a server for workers. The tenant's headroom limits
+    the result. ``counts`` (slots,) is written.
     """
     next_slot = line.start[0]
     for k in range(line.used[0]):
@@ -264,8 +225,8 @@ def copy_capacity(
 def _precedes(line: Timeline, state: int, group: int, other: int) -> bool:
     """Return whether a group precedes another with the same fit: the less free one does.
 
-    The order depends on the groups' contents alone. So packing the same demands in the same order
-    fills the same servers, however groups are numbered.
+    The order depends only on the groups' contents. So packing the same demands in the same order
+    fills the same servers, regardless of the groups' numbers.
     """
     for r in range(line.free.shape[2]):
         difference = line.free[state, group, r] - line.free[state, other, r]
@@ -299,7 +260,7 @@ def _allocate(
         return
     if same < 0 and line.groups[state] == line.servers.shape[1]:
         # All groups are in use. These servers join a group with less free capacity, which loses
-        # the difference but never overbooks; without one, the whole group counts as used.
+        # the difference but never overbooks. Without one, all of the group counts as used.
         for g in range(line.groups[state]):
             if g != group and line.role[state, g] == role:
                 lower = True
@@ -378,17 +339,7 @@ def pack_ps_first(
     """Pack parameter servers and then workers, which didn't fit in the other order.
 
     On servers that host both, workers may have taken the only place of a parameter server.
-
-    Parameters
-    ----------
-    state : int
-        State to pack into.
-    before : int
-        Its content before; restored on failure.
-    worker, ps : int64[resources]
-        Demands.
-    workers, ps_count : int
-        Numbers of workers and parameter servers.
+    ``before`` is the state's content before; it is restored on failure.
     """
     copy_state(line, before, state)
     if pack(line, state, PS_ROLE, ps, ps_count) and pack(line, state, WORKER_ROLE, worker, workers):
@@ -414,6 +365,8 @@ def init_residual_timeline(
 ) -> bool:
     """Initialise a timeline of intervals in which servers have different free capacity.
 
+    Returns False if the timeline is too narrow for all different groups.
+
     Parameters
     ----------
     line : Timeline
@@ -422,23 +375,14 @@ def init_residual_timeline(
         First slot of each interval, ascending.
     free : int64[servers, resources]
         Free capacity in the first interval; in the last one on return.
-    role : int64[servers]
-        Role of each server.
-    up : bool[servers]
-        Whether each is up.
+    role, up : int64[servers], bool[servers]
+        Role of each server, and whether it is up.
     first : int64[intervals + 1]
         First change before each interval.
-    servers : int64[changes]
-        Server whose free capacity changes.
-    changes : int64[changes, resources]
-        Amount of the change.
+    servers, changes : int64[changes], int64[changes, resources]
+        Server whose free capacity changes, and the amounts.
     usage : int64[intervals, tenants, resources]
         Usage of the pinned plans.
-
-    Returns
-    -------
-    bool
-        False if the timeline is too narrow for all different groups.
     """
     line.groups[0] = 0
     for s in range(len(free)):

@@ -13,7 +13,7 @@ from shadowprice.kernels.slots.placement import Method, Pairs, place_external, p
 from shadowprice.kernels.slots.polygons import Slot
 
 ALL = constant(-1)
-"""Makes `place_external` place every choice."""
+"""Value of ``only`` with which `place_external` places every choice."""
 
 
 @inlined
@@ -22,18 +22,9 @@ def internal_rivals(
 ) -> NDArray[np.float64]:
     """Return the cost of the cheapest internal choice that gains as much as each external one.
 
-    Parameters
-    ----------
-    cost : ndarray of float64, shape (choices,)
-        Costs of the internal choices.
-    gains, internal_gains : ndarray of int64, shape (choices,)
-        Progress units of each choice at the external and at the internal rate.
-
-    Returns
-    -------
-    ndarray of float64, shape (choices,)
-        An external placement that costs at least this much is never better; inf if no internal
-        choice gains as much.
+    All arrays are (choices,); ``cost`` is that of the internal choices. An external placement that
+    costs at least the result is never better. The result is inf if no internal choice gains as
+    much.
     """
     enough = np.full(len(cost), np.inf)
     for i in range(len(cost)):
@@ -44,23 +35,13 @@ def internal_rivals(
 
 
 class Slots(NamedTuple):
-    """Distinct slot states as one job sees them: `polygons.Slot` with a row for each.
+    """Distinct slot states as one job sees them: `polygons.Slot` with a row for each."""
 
-    Attributes
-    ----------
-    price_worker, price_server : ndarray of float64, shape (slots, machines)
-        Prices of a worker and of a parameter server.
-    free : ndarray of int64, shape (slots, machines, resources)
-        Free capacity.
-    worker, server : ndarray of int64, shape (resources,)
-        Demands of a worker and of a parameter server.
-    """
-
-    price_worker: NDArray[np.float64]
-    price_server: NDArray[np.float64]
-    free: NDArray[np.int64]
-    worker: NDArray[np.int64]
-    server: NDArray[np.int64]
+    price_worker: NDArray[np.float64]  # shape (slots, machines)
+    price_server: NDArray[np.float64]  # shape (slots, machines)
+    free: NDArray[np.int64]  # shape (slots, machines, resources)
+    worker: NDArray[np.int64]  # demand, shape (resources,)
+    server: NDArray[np.int64]  # demand of a parameter server
 
 
 class Gains(NamedTuple):
@@ -93,18 +74,12 @@ def slot_choices(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     """Price every worker count, at both rates, in every distinct slot state.
 
-    Parameters
-    ----------
-    slots : Slots
-        One row for all slots in the same state.
-    pairs, method
-        As in `placement.place_external`.
-    internal_servers : ndarray of int64, shape (choices,) or (0,)
-        As in `placement.place_internal`.
-    gains : Gains
-        Progress units of each choice.
-    streams : ndarray of uint64, shape (slots,)
-        Random stream of each row.
+    ``pairs`` and ``method`` are as in `placement.place_external`, and ``internal_servers`` as in
+    `placement.place_internal`. ``streams`` (slots,) are the random streams of the rows.
+
+    If `internal_servers` are the pairs' servers, no remaining external choice is on one machine: it
+    would cost at least its internal rival. If they are not, `Method.spread` forbids it. So a plan's
+    rate is always the rate of its placement by Fact 1.
 
     Returns
     -------
@@ -117,12 +92,6 @@ def slot_choices(
         Lower bounds of the external choices.
     rounds : ndarray of int64, shape (slots, choices)
         As in `placement.place_external`.
-
-    Notes
-    -----
-    If `internal_servers` are the pairs' servers, no remaining external choice is on one machine: it
-    would cost at least its internal rival. If they are not, `Method.spread` forbids it. So a plan's
-    rate is always the rate of its placement by Fact 1.
     """
     count, machines = slots.price_worker.shape
     choices = len(pairs.workers)

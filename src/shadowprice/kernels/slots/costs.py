@@ -1,10 +1,10 @@
 """Cost of a worker count in each slot, and the servers on which the workers are placed.
 
 In a slot, y workers cost least on the y cheapest positions, and their z parameter servers on the z
-cheapest positions of their own pool (OASiS Algorithm 2, lines 18-27). So the cost depends on y
-alone. Servers come in groups of equal servers (`groups`). Only the cheapest groups that together
-hold the largest y matter: a heap keeps them while it scans the groups. The number of positions of a
-group is computed only if its price gets it into the heap.
+cheapest positions of their own pool (OASiS Algorithm 2, lines 18-27). So the cost depends only on
+y. Servers come in groups of equal servers (`groups`). Only the cheapest groups that together have
+room for the largest y matter: a heap keeps them while it scans the groups. The number of positions
+of a group is computed only if its price gets it into the heap.
 """
 
 import numpy as np
@@ -41,16 +41,16 @@ def cheapest_places(
     room: Ints,
     chosen: Ints,
 ) -> int:
-    """Find the groups with the cheapest positions of a slot, the cheapest first.
+    """Find the groups with a slot's cheapest positions, the cheapest first; return their number.
+
+    They have ``most`` positions, or all that exist.
 
     Parameters
     ----------
     price, free, count
         One row of `groups.Groups`.
-    demand : int64[R]
-        Demand of one worker (or parameter server).
-    share : float64[R]
-        The same as shares, to which prices refer.
+    demand, share : int64[R], float64[R]
+        Demand of one worker (or parameter server), in amounts and as shares, to which prices refer.
     most : int
         Number of positions to find.
     unit : float64[S]
@@ -59,11 +59,6 @@ def cheapest_places(
         Positions of each group that is returned (on all its servers, at most ``most``); written.
     chosen : int64[S]
         The groups, the cheapest first, the lowest number on ties; written.
-
-    Returns
-    -------
-    int
-        Number of groups. They have ``most`` positions, or all that exist.
     """
     if most <= 0:
         return 0
@@ -160,10 +155,8 @@ def slot_costs(
         Demand of one worker, and of one parameter server.
     worker_share, server_share : float64[R]
         The same as shares of the largest capacity, to which prices refer.
-    workers : int64[C]
-        Worker counts, in any order.
-    servers : int64[C]
-        Parameter servers of each (0 for all-reduce training).
+    workers, servers : int64[C]
+        Worker counts, in any order, and parameter servers of each (0 for all-reduce training).
 
     Returns
     -------

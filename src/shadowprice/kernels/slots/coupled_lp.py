@@ -2,19 +2,18 @@
 
 ``min sum_h (pw_h w_h + ps_h s_h)`` with ``sum w >= m_w``, ``sum s >= m_p`` and each machine's
 ``(w_h, s_h)`` in its polygon. Written over corners (Dantzig-Wolfe), every machine has one convexity
-row, and all but two basic columns are one *key* corner a machine (generalised upper bounds): the
-whole basis is a corner a machine and two further columns, each a second corner of some machine or
+row, and all but two basic columns are one *key* corner per machine (generalised upper bounds). So
+the basis is a corner per machine and two further columns, each a second corner of some machine or
 the surplus of a coupling row. All linear algebra is 2 x 2.
 
-The path starts where both demands are 0: every machine at the origin, both surpluses basic, which
-is optimal since prices are not negative. Raising the demands along a straight line keeps the basis
+The path starts with both demands at 0: every machine at the origin, both surpluses basic, which is
+optimal because prices are not negative. Raising the demands along a straight line keeps the basis
 optimal up to a breakpoint; a dual simplex pivot passes it. So one pass gives the optimum for every
-number of workers in turn, a few pivots each, and an infeasible demand shows as a pivot that no
-column can answer.
+number of workers in turn, with a few pivots each. A demand is infeasible if no column can enter.
 
 Ties: the demands are taken as an infinitesimal (eps, eps^2) below their values. No two basic
-variables then vanish at once (their rows of the inverse are independent), so that the line
-parameter strictly grows from pivot to pivot and no basis comes twice, equal prices or not.
+variables then vanish at once (their rows of the inverse are independent). So the line parameter
+strictly grows from pivot to pivot and no basis comes twice, even with equal prices.
 """
 
 from typing import NamedTuple
@@ -43,21 +42,11 @@ INTEGERS = 5
 
 
 class Path(NamedTuple):
-    """An optimal basis on its path along rising demands.
+    """An optimal basis on its path along rising demands."""
 
-    Attributes
-    ----------
-    key : ndarray of int64, shape (classes,)
-        Key corner of each class.
-    state : ndarray of float64, shape (FLOATS,)
-        Demands, sums over key corners, weights of the two columns, duals.
-    basis : ndarray of int64, shape (INTEGERS,)
-        The two columns (a corner or a surplus), their classes, number of pivots.
-    """
-
-    key: NDArray[np.int64]
-    state: NDArray[np.float64]
-    basis: NDArray[np.int64]
+    key: NDArray[np.int64]  # key corner of each class
+    state: NDArray[np.float64]  # demands, sums over key corners, weights of the columns, duals
+    basis: NDArray[np.int64]  # the two columns (corner or surplus), their classes, pivots
 
 
 class Column(NamedTuple):
@@ -222,11 +211,6 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
     -------
     bool
         False if no placement meets the demands; the basis is then meaningless.
-
-    Raises
-    ------
-    RuntimeError
-        If the pivots don't end, which is a bug.
     """
     key, state, basis = path
     start = Row(state[DEMAND_W], state[DEMAND_S])
@@ -251,7 +235,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
                 state[DUAL_S] = max(duals.s, 0.0)
                 return True
             if leaving >= 2:
-                # A key corner leaves: it trades places with its column, which then leaves.
+                # A key corner leaves: exchange it with its column, which then leaves.
                 leaving -= 2
                 owner = basis[OWNER_0 + leaving]
                 key[owner], basis[COLUMN_0 + leaving] = basis[COLUMN_0 + leaving], key[owner]
@@ -316,7 +300,7 @@ def path_point(
             continue
         h = first[c]
         while h >= 0:
-            # Whole machines at the first column, then at the second, then mixtures, then the key.
+            # Machines at the first column come first, then the second, then mixtures, then the key.
             if at_0 >= 1.0 - TIE:
                 part_0, part_1 = 1.0, 0.0
             elif at_1 >= 1.0 - TIE:

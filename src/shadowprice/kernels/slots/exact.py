@@ -32,42 +32,22 @@ INTEGRAL = constant(True)
 
 
 class SlotRequest(NamedTuple):
-    """The request to place, and the multipliers of the relaxation.
+    """The request to place, and the multipliers of the relaxation."""
 
-    Attributes
-    ----------
-    workers, servers : int
-        Totals, m_w and m_p.
-    spread : bool
-        Forbid a placement on one machine.
-    dual_w, dual_s : float
-        Multipliers of the relaxation.
-    """
-
-    workers: int
-    servers: int
-    spread: bool
+    workers: int  # m_w
+    servers: int  # m_p
+    spread: bool  # forbid a placement on one machine
     dual_w: float
     dual_s: float
 
 
 class Core(NamedTuple):
-    """The points of each class that can be part of a better placement.
+    """The points of each class that can be part of a better placement."""
 
-    Attributes
-    ----------
-    begin : ndarray of int64, shape (classes + 1,)
-        First point of each class.
-    w, s : ndarray of int64, shape (points,)
-        Workers and servers on one machine.
-    cost : ndarray of float64, shape (points,)
-        Reduced costs.
-    """
-
-    begin: NDArray[np.int64]
-    w: NDArray[np.int64]
-    s: NDArray[np.int64]
-    cost: NDArray[np.float64]
+    begin: NDArray[np.int64]  # first point of each class, shape (classes + 1,)
+    w: NDArray[np.int64]  # workers on one machine, shape (points,)
+    s: NDArray[np.int64]  # servers on one machine
+    cost: NDArray[np.float64]  # reduced costs
 
 
 class Loose(NamedTuple):
@@ -154,14 +134,10 @@ def _loose(corners: Corners, core: Core) -> Loose:
 def _combine(
     core: Core, loose: Loose, rest_w: int, rest_s: int, budget: float
 ) -> tuple[float, NDArray[np.int32]]:
-    """Choose a point of the core for every such machine, to make the totals at the least cost.
+    """Choose a point of the core for every loose machine, to reach the totals at the least cost.
 
-    Returns
-    -------
-    cost : float
-        The least sum of reduced costs, inf if none is within `budget`.
-    taken : ndarray of int32, shape (loose machines, states)
-        The point by which each machine reached each pair of totals.
+    Returns the sum of reduced costs, inf if none is within `budget`, and the point by which each
+    machine reached each pair of totals, shape (loose machines, states).
     """
     n = len(loose.machine)
     wide = rest_s + 1
@@ -230,7 +206,7 @@ def place_exactly(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> float:
-    """Find a cheapest placement of `workers` and `servers`.
+    """Find a cheapest placement of `workers` and `servers`; return its cost, inf without one.
 
     Parameters
     ----------
@@ -246,11 +222,6 @@ def place_exactly(
         Cost of the placement in `out_w` and `out_s`; inf without one.
     out_w, out_s : ndarray of int64, shape (machines,)
         A placement if `best` is finite; an optimal one on return.
-
-    Returns
-    -------
-    float
-        Its cost; inf without one.
     """
     begin, corner_w, corner_s, corner_cost, first, count, _ = corners
     bound = path_cost(corners, path)
@@ -273,7 +244,7 @@ def place_exactly(
             return best
         budget = best - bound
     else:
-        # Without a placement, widen the gap until it has one or no point is left out.
+        # Without a placement, widen the gap until it has one, or includes all points.
         budget = max(dual_w, dual_s)
     at_w, at_s = np.empty_like(out_w), np.empty_like(out_s)
     while True:
@@ -309,19 +280,10 @@ def search_placement(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> float:
-    """Find a cheapest placement of one pair without a known one.
+    """Find a cheapest placement of one pair without a known one; return its cost, inf without one.
 
-    Parameters
-    ----------
-    slot, workers, servers, spread
-        As in `place_exactly`.
-    out_w, out_s : ndarray of int64, shape (machines,)
-        The placement; written if there is one.
-
-    Returns
-    -------
-    float
-        Its cost; inf without one.
+    Parameters are as in `place_exactly`. The placement is written to `out_w` and `out_s`
+    (machines,).
     """
     corners = slot_corners(slot, workers, servers, INTEGRAL)
     path = start_path(corners)

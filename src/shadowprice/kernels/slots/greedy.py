@@ -66,16 +66,9 @@ def fill(
 ) -> bool:
     """Add workers (or servers) on the cheapest machines; return whether the total is reached.
 
-    Parameters
-    ----------
-    order : ndarray of int64, shape (usable machines,)
-        Machines by ascending price of the added kind (`machines_by_price`).
-    free, demand, other_demand
-        Free capacity, demand of the added kind, demand of the other kind.
-    counts, other_counts : ndarray of int64, shape (machines,)
-        Current placement; `counts` grows.
-    total : int
-        Total to reach.
+    ``order`` are the machines by ascending price of the added kind (`machines_by_price`).
+    ``demand`` is that of the added kind. ``counts`` and ``other_counts`` (machines,) are the
+    placement so far; `counts` grows.
     """
     lack: int = total - counts.sum()
     for h in order:
@@ -113,12 +106,9 @@ def place_greedily(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> float:
-    """Place each kind where it is cheapest, in both orders; keep the cheaper placement.
+    """Place each kind on its cheapest machines, in both orders; write the cheaper placement.
 
-    Returns
-    -------
-    float
-        Cost of the placement in `out_w` and `out_s`; inf if neither order finds one.
+    Returns its cost, inf if neither order finds one.
     """
     free, worker, server = slot.free, slot.worker, slot.server
     best = np.inf
@@ -154,24 +144,11 @@ def repair(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> float:
-    """Round a relaxed solution up where it fits, fill up, and remove surplus.
+    """Round a relaxed solution up if it fits, fill up, and remove surplus; return the cost.
 
     The result of `place_greedily` is used if it is cheaper. This is the deterministic last step of
-    Algorithm 4 (papers' README, reading 11).
-
-    Parameters
-    ----------
-    relaxed_w, relaxed_s : ndarray of float64, shape (machines,)
-        The relaxed solution.
-    workers, servers : int
-        Totals.
-    out_w, out_s : ndarray of int64, shape (machines,)
-        The placement; written if one is found.
-
-    Returns
-    -------
-    float
-        Cost of the placement; inf if none is found.
+    Algorithm 4 (papers' README, reading 11). All arrays are (machines,); `out_w` and `out_s` are
+    written if a placement is found. Otherwise the cost is inf.
     """
     free, worker, server = slot.free, slot.worker, slot.server
     for h in range(len(relaxed_w)):
@@ -224,14 +201,9 @@ def cheapest_machines(
 ) -> None:
     """Find the cheapest single machine for each worker count (Algorithm 4 steps 2-7).
 
-    Parameters
-    ----------
-    workers, servers : ndarray of int64, shape (choices,)
-        Pairs to place, not decreasing.
-    cost : ndarray of float64, shape (choices,)
-        Least cost, inf if no machine fits the pair; written.
-    chosen : ndarray of int64, shape (choices,)
-        The machine, the lowest on ties, -1 for none; written.
+    All arrays are (choices,). The pairs of ``workers`` and ``servers`` don't decrease. ``cost``
+    receives the least cost, inf if no machine fits the pair, and ``chosen`` the machine, the lowest
+    on ties, -1 for none.
     """
     choices = len(workers)
     cost[:] = np.inf

@@ -31,7 +31,7 @@ class Groups(NamedTuple):
     price : float64[Q, R, S]
         Price of a share of 1 of each resource, by group.
     free : int64[Q, R, S]
-        Free capacity of each server of the group (``UNLIMITED`` stays so).
+        Free capacity of each server of the group, or ``UNLIMITED``.
     members : int64[Q, S]
         Servers in each group; 0 for lost servers, which host nothing.
     group_of : int64[Q, S]
@@ -48,21 +48,10 @@ class Groups(NamedTuple):
 
 @inlined
 def group_servers(used: Ints, kind: Ints) -> tuple[Ints, Ints, Ints]:
-    """Group servers of the same kind and the same reservations.
+    """Group servers of the same ``kind`` (S,), for equal capacity, with the same reservations.
 
-    Parameters
-    ----------
-    used : int64[S, R]
-        Reservations in one slot.
-    kind : int64[S]
-        Equal for servers of equal capacity.
-
-    Returns
-    -------
-    group_of : int64[S]
-        Group of each server, numbered in order of first appearance.
-    first, count : int64[G]
-        Lowest server and number of servers of each group.
+    ``used`` (S, R) are the reservations in one slot. Returns the group of each server (S,), in
+    order of first appearance, and the lowest server and number of servers of each group (G,).
     """
     servers, resources = used.shape
     group_of = np.empty(servers, np.int64)
@@ -155,29 +144,17 @@ def fill_row(
 
 
 class Rows(NamedTuple):
-    """Users of the rows of `Groups`, and the known version of each slot.
+    """Users of the rows of `Groups`, and the known version of each slot."""
 
-    Attributes
-    ----------
-    holders : int64[Q]
-        Number of slots on each row (not counted for row 0).
-    spare : int64[T]
-        Stack of rows without slots.
-    spares : int64[1]
-        Height of the stack.
-    seen : int64[T]
-        Version of each slot's reservations that its row shows.
-    """
-
-    holders: Ints
-    spare: Ints
-    spares: Ints
-    seen: Ints
+    holders: Ints  # number of slots on each row, without row 0, shape (Q,)
+    spare: Ints  # stack of rows without slots, shape (T,)
+    spares: Ints  # height of the stack, shape (1,)
+    seen: Ints  # version of each slot's reservations that its row shows, shape (T,)
 
 
 @inlined
 def _let_go(row: int, rows: Rows) -> None:
-    """Release a row of one slot; it becomes spare without slots."""
+    """Release a slot's row; without slots it becomes spare."""
     if row > 0:
         rows.holders[row] -= 1
         if rows.holders[row] == 0:
@@ -212,7 +189,7 @@ def set_slot(
     groups: Groups,
     rows: Rows,
 ) -> None:
-    """Give a slot a row of its own that shows ``used``, int64[S, R].
+    """Assign a slot its own row, which shows ``used``, int64[S, R].
 
     Prices of the previous row are reused if ``priced_before``.
     """
@@ -345,13 +322,13 @@ class SlotGroups:
         return self._groups
 
     def set_prices(self, ln_low: Floats, ln_high: Floats) -> None:
-        """Set price constants, as in the constructor; every slot must be followed again."""
+        """Set price constants, as in the constructor; every slot then needs `follow`."""
         self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
         self._fill_empty()
 
     def lose(self, out: NDArray[np.bool_]) -> None:
-        """Set the lost servers, bool[S]; every slot must be followed again."""
+        """Set the lost servers, bool[S]; every slot then needs `follow`."""
         self._out = np.ascontiguousarray(out)
         self._kind = np.where(out, -1 - self._kinds, self._kinds)
         self._fill_empty()

@@ -34,41 +34,25 @@ SKIPPED, REPAIRED, SEARCHED = 0, -1, -2
 
 
 class Pairs(NamedTuple):
-    """The pairs to place.
+    """The pairs to place; the last worker count is K of (3.2)."""
 
-    Attributes
-    ----------
-    workers, servers : ndarray of int64, shape (choices,)
-        Ascending worker counts, and the servers of each, not decreasing and at most the workers
-        (3.5). The last worker count is K of (3.2).
-    """
-
-    workers: NDArray[np.int64]
-    servers: NDArray[np.int64]
+    workers: NDArray[np.int64]  # ascending, shape (choices,)
+    servers: NDArray[np.int64]  # not decreasing, and at most the workers (3.5)
 
 
 class Method(NamedTuple):
     """Method for external placements.
 
-    Attributes
-    ----------
-    kind : int
-        RANDOMISED, EXACT or GREEDY.
-    spread : bool
-        Whether a placement on one machine is forbidden (the literal reading of (3.4), in which it
-        would communicate at a rate for which it lacks servers). Otherwise one machine is allowed,
-        because the internal choice is then as good.
-    gain, delta : float
-        G of the rounding; 0 derives G from delta by Theorem 2.
-    tries : int
-        Maximum rounds of rounding before the repair.
+    ``spread`` forbids a placement on one machine (the literal reading of (3.4), in which it would
+    communicate at a rate for which it lacks servers). Otherwise one machine is allowed, because the
+    internal choice is then as good.
     """
 
-    kind: int
+    kind: int  # `RANDOMISED`, `EXACT` or `GREEDY`
     spread: bool
-    gain: float
+    gain: float  # G of the rounding; 0 derives G from delta by Theorem 2
     delta: float
-    tries: int
+    tries: int  # maximum rounds of rounding before the repair
 
 
 @inlined
@@ -111,6 +95,9 @@ def place_external(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Place each worker count of one slot at the external rate.
 
+    Rounding with G > 1 may place more than the pair. The surplus is removed, the most expensive
+    first, so that a choice adds its planned progress. This only lowers the cost.
+
     Parameters
     ----------
     pairs : Pairs
@@ -121,8 +108,8 @@ def place_external(
     stream : uint64
         Random stream, of `rounding.mix` over seed, job and slot.
     only : int
-        Place this choice alone and leave it in `out_w` and `out_s`; -1 for all. Its placement is
-        the same in both cases.
+        Place only this choice, in `out_w` and `out_s`; -1 for all. Its placement is the same in
+        both cases.
     out_w, out_s : ndarray of int64, shape (machines,)
         Scratch space, and the placement of ``only``.
 
@@ -134,11 +121,6 @@ def place_external(
         Lower bound: the relaxation's optimum (over integer hulls with EXACT).
     rounds : ndarray of int64, shape (choices,)
         Rounds of rounding, or SKIPPED, REPAIRED, SEARCHED.
-
-    Notes
-    -----
-    Rounding with G > 1 may place more than the pair. The surplus is removed, the most expensive
-    first, so that a choice adds its planned progress. This only lowers the cost.
     """
     choices, machines = len(pairs.workers), len(slot.free)
     cost = np.full(choices, np.inf)
@@ -199,20 +181,10 @@ def place_internal(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Place each worker count of one slot on one machine, at the internal rate.
 
-    Parameters
-    ----------
-    workers : ndarray of int64, shape (choices,)
-        Ascending worker counts.
-    servers : ndarray of int64, shape (choices,) or (0,)
-        Servers of each: ceil(w b_e / B), or ceil(w b_i / B) by the letter of (3.4) (papers' README,
-        reading 10); empty if one machine is not allowed.
-
-    Returns
-    -------
-    cost : ndarray of float64, shape (choices,)
-        Least cost, inf if no machine fits everything.
-    machine : ndarray of int64, shape (choices,)
-        The machine, the lowest on ties, -1 for none.
+    ``workers`` (choices,) are ascending. ``servers`` are those of each: ceil(w b_e / B), or ceil(w
+    b_i / B) by the letter of (3.4) (papers' README, reading 10); empty if one machine is not
+    allowed. Returns the least cost, inf if no machine fits everything, and the machine, the lowest
+    on ties, -1 for none; both (choices,).
     """
     cost = np.full(len(workers), np.inf)
     machine = np.full(len(workers), -1, np.int64)

@@ -21,46 +21,29 @@ SAME_VERTEX = 1e-12
 class Slot(NamedTuple):
     """The machines of one slot as one job sees them.
 
-    Attributes
-    ----------
-    price_worker, price_server : ndarray of float64, shape (machines,)
-        Price of a worker and of a parameter server on each machine, p^w and p^s of (3.22), not
-        negative; a machine with a price that isn't finite is not used.
-    free : ndarray of int64, shape (machines, resources)
-        Free capacity, C^ of (3.23).
-    worker, server : ndarray of int64, shape (resources,)
-        Demands of a worker and of a parameter server, alpha and beta.
+    Machines with a price that isn't finite are not used.
     """
 
-    price_worker: NDArray[np.float64]
-    price_server: NDArray[np.float64]
-    free: NDArray[np.int64]
-    worker: NDArray[np.int64]
-    server: NDArray[np.int64]
+    price_worker: NDArray[np.float64]  # p^w of (3.22), not negative, shape (machines,)
+    price_server: NDArray[np.float64]  # p^s of (3.22), not negative, shape (machines,)
+    free: NDArray[np.int64]  # C^ of (3.23), shape (machines, resources)
+    worker: NDArray[np.int64]  # alpha, demand of a worker, shape (resources,)
+    server: NDArray[np.int64]  # beta, demand of a parameter server, shape (resources,)
 
 
 class Corners(NamedTuple):
     """Classes of machines that are equal for a job, and the corners of their polygons.
 
-    Attributes
-    ----------
-    begin : ndarray of int64, shape (classes + 1,)
-        Index of each class's first corner, the origin; classes without capacity are left out.
-    w, s, cost : ndarray of float64, shape (corners,)
-        Workers, servers and cost of each corner, for all machines of the class together.
-    first, members : ndarray of int64, shape (classes,)
-        First machine and number of machines of each class.
-    following : ndarray of int64, shape (machines,)
-        The next machine of the same class, -1 at its end.
+    Classes without capacity are left out.
     """
 
-    begin: NDArray[np.int64]
-    w: NDArray[np.float64]
-    s: NDArray[np.float64]
+    begin: NDArray[np.int64]  # each class's first corner, the origin, shape (classes + 1,)
+    w: NDArray[np.float64]  # workers of all machines of the class at a corner, shape (corners,)
+    s: NDArray[np.float64]  # servers
     cost: NDArray[np.float64]
-    first: NDArray[np.int64]
-    members: NDArray[np.int64]
-    following: NDArray[np.int64]
+    first: NDArray[np.int64]  # first machine of each class
+    members: NDArray[np.int64]  # number of its machines
+    following: NDArray[np.int64]  # next machine of the same class, -1 at its end, (machines,)
 
 
 @kernel
@@ -96,7 +79,7 @@ def most_servers(
 ) -> int:
     """Return how many parameter servers fit beside the workers, at most `cap`.
 
-    The result is -1 if the workers alone don't fit.
+    The result is -1 if not even the workers fit.
     """
     most = cap
     for r in range(len(free)):
@@ -116,17 +99,11 @@ def group_machines(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
     """Group machines that are equal for this job into classes.
 
-    Resources that the job doesn't demand are ignored.
-
-    Returns
-    -------
-    first, count : ndarray of int64, shape (machines,)
-        First machine and number of machines of each class; only the first ``classes`` entries are
-        valid. A machine with a price that isn't finite is in no class.
-    following : ndarray of int64, shape (machines,)
-        The next machine of the same class, -1 at its end.
-    classes : int
-        Number of classes, in the order of their first machines.
+    Resources that the job doesn't demand are ignored, and machines with a price that isn't finite
+    are left out. Returns the first machine and the number of machines of each class, and the next
+    machine of the same class, -1 at its end; all (machines,). Of the first two, only the first
+    ``classes`` entries are valid: the number of classes, returned last. Classes are in the order of
+    their first machines.
     """
     price_worker, price_server, free, worker, server = slot
     machines, resources = free.shape
@@ -190,19 +167,9 @@ def machine_polygon(
 ) -> int:
     """Write the corners of {w, s >= 0 : worker w + server s <= free}, w and s also capped.
 
-    Parameters
-    ----------
-    free, worker, server : ndarray of int64, shape (resources,)
-        Free amounts and demands.
-    most_w, most_s : int
-        Maximum workers and servers (a slot's totals, so more are never needed).
-    at_w, at_s : ndarray of float64, shape (at least resources + 4,)
-        Corners, written: the origin first, then clockwise from the servers' axis.
-
-    Returns
-    -------
-    int
-        Number of corners; 1 if nothing fits.
+    Returns the number of corners; 1 if nothing fits. The caps ``most_w`` and ``most_s`` are a
+    slot's totals, because more are never needed. ``at_w`` and ``at_s`` (at least resources + 4,)
+    receive the origin first, then corners clockwise from the servers' axis.
     """
     resources = len(free)
     top = float(most_s)
@@ -223,7 +190,7 @@ def machine_polygon(
         corners += 1
     else:
         top = 0.0
-    # Walk down the lower envelope of the lines s = (free - worker w) / server.
+    # Follow the lower envelope of the lines s = (free - worker w) / server.
     w, s, slope = 0.0, top, 0.0
     while s > 0.0 and w < reach:
         best, best_slope = reach, -1.0
@@ -233,7 +200,7 @@ def machine_polygon(
             steep = worker[r] / server[r]
             if steep <= slope:
                 continue
-            # Where this line crosses the current one, s - slope (x - w).
+            # Abscissa at which this line crosses the current one, s - slope (x - w).
             height = (free[r] - worker[r] * w) / server[r]
             cross = w + max(height - s, 0.0) / (steep - slope)
             if cross < best or (cross == best and best_slope >= 0.0 and steep > best_slope):
@@ -267,19 +234,10 @@ def machine_hull(
     at_w: NDArray[np.float64],
     at_s: NDArray[np.float64],
 ) -> int:
-    """Write the corners of the hull of the integer points of `machine_polygon`.
+    """Write the corners of the hull of the integer points of `machine_polygon`, in the same order.
 
-    Parameters
-    ----------
-    free, worker, server, most_w, most_s
-        As in `machine_polygon`.
-    at_w, at_s : ndarray of float64, shape (at least most_w + 3,)
-        Corners, written in the same order; all are integers.
-
-    Returns
-    -------
-    int
-        Number of corners; 1 if not even one worker or server fits.
+    Returns the number of corners; 1 if not even one worker or server fits. ``at_w`` and ``at_s``
+    have at least most_w + 3 entries.
     """
     at_w[0] = 0.0
     at_s[0] = 0.0
@@ -315,19 +273,8 @@ def machine_hull(
 def slot_corners(slot: Slot, most_w: int, most_s: int, whole: bool) -> Corners:
     """Return a slot's classes of machines and their corners, class by class.
 
-    Parameters
-    ----------
-    slot : Slot
-        The machines.
-    most_w, most_s : int
-        Maximum workers and servers to be placed in the slot.
-    whole : bool
-        Whether to use the integer hulls instead of the polygons.
-
-    Returns
-    -------
-    Corners
-        The corners, without classes that have no capacity.
+    ``most_w`` and ``most_s`` are the maximum workers and servers to be placed in the slot.
+    ``whole`` selects the integer hulls instead of the polygons.
     """
     price_worker, price_server, free, worker, server = slot
     first, count, following, classes = group_machines(slot)

@@ -52,7 +52,7 @@ def room_costs(
     workers: Ints,
     servers: Ints,
 ) -> Floats:
-    """Return the cost of choices in slots, ``inf`` if they don't fit.
+    """Return the cost of choices in slots (slots, choices), ``inf`` if they don't fit.
 
     Parameters
     ----------
@@ -62,16 +62,10 @@ def room_costs(
         The first slot; ``worker_price`` has the number of slots.
     worker_members, server_members : int64[...]
         Servers of the two pools; no server is in both.
-    worker, ps : int64[R]
-        Demands.
     worker_price, server_price : float64[slots]
         Price of a worker and of a parameter server.
     workers, servers : int64[C]
         Workers of each choice, ascending, and its parameter servers.
-
-    Returns
-    -------
-    float64[slots, C]
     """
     slots, choices = len(worker_price), len(workers)
     cost = np.empty((slots, choices))
@@ -130,17 +124,9 @@ def stand_in_slots(
 ) -> Ints:
     """Choose the servers of the chosen workers in each slot; free capacity doesn't change.
 
-    Parameters
-    ----------
-    free, first, worker_members, worker, server_members, ps, workers, servers
-        As in `room_costs`.
-    choice : int64[slots]
-        Entry of ``workers``, -1 for none; it fits.
-
-    Returns
-    -------
-    int64[entries, 4]
-        Slot, server, workers and parameter servers, by slot and server.
+    ``choice`` (slots,) is the entry of ``workers``, which fits, or -1. Other parameters are as in
+    `room_costs`. The result (entries, 4) has slot, server, workers and parameter servers, by slot
+    and server.
     """
     count = free.shape[1]
     most = 0
@@ -176,10 +162,7 @@ def stand_in_slots(
 def take_off(free: Ints, entries: Ints, worker: Ints, ps: Ints, times: int) -> bool:
     """Subtract the demand of entries from the free capacity, or (``times`` -1) add it.
 
-    Returns
-    -------
-    bool
-        False, and nothing changes, if it doesn't fit.
+    Returns False, and changes nothing, if the demand doesn't fit.
     """
     for n in range(len(entries)):
         row = free[entries[n, 0], entries[n, 1]]

@@ -32,7 +32,7 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _MANTISSA = np.uint64(11)
 
 ROUNDS, OUTCOME = constant(0), constant(1)
-"""Purposes of draws: the number of rounds until one is feasible, and the totals it has."""
+"""Purposes of draws: the number of rounds until a feasible one, and its totals."""
 
 
 @inlined
@@ -48,12 +48,8 @@ def _multiply(a: np.uint64, b: np.uint64) -> np.uint64:
 def mix(stream: np.uint64, word: int) -> np.uint64:
     """Return the stream that `word` selects of `stream` (SplitMix64's output function).
 
-    Parameters
-    ----------
-    stream : uint64
-        A stream, or a seed.
-    word : int
-        Not negative: a job's number, a slot, a worker count, a purpose.
+    A stream is also a seed. A word is not negative: a job's number, a slot, a worker count, a
+    purpose.
     """
     z = stream ^ _multiply(np.uint64(word) ^ _FIRST, _STEP)
     z = _multiply(z ^ (z >> _SHIFTS[0]), _FIRST)
@@ -69,72 +65,40 @@ def uniform(stream: np.uint64, word: int) -> float:
 
 @inlined
 def gain_factor(delta: float, rows: int, cover: float) -> float:
-    """Return G of Lemma 1 and, with 2 rows and W_1 = min(m_w, m_p), of Theorem 2.
+    """Return G of Lemma 1 and, with 2 rows and W_1 = min(m_w, m_p), of Theorem 2; it exceeds 1.
 
-    Parameters
-    ----------
-    delta : float
-        In (0, 1]: the rounding fails with probability below it.
-    rows : int
-        m, the number of cover constraints.
-    cover : float
-        W_a, the least right-hand side over coefficient among them, positive.
-
-    Returns
-    -------
-    float
-        Above 1.
+    The rounding fails with probability below ``delta``, in (0, 1]. ``rows`` is m, the number of
+    cover constraints. ``cover`` is W_a, the least right-hand side over coefficient among them,
+    positive.
     """
     part = math.log(3.0 * rows / delta) / cover
     return 1.0 + part + math.sqrt(part * part + 2.0 * part)
 
 
 class Wanted(NamedTuple):
-    """Totals of a feasible placement.
+    """Totals of a feasible placement."""
 
-    Attributes
-    ----------
-    workers, servers : int
-        m_w and m_p of (3.24), (3.25).
-    most : int
-        K of (3.2); (3.5) bounds servers by workers.
-    """
-
-    workers: int
-    servers: int
-    most: int
+    workers: int  # m_w of (3.24)
+    servers: int  # m_p of (3.25)
+    most: int  # K of (3.2); (3.5) bounds servers by workers
 
 
 class Parts(NamedTuple):
-    """Values to round: integer parts, and the probabilities of one more.
+    """Values to round, as arrays (used,): integer parts, and the probabilities of one more."""
 
-    Attributes
-    ----------
-    machine : ndarray of int64, shape (used,)
-        Machines with a value.
-    low_w, low_s : ndarray of int64, shape (used,)
-        Workers and servers rounded down.
-    up_w, up_s : ndarray of float64, shape (used,)
-        Probability of one more, 0 for integers.
-    """
-
-    machine: NDArray[np.int64]
-    low_w: NDArray[np.int64]
-    low_s: NDArray[np.int64]
-    up_w: NDArray[np.float64]
+    machine: NDArray[np.int64]  # machines with a value
+    low_w: NDArray[np.int64]  # workers rounded down
+    low_s: NDArray[np.int64]  # servers rounded down
+    up_w: NDArray[np.float64]  # probability of one more worker, 0 for integers
     up_s: NDArray[np.float64]
 
 
 class TotalDistribution(NamedTuple):
     """Distribution of the totals of the first machines, if all outcomes fit.
 
-    Attributes
-    ----------
-    totals : ndarray of float64, shape (used + 1, workers + 1, servers + 1)
-        ``totals[i, a, b]``: probability that the first i machines all fit, and round up a workers
-        and b servers among them.
-    chance : ndarray of float64, shape (used, 4)
-        Probability of each outcome of a machine, 2 a + b; 0 if it doesn't fit.
+    ``totals[i, a, b]`` is the probability that the first i machines all fit, and round up a workers
+    and b servers among them. ``chance`` (used, 4) is the probability of each outcome of a machine,
+    2 a + b; 0 if it doesn't fit.
     """
 
     totals: NDArray[np.float64]
@@ -252,23 +216,9 @@ def round_feasibly(
 ) -> tuple[int, float]:
     """Round `gain` times the relaxed solution until feasible, at most `tries` times.
 
-    Parameters
-    ----------
-    relaxed_w, relaxed_s : ndarray of float64, shape (machines,)
-        The relaxed solution.
-    gain : float
-        G.
-    stream : uint64
-        Random stream.
-    out_w, out_s : ndarray of int64, shape (machines,)
-        The first feasible result; written if there is one.
-
-    Returns
-    -------
-    rounds : int
-        Rounds until success, 0 if all tries fail.
-    probability : float
-        Probability that one round is feasible.
+    Returns the number of rounds until success, 0 if all tries fail, and the probability that a
+    round is feasible. ``out_w`` and ``out_s`` (machines,) receive the first feasible result, if
+    any.
     """
     parts = _parts(gain, relaxed_w, relaxed_s)
     sum_w: int = parts.low_w.sum()

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PLACES = 1 << 40
-"""No limit. A role is modelled as two more resources, with this capacity or 0."""
+"""Unlimited capacity of the two resources that model a machine's role; otherwise it is 0."""
 
 
 @kernel
@@ -34,16 +34,8 @@ def slot_states(
 
     Parameters
     ----------
-    row_of : ndarray of int64, shape (slots,)
-        Row of each slot, as in `groups.Groups`, like `groups`, `price`, `free` and `group_of`.
-    groups : ndarray of int64, shape (rows,)
-        Groups in each row.
-    price : ndarray of float64, shape (rows, resources, machines)
-        Price of a share of 1 by group.
-    free : ndarray of int64, shape (rows, resources, machines)
-        Free capacity by group.
-    group_of : ndarray of int64, shape (rows, machines)
-        Group of each machine.
+    row_of, groups, price, free, group_of
+        As in `groups.Groups`.
     requested : ndarray of int64, shape (kinds,)
         Resources that a worker or a parameter server needs.
     worker_share, server_share : ndarray of float64, shape (resources,)

@@ -25,41 +25,20 @@ from shadowprice.core.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of a batch.
+    """One round of a batch, in slots ``[start, end)``."""
 
-    Parameters
-    ----------
-    batch : int
-        Number of the batch, from 1.
-    number : int
-        Position among the rounds of its batch, from 0.
-    start, end : int
-        It runs in slots ``[start, end)``.
-    collected : int
-        Its batch collects the unscheduled jobs that arrived before this slot.
-    """
-
-    batch: int
-    number: int
+    batch: int  # number of the batch, from 1
+    number: int  # position among the rounds of its batch, from 0
     start: int
     end: int
-    collected: int
+    collected: int  # its batch collects the unscheduled jobs that arrived before this slot
 
 
 class RoundCalendar:
     """Endless iterator over all rounds, in order.
 
-    Parameters
-    ----------
-    rounds : int
-        Rounds in a batch, the paper's lambda, at least 1.
-    longest : int
-        Maximum of slots of a round, at least 2.
-
-    Raises
-    ------
-    InputError
-        If ``rounds`` or ``longest`` is below its minimum.
+    A batch has ``rounds`` rounds, the paper's lambda, of at most ``longest`` slots. Raises
+    `InputError` if lambda is below 1 or ``longest`` below 2.
     """
 
     def __init__(self, rounds: int, longest: int) -> None:

@@ -19,23 +19,16 @@ def sigma_of(theta_worker: float, theta_ps: float) -> float:
 
 
 class PerformanceBound(NamedTuple):
-    """Theorem 1's bound.
-
-    Attributes
-    ----------
-    batches : int
-        L: number of batches, each twice as long as the one before, until all jobs were completed.
-    loss_at_most : float or None
-        Maximum loss against the offline optimum; None unless all utilities are linear.
-    ratio_at_least : float or None
-        Minimum ratio of revenue to the optimum; None unless all utilities are convex, (e /
-        t)^kappa, where t is the completion time on the cluster's clock. The printed bound fails if
-        e exceeds t, so it is also None if some job arrives after slot 0 or has e > 1.
-    """
+    """Theorem 1's bound."""
 
     batches: int
+    """L: number of batches, each twice as long as the one before, until all jobs were completed."""
     loss_at_most: float | None
+    """Maximum loss against the offline optimum; None unless all utilities are linear."""
     ratio_at_least: float | None
+    """Minimum ratio of revenue to the optimum; None unless all utilities are convex, (e / t)^kappa,
+    where t is the completion time on the cluster's clock. The printed bound fails if e exceeds t,
+    so it is also None if some job arrives after slot 0 or has e > 1."""
 
 
 def performance(jobs: Sequence[Job], rounds: int, completed_by: int) -> PerformanceBound:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.market.gangs import (
     best_gang,
@@ -23,38 +24,20 @@ from shadowprice.kernels.market.gangs import (
 from shadowprice.kernels.market.income import divide
 from shadowprice.policies.tenants.gang_jobs import MAX_UTILITY_MICROS, GangJob
 
-Integers = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class Gang:
-    """Placement, slots and prices of a job in a round.
-
-    Parameters
-    ----------
-    start, end : int
-        Slots ``[start, end)`` of the round.
-    workers, ps : int
-        Counts in each of these slots.
-    colocated : bool
-        Whether all processes are on one server.
-    workers_on, ps_on : int64, shape (servers,)
-        Counts on each server.
-    value : int
-        Ideal utility, millionths.
-    worker_prices, ps_prices : int64, shape (end - start,)
-        Price of one worker, and of one parameter server, in each slot, millionths.
-    """
+    """Placement, slots and prices of a job in a round; slots are ``[start, end)`` of the round."""
 
     start: int
     end: int
-    workers: int
+    workers: int  # in each of these slots
     ps: int
-    colocated: bool
-    workers_on: Integers
+    colocated: bool  # whether all processes are on one server
+    workers_on: Integers  # by server
     ps_on: Integers
-    value: int
-    worker_prices: Integers
+    value: int  # ideal utility, millionths
+    worker_prices: Integers  # of one worker in each slot, millionths
     ps_prices: Integers
 
     @property
@@ -80,24 +63,12 @@ class Gang:
 
 @dataclass(eq=False)
 class UnitPool:
-    """Capacity units of one type over a round.
+    """Capacity units of one type over a round."""
 
-    Parameters
-    ----------
-    capacity : int64, shape (servers,)
-        Units of each server.
-    shares : int64, shape (tenants,)
-        Units that each tenant owns; their sum is all units.
-    prices : int64, shape (units + 1,)
-        Price of a unit for a slot by the number of units taken, see `prices.price_table`.
-    slots : int
-        Length of the round.
-    """
-
-    capacity: Integers
-    shares: Integers
-    prices: Integers
-    slots: int
+    capacity: Integers  # units of each server
+    shares: Integers  # units that each tenant owns; their sum is all units
+    prices: Integers  # of a unit for a slot by the number of units taken, see `prices.price_table`
+    slots: int  # length of the round
     free: Integers = field(init=False)
     ends: npt.NDArray[np.int32] = field(init=False)
     taken: Integers = field(init=False)
@@ -139,38 +110,23 @@ class UnitPool:
 
 @dataclass(frozen=True, eq=False)
 class GangAward:
-    """A job that a round schedules.
-
-    Parameters
-    ----------
-    job : GangJob
-        The job.
-    gang : Gang
-        Its placement and slots.
-    worker_income, ps_income : int64, shape (slots of the gang, tenants), or None
-        Income of each tenant, the owner included, for the workers and the parameter servers in each
-        slot: Eq. (2), Eq. (11). None within the tenant's own share, which is free.
-    lenders : bool, shape (slots of the gang, tenants), or None
-        Tenants whose unused share it uses, even at price 0.
-    """
+    """A job that a round schedules."""
 
     job: GangJob
     gang: Gang
     worker_income: Integers | None = None
+    """Income of each tenant, the owner included, for the workers in each slot, shape (slots of the
+    gang, tenants): Eq. (2), Eq. (11). None within the tenant's own share, which is free."""
     ps_income: Integers | None = None
-    lenders: npt.NDArray[np.bool_] | None = None
+    lenders: Flags | None = None
+    """Tenants whose unused share the gang uses in each slot, even at price 0."""
 
 
 class RoundMarket:
-    """State of one round.
+    """State of one round, with the units by type.
 
-    Parameters
-    ----------
-    workers, ps : sequence of Places
-        The units by type.
-    pack_in_time : bool
-        Among servers with equally many free units, prefer the one that is busiest over the round
-        instead of the least busy.
+    With ``pack_in_time``, among servers with equally many free units the busiest one over the round
+    is preferred instead of the least busy.
     """
 
     def __init__(
@@ -195,47 +151,27 @@ class RoundMarket:
     def search(self, job: GangJob, *, borrow: bool, bonus: int = 0) -> Gang | None:
         """Return the gang of greatest positive payoff; None if there is none: Algorithm 3.
 
-        Parameters
-        ----------
-        job : GangJob
-            The job.
-        borrow : bool
-            Whether it may use all unused units instead of only its tenant's unused share.
-        bonus : int
-            Added to the utility of every completion, millionths. A large bonus finds the gang of
-            greatest payoff even if that isn't positive.
+        With ``borrow``, it may use all unused units instead of only its tenant's unused share. The
+        bonus, in millionths, is added to the utility of every completion: a large one finds the
+        gang of greatest payoff even if that isn't positive.
         """
         workers, ps = self.places(job)
         values = job.values(self.slots)
         worker_prices, ps_prices = workers.current_prices(), ps.current_prices()
         late = self.slots + 1
         _, start, end, count, servers, colocated = best_gang(
-            values + bonus,
-            running_sums(worker_prices),
-            running_sums(ps_prices),
-            workers.limit(job.tenant, borrow=borrow),
-            ps.limit(job.tenant, borrow=borrow),
-            job.counts,
-            np.minimum(job.spread_slots, late),
-            np.minimum(job.colocated_slots, late),
-            job.reach[: ps.ends.shape[1]],
-            workers.ends,
-            ps.ends,
-        )
+            values + bonus, running_sums(worker_prices), running_sums(ps_prices),
+            workers.limit(job.tenant, borrow=borrow), ps.limit(job.tenant, borrow=borrow),
+            job.counts, np.minimum(job.spread_slots, late), np.minimum(job.colocated_slots, late),
+            job.reach[: ps.ends.shape[1]], workers.ends, ps.ends,
+        )  # fmt: skip
         if start < 0:
             return None
         busy = self._sign * (workers.capacity * self.slots - workers.free.sum(axis=0))
         workers_on, ps_on = place_gang(
-            start,
-            end,
-            count,
-            servers,
-            colocated,
-            job.reach[: ps.ends.shape[1]],
-            busy,
-            workers.ends,
-            ps.ends,
-        )
+            start, end, count, servers, colocated, job.reach[: ps.ends.shape[1]], busy,
+            workers.ends, ps.ends,
+        )  # fmt: skip
         return Gang(
             start,
             end,
@@ -259,17 +195,8 @@ class RoundMarket:
     def hold(self, jobs: Iterable[GangJob], *, sharing: bool = True) -> list[GangAward]:
         """Schedule jobs in both passes, by arrival, then name: one round of Algorithm 2.
 
-        Parameters
-        ----------
-        jobs : iterable of GangJob
-            The unscheduled jobs.
-        sharing : bool
-            Whether there is a second pass, in which jobs borrow.
-
-        Returns
-        -------
-        list of Award
-            In the order in which they were scheduled.
+        Without ``sharing``, there is no second pass, in which jobs borrow. Awards are in the order
+        in which they were scheduled.
         """
         awards = []
         waiting = []

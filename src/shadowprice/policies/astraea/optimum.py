@@ -12,88 +12,47 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.tenants.gang_jobs import GangJob
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class GangOption:
-    """One way to run a job.
+    """One way to run a job, in slots ``[start, end)``."""
 
-    Parameters
-    ----------
-    job : int
-        Position of the job in the batch.
-    start, end : int
-        Slots ``[start, end)``.
-    workers, ps : int
-        Counts in each of them.
-    colocated : bool
-        Whether all processes are on one server.
-    worth : float
-        Utility.
-    """
-
-    job: int
+    job: int  # position in the batch
     start: int
     end: int
-    workers: int
+    workers: int  # in each slot
     ps: int
-    colocated: bool
+    colocated: bool  # whether all processes are on one server
     worth: float
 
 
 @dataclass(frozen=True, slots=True)
 class OptimumResult:
-    """Result of the solver.
+    """Result of the solver."""
 
-    Parameters
-    ----------
-    value : float
-        Total utility of the best schedule found.
-    bound : float
-        Upper bound on the total utility of every schedule.
-    proved : bool
-        Whether the two are equal within the solver's gap.
-    chosen : tuple of Way
-        The schedule.
-    """
-
-    value: float
-    bound: float
-    proved: bool
-    chosen: tuple[GangOption, ...]
+    value: float  # total utility of the best schedule found
+    bound: float  # upper bound on the total utility of every schedule
+    proved: bool  # whether the two are equal within the solver's gap
+    chosen: tuple[GangOption, ...]  # the schedule
 
 
 @dataclass(frozen=True, eq=False)
 class GangBatch:
-    """Jobs of one pair of types and the units available to them.
-
-    Parameters
-    ----------
-    jobs : sequence of GangJob
-        The jobs.
-    workers, ps : int64, shape (servers,)
-        Units on each server.
-    slots : int
-        Length of the batch in slots.
-    releases : sequence of int, optional
-        First slot of each job; 0 by default.
-    worth : callable, optional
-        From a job's position and the slot after its last to its utility; by default its utility on
-        the clock of the batch.
-    """
+    """Jobs of one pair of types and the units available to them."""
 
     jobs: Sequence[GangJob]
-    workers: Integers
+    workers: Integers  # units on each server
     ps: Integers
     slots: int
-    releases: Sequence[int] | None = None
+    releases: Sequence[int] | None = None  # first slot of each job; None: 0
     worth: Callable[[int, int], float] | None = None
+    """Utility of a job by its position and the slot after its last; by default that on the clock of
+    the batch."""
 
     def ways(self) -> list[GangOption]:
         """Return all ways worth considering: the smallest worker count for each duration."""
@@ -149,16 +108,8 @@ class GangBatch:
     ) -> OptimumResult:
         """Maximise total utility.
 
-        Parameters
-        ----------
-        placed : bool
-            Whether gangs must fit on servers; otherwise only totals bind.
-        floors : mapping of int to float, optional
-            Minimum total utility of each tenant (`GangJob.tenant`).
-        time_limit : float
-            Seconds.
-        gap : float
-            Relative gap that counts as proved.
+        Unless ``placed``, only totals bind, and gangs needn't fit on servers. ``floors`` has the
+        minimum total utility of tenants (`GangJob.tenant`). A relative ``gap`` counts as proved.
         """
         program, ways = LinearProgram(), self.ways()
         chosen = [program.column(cost=way.worth, upper=1) for way in ways]
@@ -238,18 +189,9 @@ class GangBatch:
 def find_dominating_schedule(batch: GangBatch, earned: Mapping[int, float]) -> OptimumResult | None:
     """Return a schedule that is better for one tenant and worse for none; None if none exists.
 
-    Parameters
-    ----------
-    batch : Batch
-        A small batch.
-    earned : mapping of int to float
-        Current utility of each tenant.
-
-    Notes
-    -----
-    Exact: the total utility is maximised over all schedules in which no tenant loses. The maximum
-    exceeds the current total if and only if such a schedule is better for some tenant (Theorem 5's
-    claim).
+    ``earned`` has the current utility of each tenant. The result is exact: the total utility is
+    maximised over all schedules in which no tenant loses. The maximum exceeds the current total if
+    and only if such a schedule is better for some tenant (Theorem 5's claim).
     """
     optimum = batch.solve(floors={tenant: value - 1e-7 for tenant, value in earned.items()})
     return optimum if optimum.value > sum(earned.values()) + 1e-5 else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.parameters import Theta
@@ -16,10 +16,7 @@ from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.tenants.gang_jobs import gang_job
 from shadowprice.policies.tenants.tenancy import TenantShares, UnitClaim
 
-Integers = npt.NDArray[np.int64]
-
-NEARLY_FREE = 1.0 + 1e-9
-"""Minimum of theta: prices are then below a millionth."""
+NEARLY_FREE = 1.0 + 1e-9  # minimum of theta: prices are then below a millionth
 
 
 class TaughtTheta(NamedTuple):
@@ -34,27 +31,13 @@ class TaughtTheta(NamedTuple):
 
 @dataclass(eq=False)
 class TenantPool:
-    """Servers with the tenants that may use them.
+    """Servers with the tenants that may use them."""
 
-    Parameters
-    ----------
-    tenants : tuple of int
-        Its tenants' indices in the cluster.
-    servers : int64, shape (servers of the pool,)
-        Its servers' indices in the cluster.
-    workers, ps : int64, shape (types, servers of the pool)
-        Its units.
-    worker_shares, ps_shares : int64, shape (types, tenants of the pool)
-        Units that each tenant owns.
-    theta : Theta
-        Source of theta.
-    """
-
-    tenants: tuple[int, ...]
-    servers: Integers
-    workers: Integers
+    tenants: tuple[int, ...]  # their indices in the cluster
+    servers: Integers  # their indices in the cluster
+    workers: Integers  # units, shape (types, servers of the pool)
     ps: Integers
-    worker_shares: Integers
+    worker_shares: Integers  # units that each tenant owns, shape (types, tenants of the pool)
     ps_shares: Integers
     theta: Theta
     seen_worker: list[float] = field(init=False)
@@ -79,23 +62,22 @@ class TenantPool:
         ps = np.zeros_like(self.servers) if claim.ps_type is None else self.ps[claim.ps_type]
         return self.workers[claim.worker_type], ps
 
-    def learn(self, jobs: Iterable[tuple[Job, UnitClaim]], *, rigid: bool) -> None:
-        """Raise theta to its definition over additional jobs.
+    def learn(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
+        """Raise theta to its definition over one more job.
 
-        Utilities count up to what the tenants could pay.
+        Its utility counts up to what the tenant could pay.
         """
-        for job, claim in jobs:
-            _raise_thetas(self.seen_worker, self.seen_ps, self._theta_of(job, claim, rigid=rigid))
+        _raise_thetas(self.seen_worker, self.seen_ps, self._compute_theta(job, claim, rigid=rigid))
 
     def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
         """Learn theta from an open job, until it is taken back or forgotten."""
-        self.taught[job.name] = self._theta_of(job, claim, rigid=rigid)
+        self.taught[job.name] = self._compute_theta(job, claim, rigid=rigid)
 
     def take_back(self, name: str) -> None:
         """Undo what a job has taught, if it has."""
         self.taught.pop(name, None)
 
-    def _theta_of(self, job: Job, claim: UnitClaim, *, rigid: bool) -> TaughtTheta:
+    def _compute_theta(self, job: Job, claim: UnitClaim, *, rigid: bool) -> TaughtTheta:
         gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
         max_workers = int(self.workers[claim.worker_type].max(initial=0))
         worker, ps = theta_of([gang], max_workers, job.payable)
@@ -108,23 +90,15 @@ class TenantPool:
             _raise_thetas(worker, ps, taught)
         if self.theta.worker is not None and self.theta.ps is not None:
             worker, ps = [self.theta.worker] * len(worker), [self.theta.ps] * len(ps)
-        scaled = (
+        worker, ps = (
             [max(self.theta.scale * theta, NEARLY_FREE) for theta in kind] for kind in (worker, ps)
         )
-        first, second = scaled
-        return first, second
+        return worker, ps
 
     def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> RoundMarket:
         """Open an empty market on the servers that are up.
 
-        Parameters
-        ----------
-        slots : int
-            Length of the round.
-        lost : sequence of bool
-            Whether each of the cluster's servers is lost.
-        pack_in_time : bool
-            As in `RoundMarket`.
+        It lasts ``slots``; ``lost`` is by server of the cluster.
         """
         up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
         kinds = []
@@ -155,9 +129,9 @@ def _raise_thetas(worker: list[float], ps: list[float], taught: TaughtTheta) -> 
         ps[taught.ps_type] = max(ps[taught.ps_type], taught.ps)
 
 
-def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:
-    """Return the pool that all tenants share."""
-    return TenantPool(
+def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
+    """Return one pool, which all tenants share."""
+    shared = TenantPool(
         tuple(range(len(tenancy.tenants))),
         np.arange(tenancy.cluster.servers),
         tenancy.workers,
@@ -166,11 +140,7 @@ def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:
         tenancy.ps_shares,
         theta,
     )
-
-
-def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
-    """Return the single shared pool, as a list."""
-    return [shared_pool(tenancy, theta)]
+    return [shared]
 
 
 def theta_record(tenancy: TenantShares, pool: TenantPool) -> Mapping[str, float]:

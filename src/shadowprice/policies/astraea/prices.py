@@ -6,30 +6,19 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import InputError
 from shadowprice.policies.astraea.guarantees import sigma_of
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob
 
 
-def price_table(theta: float, capacity: int) -> npt.NDArray[np.int64]:
+def price_table(theta: float, capacity: int) -> Integers:
     """Return the price of one unit for a slot, by the number of units taken: Eq. (8).
 
-    ``theta ** (taken / capacity) - 1``. The exponent is missing in print; the paper's example
-    confirms it (16^(2/8) - 1 = 1).
-
-    Parameters
-    ----------
-    theta : float
-        The price of the last unit plus 1; above 1.
-    capacity : int
-        Units of this type in the whole cluster.
-
-    Returns
-    -------
-    int64, shape (capacity + 1,)
-        Millionths of a unit of utility, rounded to the nearest.
+    ``theta ** (taken / capacity) - 1``, in millionths of a unit of utility. The exponent is missing
+    in print; the paper's example confirms it (16^(2/8) - 1 = 1). ``capacity`` counts the units of
+    this type in the whole cluster.
     """
     if not (1 < theta < math.inf):
         raise InputError(f"theta is {theta}; give a number above 1")
@@ -46,20 +35,9 @@ def theta_of(
     """Return the smallest thetas of workers and of parameter servers that no job outbids.
 
     Section 4.4: the price of an exhausted resource, ``theta - 1``, is at least the utility of any
-    job per worker-slot (parameter-server-slot) of any of its schedules, and at least 1.
-
-    Parameters
-    ----------
-    jobs : iterable of GangJob
-        The jobs that may be scheduled (of one pair of types).
-    most_workers : int
-        Maximum of workers on one server, which limits co-located gangs.
-    max_utility : float
-        Maximum utility that counts.
-
-    Returns
-    -------
-    theta_worker, theta_ps : float, float
+    job per worker-slot (parameter-server-slot) of any of its schedules, and at least 1. The jobs
+    are of one pair of types. ``most_workers`` is the maximum on one server, which limits co-located
+    gangs. Utility counts up to ``max_utility``.
     """
     worker = ps = 1.0
     for job in jobs:
@@ -91,21 +69,8 @@ def lemma_1_rounds(
     """Return Lemma 1's lambda: rounds in which a batch earns the ideal optimum of one.
 
     ``floor((log f(all jobs) - log f_min) / (log sigma - log(sigma - 1))) + 1`` with Lemma 3's
-    ``sigma = 2 (log theta_w + log theta_p)``.
-
-    Parameters
-    ----------
-    total_utility : float
-        Total utility of all jobs, each at its best.
-    least_utility : float
-        Smallest utility of a job, positive.
-    theta_worker, theta_ps : float
-        Parameters of the price functions.
-
-    Returns
-    -------
-    int
-        At least 1.
+    ``sigma = 2 (log theta_w + log theta_p)``. The total is over all jobs, each at its best; the
+    least utility of a job must be positive.
     """
     if not 0 < least_utility <= total_utility:
         raise InputError("the least utility must be positive and at most the total")

@@ -19,23 +19,12 @@ def explain_refusal(
 ) -> Refusal:
     """Return the dominant reason, with the smallest change that would have helped.
 
-    Parameters
-    ----------
-    tenancy : Tenancy
-        Names of types.
-    market : Market
-        The round after all other jobs have been scheduled.
-    gang : GangJob
-        The job.
-    turn : Round
-        The round.
-    borrow : bool
-        Whether the job could have borrowed.
+    The market is that of the round after all other jobs have been scheduled.
     """
     best = market.search(gang, borrow=borrow, bonus=BONUS)
     where = f"slots {turn.start} to {turn.start + market.slots - 1}"
     if best is not None:
-        return _too_dear(best, turn)
+        return _refuse_below_price(best, turn)
     return Refusal(
         RefusalReason.NO_ROOM,
         f"no gang fits what is left of {where}",
@@ -43,7 +32,7 @@ def explain_refusal(
     )
 
 
-def _too_dear(gang: Gang, turn: Round) -> Refusal:
+def _refuse_below_price(gang: Gang, turn: Round) -> Refusal:
     missing = -gang.payoff / MICRO
     value, cost = gang.value / MICRO, gang.cost / MICRO
     first, last = turn.start + gang.start, turn.start + gang.end - 1

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import (
     Charge,
@@ -40,8 +40,8 @@ from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool, theta_record
 from shadowprice.policies.astraea.prices import lemma_1_rounds
 from shadowprice.policies.astraea.reasons import explain_refusal
+from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, extension_of
-from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.tenants.gang_jobs import (
     MICRO,
     GangJob,
@@ -84,21 +84,9 @@ class _Running:
 class RoundPolicy:
     """Collects jobs in batches and schedules each batch in rounds.
 
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster, and the jobs if they are known.
-    parameters : RoundParameters
-        The policy's parameters.
-    tenancy : Tenancy
-        Units and owners.
-    pools_of : callable
-        Divides units among pools; every tenant is in one.
-    sharing : bool
-        Whether tenants of a pool lend each other unused units for payment.
+    ``pools_of`` divides the units among pools; every tenant is in one. With ``sharing``, tenants of
+    a pool lend each other unused units for payment.
 
-    Notes
-    -----
     A round is decided when it starts, and a gang never moves. A gang that loses a server returns to
     its batch and keeps its progress. A gang that takes longer than stated keeps its units, even
     into the next round, and pays the price of its last slot for each further slot. So borrowed
@@ -108,8 +96,8 @@ class RoundPolicy:
     The paper's rounds grow from slot 0, so a service that has run for long would start jobs only
     once in a horizon. Rounds on demand begin when jobs wait and no round is in progress. A round is
     in progress while one of its gangs runs or is planned before its end. Jobs that arrive in the
-    meantime join it if they end with it. So all units are free at a round's end, as in the paper:
-    a tenant waits for its share for at most one round.
+    meantime join it if they end with it. So all units are free at a round's end, as in the paper: a
+    tenant waits for its share for at most one round.
     """
 
     def __init__(
@@ -129,12 +117,14 @@ class RoundPolicy:
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
         self._rigid = parameters.workers == "rigid"
         require_tenants(tenancy, context.known_jobs)
-        has_known_jobs = self._learn_known(context)
+        has_known_jobs = bool(context.known_jobs)
+        if parameters.theta.source == "known":
+            self._learn_known(context.known_jobs or ())
         self._learns = parameters.theta.source == "online" or (
             parameters.theta.source == "known" and not has_known_jobs
         )
-        self.lemma = self._lemma(context)
-        self.rounds = self._rounds(known=has_known_jobs)
+        self.lemma = self._compute_lemma_1(context)
+        self.rounds = self._rounds_per_batch(known=has_known_jobs)
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
         self._on_demand = parameters.calendar == "demand" or (
@@ -165,10 +155,7 @@ class RoundPolicy:
     def resume(self, view: View) -> None:
         """Recount units and shares; planned jobs keep their plans, the others join a batch.
 
-        Raises
-        ------
-        InputError
-            If the shares don't add up to the current units.
+        Raises `InputError` if the shares don't add up to the current units.
         """
         before, tenants = self.pools, self.tenancy.tenants
         self.tenancy = read_tenant_shares(view.cluster)
@@ -220,7 +207,7 @@ class RoundPolicy:
 
         The theorem assumes Lemma 1's lambda, batches that double forever, and Lemma 3's theta.
         ``premises_held`` is false if lambda is smaller, rounds have reached the maximum length or
-        begin on demand, or theta isn't the one that Lemma 3 asks of the known jobs.
+        begin on demand, or theta isn't Lemma 3's for the known jobs.
         """
         worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds, self._completed_by)
@@ -237,32 +224,25 @@ class RoundPolicy:
             and 2**bound.batches <= self.longest,
         }
 
-    def _learn_known(self, context: PolicyContext) -> bool:
-        source = self.parameters.theta.source
-        if source == "known" and context.known_jobs:
-            self._learn(context.known_jobs)
-        return bool(context.known_jobs)
-
-    def _learn(self, jobs: Iterable[Job]) -> None:
+    def _learn_known(self, jobs: Sequence[Job]) -> None:
+        """Learn theta from jobs that are known in advance."""
         for job in jobs:
             claim = self.tenancy.claim_of(job)
             if isinstance(claim, UnitClaim):
-                self._pool_of[claim.tenant].learn([(job, claim)], rigid=self._rigid)
+                self._pool_of[claim.tenant].learn(job, claim, rigid=self._rigid)
 
-    def _lemma(self, context: PolicyContext) -> int | None:
+    def _compute_lemma_1(self, context: PolicyContext) -> int | None:
         """Return Lemma 1's lambda over the known jobs, each at its best; None without any."""
-        utilities = []
-        for job in context.known_jobs or ():
-            utility = float(job.utility.values(np.array([1]))[0])
-            if utility > 0:
-                utilities.append(utility)
+        known = context.known_jobs or ()
+        utilities = [float(job.utility.values(np.array([1]))[0]) for job in known]
+        utilities = [utility for utility in utilities if utility > 0]
         if not utilities:
             return None
         worker, ps = self.pools[0].thetas()
         # Without parameter servers, (8) prices only workers.
         return lemma_1_rounds(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
 
-    def _rounds(self, *, known: bool) -> int:
+    def _rounds_per_batch(self, *, known: bool) -> int:
         if self.parameters.rounds != "lemma":
             return self.parameters.rounds
         if not known or self.lemma is None:
@@ -285,11 +265,12 @@ class RoundPolicy:
                 yield from self._begin_slot(view, slot)
             case JobsArrived(_, jobs):
                 for job in jobs:
-                    yield self._take_in(view, job)
+                    yield self._answer_arrival(view, job)
             case JobsDisplaced(_, names):
                 for name in names:
                     self._return_to_batch(view, name)
             case PlansFellShort(_, names):
+                # Pinned jobs can't move, so they are extended before others take the units.
                 for name in sorted(names, key=lambda name: not view.pinned(name)):
                     yield from self._extend(view, view.open_jobs[name])
             case JobsFinished(_, names):
@@ -326,13 +307,13 @@ class RoundPolicy:
         for other in extension.displaced:
             yield Displace(other, OVERRUN)
             self._return_to_batch(view, other)
-        cost = self._cost_of(job.name, extension.plan)
+        cost = self._extension_payment(job.name, extension.plan)
         charged = cost if self.capabilities.charges else None
         payoff = value - cost
         self._completed_by = max(self._completed_by, extension.plan.completion + 1)
         yield Commit(job.name, extension.plan, payoff, value, cost, charged=charged, message=SHORT)
 
-    def _cost_of(self, name: str, plan: Schedule) -> float:
+    def _extension_payment(self, name: str, plan: Schedule) -> float:
         """Return the payment of a gang for the slots of an extended plan."""
         running = self._running.get(name)
         if running is None or running.award.lenders is None:
@@ -347,10 +328,10 @@ class RoundPolicy:
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would join a batch; a round of the batch decides on its plan."""
         del explained  # a refusal always has its reason
-        return Quote.of(self._first_word(view, job), view.slot)
+        return Quote.of(self._answer(view, job), view.slot)
 
-    def _take_in(self, view: View, job: Job) -> Decision:
-        decision = self._first_word(view, job)
+    def _answer_arrival(self, view: View, job: Job) -> Decision:
+        decision = self._answer(view, job)
         if isinstance(decision, Queue):
             claim = self.tenancy.claim_of(job)
             assert isinstance(claim, UnitClaim)
@@ -372,7 +353,7 @@ class RoundPolicy:
                 if is_old and name not in view.open_jobs:
                     pool.take_back(name)
 
-    def _first_word(self, view: View, job: Job) -> Queue | Reject:
+    def _answer(self, view: View, job: Job) -> Queue | Reject:
         claim = self.tenancy.claim_of(job)
         if isinstance(claim, Refusal):
             return Reject(job.name, claim)
@@ -382,7 +363,7 @@ class RoundPolicy:
         start = max(job.arrival, view.slot)
         message = f"joins a round, in slot {start} or later"
         if not self._on_demand:
-            turn = self._turn_of(start)
+            turn = next(turn for turn in self._rounds_from(start) if turn.collected > start)
             start, message = turn.start, f"joins batch {turn.batch}, decided in slot {turn.start}"
         if view.until is not None and start >= view.until:
             return Reject(
@@ -409,10 +390,6 @@ class RoundPolicy:
         # Without an end of the timespan the job would wait forever.
         never_fits = refusal.reason is RefusalReason.NEVER_FITS
         return self._rigid and view.until is not None and never_fits
-
-    def _turn_of(self, slot: int) -> Round:
-        """Return the first future round whose batch collects jobs of a slot."""
-        return next(turn for turn in self._rounds_from(slot) if turn.collected > slot)
 
     def _rounds_from(self, slot: int) -> Iterator[Round]:
         """Yield the rounds that start in a slot or later, endlessly."""
@@ -448,25 +425,26 @@ class RoundPolicy:
             else:
                 self._ahead.append(next(self._calendar))
         if self._ahead[0].start == slot:
-            yield from self._hold(view, self._ahead.popleft())
+            yield from self._decide_round(view, self._ahead.popleft())
 
-    def _hold(self, view: View, turn: Round) -> Iterator[Decision]:
+    def _decide_round(self, view: View, turn: Round) -> Iterator[Decision]:
         """Decide a round of the paper's calendar in every pool."""
         self._discard_ended(view, turn.start)
         self._markets = [(pool, self._open(view, pool, turn), turn) for pool in self.pools]
         gangs_by_pool: dict[TenantPool, list[GangJob]] = {}
         for waiting in self._waiting.values():
             if waiting.job.arrival < turn.collected:
-                pool, gang = self._as_gang(view, waiting, turn)
+                pool, gang = self._build_gang(view, waiting, turn)
                 gangs_by_pool.setdefault(pool, []).append(gang)
         for pool, market, _ in self._markets:
             gangs = gangs_by_pool.get(pool, [])
             awards = market.hold(gangs, sharing=self.sharing)
-            yield from self._commit_all(awards, turn, pool)
+            for award in awards:
+                yield self._commit(award, turn, pool)
             yield from self._postpone(view, turn, market, _unscheduled(gangs, awards))
 
     def _begin_on_demand(self, view: View, slot: int) -> Iterator[Decision]:
-        """Begin the rounds that jobs need, and let jobs join rounds in progress."""
+        """Begin the rounds that jobs need, and schedule jobs in rounds in progress."""
         changed, self._changed = self._changed, False
         if not self._waiting:
             return
@@ -478,9 +456,9 @@ class RoundPolicy:
             end = self._round_end(view, pool, slot)
             # While nothing changes, a job that didn't fit into the round never will.
             if end is None or changed:
-                yield from self._hold_on_demand(view, pool, jobs, slot, end)
+                yield from self._decide_on_demand(view, pool, jobs, slot, end)
 
-    def _hold_on_demand(
+    def _decide_on_demand(
         self, view: View, pool: TenantPool, jobs: list[_Waiting], slot: int, end: int | None
     ) -> Iterator[Decision]:
         """Begin a round, or schedule jobs in the remaining slots of one that ends in ``end``.
@@ -490,7 +468,7 @@ class RoundPolicy:
         doesn't begin.
         """
         present = Round(0, 0, slot, slot, slot)
-        gangs = [self._as_gang(view, job, present)[1] for job in jobs]
+        gangs = [self._build_gang(view, job, present)[1] for job in jobs]
         if end is None:
             limit = view.end - slot
             lengths = [self._demanded_length(gang, limit) for gang in sorted(gangs, key=_by_age)]
@@ -504,13 +482,14 @@ class RoundPolicy:
                 break
         self._markets = [entry for entry in self._markets if entry[0] is not pool]
         self._markets.append((pool, market, turn))
-        yield from self._commit_all(awards, turn, pool)
+        for award in awards:
+            yield self._commit(award, turn, pool)
         unscheduled = _unscheduled(gangs, awards)
         if awards and end is None and unscheduled:
             first = min(gangs, key=_by_age)
             if first in unscheduled:
                 self._waiting[first.name].passed_over += 1
-        yield from self._give_up_worthless(turn, unscheduled)
+        yield from self._abandon_worthless(turn, unscheduled)
         for gang in unscheduled:
             if gang.name not in self._waiting:
                 continue
@@ -519,7 +498,7 @@ class RoundPolicy:
                 continue  # reasons are reported once a round
             refusal = self._reason(market, gang, turn)
             if timespan_over:
-                yield self._give_up(gang.name, refusal)
+                yield self._abandon(gang.name, refusal)
             else:
                 joins = f"waits for the next round, which begins by slot {turn.end}"
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
@@ -579,7 +558,7 @@ class RoundPolicy:
             if claim.ps_type is not None:
                 market.ps[claim.ps_type].take(tenant, index, index + 1, on_server * ps)
 
-    def _as_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
+    def _build_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim
         state = view.open_jobs[job.name]
         pool = self._pool_of[claim.tenant]
@@ -599,12 +578,6 @@ class RoundPolicy:
         )
         return pool, gang
 
-    def _commit_all(
-        self, awards: Iterable[GangAward], turn: Round, pool: TenantPool
-    ) -> Iterator[Decision]:
-        for award in awards:
-            yield self._commit(award, turn, pool)
-
     def _commit(self, award: GangAward, turn: Round, pool: TenantPool) -> Commit:
         gang, name = award.gang, award.job.name
         passed_over = self._waiting.pop(name).passed_over
@@ -623,7 +596,7 @@ class RoundPolicy:
         return Commit(name, plan, gang.payoff / MICRO, value, cost, charged=charged)
 
     def _charges(self, view: View, slot: int) -> Iterator[Charge]:
-        """Charge gangs at the start of each slot, so one that lost its server stops paying."""
+        """Charge gangs at the start of each slot, so a gang that lost its server stops paying."""
         tenancy = self.tenancy
         for name, running in self._running.items():
             award = running.award
@@ -651,7 +624,7 @@ class RoundPolicy:
         self, view: View, turn: Round, market: RoundMarket, left: list[GangJob]
     ) -> Iterator[Decision]:
         """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
-        yield from self._give_up_worthless(turn, left)
+        yield from self._abandon_worthless(turn, left)
         if turn.number < self.rounds - 1:
             return
         later = next(self._rounds_from(turn.end))
@@ -661,7 +634,7 @@ class RoundPolicy:
                 continue
             refusal = self._reason(market, gang, turn)
             if timespan_over:
-                yield self._give_up(gang.name, refusal)
+                yield self._abandon(gang.name, refusal)
             else:
                 joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
@@ -672,9 +645,11 @@ class RoundPolicy:
         never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
-    def _give_up_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
-        """Abandon jobs that are worth nothing even if they run at once."""
-        for gang in [gang for gang in left if self._worthless(gang)]:
+    def _abandon_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
+        """Abandon jobs that are worth nothing even if they run at once, as fast as possible."""
+        for gang in left:
+            if gang.values(self._min_slots(gang))[-1] > 0:
+                continue
             refusal = Refusal(
                 RefusalReason.NO_VALUE,
                 f"is worth nothing from slot {turn.start} on",
@@ -682,11 +657,7 @@ class RoundPolicy:
                 cost=0.0,
                 bottleneck="its utility",
             )
-            yield self._give_up(gang.name, refusal)
-
-    def _worthless(self, gang: GangJob) -> bool:
-        """Return whether the job has no utility left even if it ran as fast as possible."""
-        return bool(gang.values(self._min_slots(gang))[-1] <= 0)
+            yield self._abandon(gang.name, refusal)
 
     def _min_slots(self, gang: GangJob) -> int:
         """Return the slots that a waiting job needs at least, up to the longest round."""
@@ -698,14 +669,14 @@ class RoundPolicy:
             min_slots = int(gang.colocated_slots.min())
         return min(min_slots, self.longest)
 
-    def _give_up(self, name: str, refusal: Refusal) -> Decision:
+    def _abandon(self, name: str, refusal: Refusal) -> Decision:
         self._take_back(name)
         waiting = self._waiting.pop(name)
         return Drop(name, refusal) if waiting.displaced else Reject(name, refusal)
 
     # ---------------------------------------------------------------- prices
 
-    def slot_prices(self, view: View) -> NDArray[np.float64]:
+    def slot_prices(self, view: View) -> Floats:
         """Return the price of all units of each server in ``view.slot``, (servers, resources)."""
         cluster = self.tenancy.cluster
         prices = np.zeros(cluster.capacity.shape)

@@ -14,29 +14,21 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.distributions.named import build_distribution
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.kernels.cloning.continuous import fewest_copies
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
 RESERVE_SHARE = 0.1
 """Share of the miss probability that is kept for reserving fewer units than copies."""
 
-MAX_COPIES = 64
-"""Maximum number of copies of a task, unless the deadline needs more."""
+MAX_COPIES = 64  # maximum number of copies of a task, unless the deadline needs more
+_MAX_PRICE_ROUNDS = 6  # copies are chosen again at the plan's average prices
+MAX_LISTED = 4000  # maximum number of combinations of copies that are enumerated
 
-_ROUNDS = 6
-"""Maximum number of times that copies are chosen again at the plan's average prices."""
-
-MAX_LISTED = 4000
-"""Maximum number of combinations of copies that are enumerated."""
-
-_LARGEST_DECAY = 700.0
+_MAX_DECAY = 700.0
 _SLACK = 1.0 + 1e-12
 
 
@@ -45,59 +37,30 @@ class CopyPlan:
     """Copies of all remaining tasks, and the units reserved for them.
 
     A unit is the capacity of one copy.
-
-    Attributes
-    ----------
-    start, promise : int
-        Start slot, and the slot by whose end all tasks are done, except with the miss probability.
-        Both count from the first usable slot.
-    copies : tuple of TaskCopies
-        Copies of every task.
-    places : ndarray of int64
-        Units reserved in each slot from the first on, while there are any.
-    cost : float
-        Their cost; inf if they don't fit.
-    short : int
-        Units that don't fit, over all slots.
-    loss_at_most : float
-        Maximum payoff that the best plan may have beyond this one; 0 if this is proved the best.
     """
 
-    start: int
-    promise: int
-    copies: tuple[TaskCopies, ...]
-    places: Integers
-    cost: float
-    short: int = 0
+    start: int  # counts from the first usable slot
+    promise: int  # slot by whose end all tasks are done, except with the miss probability
+    copies: tuple[TaskCopies, ...]  # of every task
+    places: Integers  # units reserved in each slot from the first on, while there are any
+    cost: float  # infinite if they don't fit
+    short: int = 0  # units that don't fit, over all slots
     loss_at_most: float = 0.0
+    """Maximum payoff that the best plan may have beyond this one; 0 if this is proved the best."""
 
 
 @dataclass
 class BagPlanner:
-    """Finds the plan with the largest payoff.
-
-    Parameters
-    ----------
-    bag : Bag
-        The tasks.
-    left : sequence of int
-        Remaining tasks by group.
-    passed : int
-        Slots from the arrival slot to the first usable one.
-    cost : ndarray, shape (slots, units + 1)
-        Minimum cost of each number of units in each usable slot; inf if they don't fit.
-    utility : ndarray, shape (slots,)
-        Utility of ending in each of these slots.
-    miss_probability : float
-        Probability with which the promise may be missed.
-    """
+    """Finds the plan with the largest payoff."""
 
     bag: Bag
-    left: Sequence[int]
-    passed: int
+    left: Sequence[int]  # remaining tasks by group
+    passed: int  # slots from the arrival slot to the first usable one
     cost: Floats
-    utility: Floats
-    miss_probability: float
+    """Minimum cost of each number of units in each usable slot, shape (slots, units + 1); infinite
+    if they don't fit."""
+    utility: Floats  # of ending in each of these slots
+    miss_probability: float  # probability with which the promise may be missed
     _bounds: dict[tuple[float, ...], tuple[float, tuple[TaskCopies, ...] | None]] = field(
         init=False, default_factory=dict
     )
@@ -144,7 +107,7 @@ class BagPlanner:
                 break
             utility = factor * float(self.utility[-negative_promise])
             if not is_close:
-                min_cost, _ = self._least(start, -negative_promise)
+                min_cost, _ = self._min_cost(start, -negative_promise)
                 heapq.heappush(
                     queue, (max(bound, min_cost - utility), start, negative_promise, True)
                 )
@@ -189,7 +152,7 @@ class BagPlanner:
             decay = np.array(
                 [-float(distribution.log_survival(seconds)) for distribution in self._distributions]
             )
-            decay = np.minimum(decay, _LARGEST_DECAY)
+            decay = np.minimum(decay, _MAX_DECAY)
             copies = np.ones(len(decay), dtype=np.int64)
             used, extra = 0, -1
             if decay.min() > 0.0:
@@ -207,7 +170,7 @@ class BagPlanner:
         time = min(promise + 1.0, self.bag.deadline - self.passed) - start
         return (time, *self._alike[start : promise + 1])
 
-    def _least(self, start: int, promise: int) -> tuple[float, tuple[TaskCopies, ...] | None]:
+    def _min_cost(self, start: int, promise: int) -> tuple[float, tuple[TaskCopies, ...] | None]:
         """Return a lower bound on a plan's cost, and the copies with the least expected cost."""
         key = self._key(start, promise)
         if key not in self._bounds:
@@ -225,7 +188,7 @@ class BagPlanner:
             best = self._search(start, promise)
             proved = self._count_ways(start) <= MAX_LISTED
             if proved:
-                best = self._list(start, promise, best)
+                best = self._enumerate(start, promise, best)
             self._plans[key] = best, proved
         plan, proved = self._plans[key]
         return None if plan is None else replace(plan, start=start, promise=promise), proved
@@ -238,7 +201,7 @@ class BagPlanner:
         max_copies = self._most_copies(start)
         return math.prod(math.comb(count + max_copies - 1, count) for count in self._count.tolist())
 
-    def _list(self, start: int, promise: int, found: CopyPlan | None) -> CopyPlan | None:
+    def _enumerate(self, start: int, promise: int, found: CopyPlan | None) -> CopyPlan | None:
         """Return the cheapest plan of all combinations of copies, by best-first enumeration.
 
         The bound of a combination is the cost of all copies in the first slot, and of the expected
@@ -280,23 +243,25 @@ class BagPlanner:
                 for group, choices in enumerate(combinations[rows[index]])
                 for copies, tasks in sorted(Counter(choices).items())
             )
-            plan = self._reserved(start, promise, entries)
+            plan = self._reserve_copies(start, promise, entries)
             if not plan.short and (best is None or plan.cost < best.cost):
                 best = plan
         return best
 
     def _search(self, start: int, promise: int) -> CopyPlan | None:
-        _, copies = self._least(start, promise)
+        _, copies = self._min_cost(start, promise)
         window = slice(start, promise + 1)
         cost = self.cost[window]
         price = cost[:, 1]
-        candidates = dict.fromkeys([self._fewest(start, promise)] + ([copies] if copies else []))
-        plans = {given: self._reserved(start, promise, given) for given in candidates}
+        candidates = dict.fromkeys(
+            [self._fewest_copies(start, promise)] + ([copies] if copies else [])
+        )
+        plans = {given: self._reserve_copies(start, promise, given) for given in candidates}
         best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_PRICE_ROUNDS):
             # Average price of a unit in the plan: further units of a slot cost more. A slot in
             # which units don't fit counts several times the price.
-            needed = np.maximum(_padded(best.places, len(price)), 1)
+            needed = np.maximum(_pad(best.places, len(price)), 1)
             available = self._open[window]
             fits = np.minimum(needed, available)
             average = cost[np.arange(len(price)), fits] / fits
@@ -308,7 +273,7 @@ class BagPlanner:
             _, copies = self._cheapest(start, promise, price)
             if copies is None or copies in plans:
                 break
-            plans[copies] = self._reserved(start, promise, copies)
+            plans[copies] = self._reserve_copies(start, promise, copies)
             best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
         return None if best.short else best
 
@@ -353,7 +318,7 @@ class BagPlanner:
             ]
         return tuple(entries)
 
-    def _fewest(self, start: int, promise: int) -> tuple[TaskCopies, ...]:
+    def _fewest_copies(self, start: int, promise: int) -> tuple[TaskCopies, ...]:
         need = self._need(start, promise)
         assert need is not None
         _, copies, used, group = need
@@ -363,7 +328,7 @@ class BagPlanner:
         more = int(copies[group]) + 1
         return self._entries(copies, np.array([group, extra - 1, more, more]))
 
-    def _reserved(self, start: int, promise: int, copies: tuple[TaskCopies, ...]) -> CopyPlan:
+    def _reserve_copies(self, start: int, promise: int, copies: tuple[TaskCopies, ...]) -> CopyPlan:
         slots = promise - start + 1
         rows = [self._groups.index(entry.group) for entry in copies]
         level = self.miss_probability * RESERVE_SHARE / max(slots - 1, 1)
@@ -381,5 +346,5 @@ class BagPlanner:
         return CopyPlan(start, promise, copies, places, float(paid.sum()))
 
 
-def _padded(places: Integers, slots: int) -> Integers:
+def _pad(places: Integers, slots: int) -> Integers:
     return np.concatenate([places, np.zeros(slots - len(places), dtype=np.int64)])

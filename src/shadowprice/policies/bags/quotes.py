@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.bag import Bag
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status, View
@@ -16,32 +16,19 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
 from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
+from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-_PLACES = 4096
-"""Limit of the copies counted in a slot, unless 16 per task are more."""
+_MAX_COUNTED_COPIES = 4096  # limit of the copies counted in a slot, unless 16 per task are more
 
 
 @dataclass(frozen=True)
 class PricedBag:
-    """Implements `policies.pricing.offers.PricedJob` for a bag.
+    """Implements `policies.pricing.offers.PricedJob` for a bag."""
 
-    Parameters
-    ----------
-    board : PriceBoard
-        The pool that hosts workers, at current prices.
-    view : View
-        The state; the bag is among its open jobs, or was never submitted.
-    job : Job
-        The bag.
-    """
-
-    board: PriceBoard
-    view: View
+    board: PriceBoard  # the pool that hosts workers, at current prices
+    view: View  # the bag is among its open jobs, or was never submitted
     job: Job
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
@@ -54,12 +41,12 @@ class PricedBag:
         planner = self._planner
         plan = None if planner is None else planner.best(factor)
         loosened = self._bag.miss_probability
-        while plan is None and planner is not None and self._kept and 2.0 * loosened < 1.0:
+        while plan is None and planner is not None and self._was_admitted and 2.0 * loosened < 1.0:
             loosened *= 2.0
             plan = self._planner_for(loosened).best(factor)
         return None if plan is None else self._offer(plan, factor)
 
-    def outpriced(self) -> None:
+    def prove_too_expensive(self) -> None:
         """Return None: no bound is known that is faster than the best offer."""
 
     def schedule(self, offer: PricedOffer) -> Schedule:
@@ -68,30 +55,16 @@ class PricedBag:
         demand, share = self.job.worker, self.board.shares(self.job.worker)
         choices = np.arange(len(offer.choice))
         entries = expand_choices(
-            pool,
-            demand,
-            share,
-            self.board.servers,
-            pool,
-            demand,
-            share,
-            self.board.servers,
-            offer.choice,
-            np.zeros_like(offer.choice),
-            np.where(offer.choice > 0, choices, -1),
-        )
-        return Schedule.from_arrays(
-            entries[:, 0] + self.view.slot,
-            entries[:, 1].copy(),
-            entries[:, 2].copy(),
-            entries[:, 3].copy(),
-        )
+            pool, demand, share, self.board.servers, pool, demand, share, self.board.servers,
+            offer.choice, np.zeros_like(offer.choice), np.where(offer.choice > 0, choices, -1),
+        )  # fmt: skip
+        return Schedule.from_arrays(entries[:, 0] + self.view.slot, *entries[:, 1:].T)
 
-    def fastest(self) -> int:
+    def max_gain(self) -> int:
         """Return the maximum number of tasks that can finish in one slot: all of them."""
         return self._bag.tasks
 
-    def scarcest(self) -> ResourceBottleneck:
+    def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource that limits the bag most until the deadline."""
         column, room = self.board.scarcest(
             self.job, ps=False, ledger=self.view.ledger, slots=max(self._slots, 1)
@@ -99,37 +72,37 @@ class PricedBag:
         resource = self.view.cluster.resources[column]
         return ResourceBottleneck(resource, "worker servers", "workers", room)
 
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
         total = self.board.spent(self.view.ledger, schedule, schedule.workers, self.job.worker)
         column = int(np.argmax(total))
         return f"{self.view.cluster.resources[column]} of worker servers", float(total[column])
 
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+    def slot_costs(self, schedule: Schedule) -> Floats:
         """Return the cost of a schedule in each of its active slots."""
         ledger, job = self.view.ledger, self.job
         return self.board.cost_by_slot(ledger, schedule, schedule.workers, job.worker)
 
-    def hopeless(self) -> Refusal:
+    def explain_infeasible(self) -> Refusal:
         """Return why no plan meets the deadline."""
         view = self.view
         last = self.job.arrival + self._bag.slots - 1
         if view.slot > last:
-            return refuse_past_deadline(self.job, self._left)
+            return refuse_past_deadline(self.job, self._remaining)
         limit = "timespan" if view.until == view.end else "planning horizon"
         cut = f", in the {limit} that ends at slot {view.end}" if view.end <= last else ""
         planner = self._planner
         need = None if planner is None else planner.least_places(self._slots - 1)
         if planner is None or need is None:
-            return self._hopeless(cut)
+            return self._refuse_infeasible(cut)
         # Later starts need more units.
         max_room = max(planner.room(start) for start in range(self._slots))
-        scarce = self.scarcest()
+        bottleneck = self.find_bottleneck()
         return Refusal(
             RefusalReason.NO_ROOM,
             f"needs {need} places in one slot or more of them later, and places for what still "
             f"runs after it{cut}; until its deadline no slot has room for more than {max_room}",
-            bottleneck=f"{scarce.resource} of {scarce.where}",
+            bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
             numbers={"places_needed": need, "most_room": max_room},
         )
 
@@ -146,14 +119,14 @@ class PricedBag:
         return self.view.open_jobs.get(self.job.name)
 
     @property
-    def _left(self) -> tuple[int, ...]:
+    def _remaining(self) -> tuple[int, ...]:
         """Unfinished tasks by group."""
         if self._state is None:
             return tuple(group.count for group in self._bag.groups)
         return self._state.tasks_left
 
     @property
-    def _kept(self) -> bool:
+    def _was_admitted(self) -> bool:
         """Whether the bag was admitted before."""
         return self._state is not None and self._state.status is not Status.ARRIVED
 
@@ -167,9 +140,8 @@ class PricedBag:
         """Minimum cost of every number of units in every usable slot."""
         demand = self.job.worker
         capacity = self.view.ledger.capacity[self.board.servers]
-        needed = demand > 0
-        fits = (capacity[:, needed] // demand[needed]).min(axis=1)
-        limit = min(int(fits.sum()), max(_PLACES, 16 * self._bag.tasks))
+        fits = int(fit_counts(capacity, demand).sum())
+        limit = min(fits, max(_MAX_COUNTED_COPIES, 16 * self._bag.tasks))
         counts = np.arange(limit + 1, dtype=np.int64)
         pool, share = self.board.window(self._slots), self.board.shares(demand)
         no_ps = np.zeros_like(counts)
@@ -183,7 +155,7 @@ class PricedBag:
         elapsed = self.view.slot - self.job.arrival
         return BagPlanner(
             bag=self._bag,
-            left=self._left,
+            left=self._remaining,
             passed=elapsed,
             cost=self._costs,
             utility=self.job.utility.values(np.arange(elapsed, elapsed + self._slots)),
@@ -206,9 +178,9 @@ class PricedBag:
             copies=plan.copies,
         )
 
-    def _hopeless(self, cut: str) -> Refusal:
+    def _refuse_infeasible(self, cut: str) -> Refusal:
         """Return the refusal of a bag that all units of the pool couldn't save."""
         places = self._costs.shape[1] - 1 if self._slots > 0 else 0
         return refuse_infeasible_deadline(
-            self.job, self._left, self.view.slot, self._slots, places, cut
+            self.job, self._remaining, self.view.slot, self._slots, places, cut
         )

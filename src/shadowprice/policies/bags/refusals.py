@@ -32,18 +32,9 @@ def refuse_infeasible_deadline(
 ) -> Refusal:
     """Return the refusal of a bag that would miss its deadline even with all capacity.
 
-    Parameters
-    ----------
-    remaining : sequence of int
-        Unfinished tasks by group.
-    slot : int
-        First usable slot.
-    slot_count : int
-        Number of usable slots.
-    units : int
-        Number of copies that fit at once.
-    limit_text : str
-        Text appended to the message that names another limit of the time; empty for none.
+    ``remaining`` is by group. There are ``slot_count`` usable slots from ``slot`` on, in which
+    ``units`` copies fit at once. ``limit_text`` is appended to the message; it names another limit
+    of the time, if there is one.
     """
     bag = job.bag
     assert bag is not None

@@ -22,7 +22,7 @@ POLICIES = (
         "that finds no room blocks the rest.",
         paper="OASiS (INFOCOM 2018), section V, scheme (i): the default of Hadoop and Spark",
         parameters=FifoParameters,
-        build="shadowprice.policies.baselines.fifo:build",
+        build="shadowprice.policies.baselines.fifo:FifoPolicy",
         details="Round-robin placement. A job that loses its server returns to its place in the "
         "queue with its progress. A job whose number of workers never fits runs with fewer.",
     ),
@@ -33,7 +33,7 @@ POLICIES = (
         paper="OASiS (INFOCOM 2018), section V, scheme (ii); Ghodsi et al., Dominant Resource "
         "Fairness (NSDI 2011), Algorithm 1",
         parameters=DrfParameters,
-        build="shadowprice.policies.baselines.drf:build",
+        build="shadowprice.policies.baselines.drf:DrfPolicy",
         details="Progressive filling in whole workers, each with the parameter servers it needs, "
         "placed round robin; jobs keep the places they had where their number allows it. Only "
         "numbers of workers that gain more than every smaller one are granted. Shares are of the "
@@ -46,7 +46,7 @@ POLICIES = (
         paper="OASiS (INFOCOM 2018), section V, scheme (iii); Irwin, Grit, Chase, Balancing Risk "
         "and Reward in a Market-Based Task Service (HPDC 2004)",
         parameters=RrhParameters,
-        build="shadowprice.policies.baselines.rrh:build",
+        build="shadowprice.policies.baselines.rrh:RiskRewardPolicy",
         details="Fixed numbers of workers, round-robin placement. Irwin's tasks fill a processor "
         "each; here a job delays the others by its dominant share of its remaining time. Penalties "
         "below zero, which utilities here do not have, are left out.",
@@ -58,7 +58,7 @@ POLICIES = (
         paper="Schrage, A Proof of the Optimality of the Shortest Remaining Processing Time "
         "Discipline (Operations Research 1968); SRTF and SRSF in Gu et al., Tiresias (NSDI 2019)",
         parameters=SrtfParameters,
-        build="shadowprice.policies.baselines.srtf:build",
+        build="shadowprice.policies.baselines.srtf:SrtfPolicy",
         details="Fixed numbers of workers, round-robin placement; jobs keep their places while "
         "they run. It knows how long every job still takes, and looks at no utility.",
     ),
@@ -69,7 +69,7 @@ POLICIES = (
         paper="Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning "
         "(NSDI 2019), discretised two-dimensional LAS",
         parameters=LasParameters,
-        build="shadowprice.policies.baselines.las:build",
+        build="shadowprice.policies.baselines.las:LasPolicy",
         details="Fixed numbers of workers, round-robin placement. It knows nothing of how long a "
         "job takes. Tiresias's placement by the skew of a model's tensors is left out.",
     ),
@@ -81,7 +81,7 @@ POLICIES = (
         "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM "
         "SP2 with Backfilling (TPDS 2001); Slurm's priority/multifactor and sched/backfill",
         parameters=BackfillParameters,
-        build="shadowprice.policies.baselines.backfill:build",
+        build="shadowprice.policies.baselines.backfill:BackfillPolicy",
         details="Fixed numbers of workers, round-robin placement, no preemption. A job states "
         "`priority` and `walltime` in its file; without a wall time its own work at its width is "
         "the estimate. Fair share, quality of service and partitions are left out.",
@@ -93,7 +93,7 @@ POLICIES = (
         paper="Gu et al., ElasticFlow: An Elastic Serverless Training Platform for Distributed "
         "Deep Learning (ASPLOS 2023), Algorithms 1 and 2",
         parameters=ElasticFlowParameters,
-        build="shadowprice.policies.baselines.elasticflow:build",
+        build="shadowprice.policies.baselines.elasticflow:ElasticFlow",
         details="The deadline is that of a deadline utility, or the target of a sigmoid; other "
         "jobs run on what is spare. It looks at no value. Plans are of sums over the cluster, as "
         "in the paper; placement is round robin, without its powers of two.",

@@ -10,54 +10,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED, parse_duration
+from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision, Drop, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill, fitting_now
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import BackfillParameters
 from shadowprice.policies.baselines.waiting import JobQueue, QueuedJob
-from shadowprice.policies.reactive.base import ReactivePolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
+from shadowprice.policies.reactive.base import QueueingPolicy
+from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
 
-Integers = NDArray[np.int64]
 Rows = NDArray[np.void]
 
 
 @dataclass(slots=True)
 class _Running:
-    """A running job.
-
-    Parameters
-    ----------
-    entry : WaitingJob
-        Its entry in the queue.
-    ends : int
-        First slot in which it is expected not to run.
-    servers : ndarray of int64, shape (placed,)
-        Servers of its placement.
-    amounts : ndarray of int64, shape (placed, resources)
-        Resources that it releases on each of them when it ends.
-    """
+    """A running job."""
 
     entry: QueuedJob
-    ends: int
-    servers: Integers
-    amounts: Integers
+    ends: int  # first slot in which it is expected not to run
+    servers: Integers  # of its placement
+    amounts: Integers  # resources that it releases on each of them when it ends
 
 
-class BackfillPolicy(ReactivePolicy[BackfillParameters]):
+class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     """Start jobs in order of priority; later jobs go first if they delay no reservation.
 
     A job keeps its workers until it ends. Its expected run time is its stated ``walltime``, after
     which it is abandoned, or else its remaining work at its worker count. A job that loses a server
     returns to the queue and keeps its progress.
 
-    Notes
-    -----
     Like Slurm's backfill scheduler, it recomputes all reservations in a slot if jobs or their order
     changed and some queued job fits. A reservation is therefore only as reliable as the estimates
     and priorities.
@@ -68,7 +53,6 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
         super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
-        self._empty = EmptyCluster(context.cluster)
         self._room = FreeCapacity(context.cluster)
         span = parse_duration(parameters.max_age).in_slots(context.cluster.slot_seconds)
         self._max_age = max(float(span), 1e-9)
@@ -78,7 +62,7 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
         self._running: dict[str, _Running] = {}
         self._none = np.zeros((0, len(context.cluster.resources)), dtype=np.int64)
         self._arrivals = 0
-        self._looked_at: Integers = np.zeros(0, dtype=np.int64)
+        self._last_order: Integers = np.zeros(0, dtype=np.int64)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         yield from self._end_overdue(view, view.slot)
@@ -101,14 +85,14 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
                 continue  # the job had lost its placement before the policy resumed
             self._room.release(name)
             entry = self._running.pop(name).entry
-            entry.length = _expected(entry.job, entry.workers, view.open_jobs[name].remaining)
+            entry.length = _expected_slots(entry.job, entry.workers, view.open_jobs[name].remaining)
             displaced.append(entry)
         self._waiting.join(displaced)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job: keep its placement and expected end, or queue it."""
         job, placement = state.job, state.placement
-        wanted = self._workers_of(job)
+        wanted = self._wanted(job)
         entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
         if placement is None:
             self._waiting.join([entry])
@@ -118,16 +102,14 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
                 ends = before._running[job.name].ends
             self._run(entry, placement, ends)
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued."""
-        del explained  # there is only one reason to refuse
-        return self._empty.quote(job, self._workers_of(job), view.slot)
+    def _wanted(self, job: Job) -> int:
+        return self._workers_of(job)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # only the capacity of the empty cluster decides
         entries = []
         for job in jobs:
-            workers = self._empty.workers(job, self._workers_of(job))
+            workers = self._empty.workers(job, self._wanted(job))
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
@@ -142,13 +124,13 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
             workers,
             self._arrivals,
             self._share(job, workers),
-            _expected(job, workers, remaining),
+            _expected_slots(job, workers, remaining),
         )
 
     def _run(self, entry: QueuedJob, placement: Placement, ends: int) -> None:
         """Record a job's placement from now on."""
         job = entry.job
-        self._room.stand(job, placement)
+        self._room.allocate(job, placement)
         amounts = np.outer(placement.workers, job.worker)
         amounts += np.outer(placement.ps, self._room.ps_demand(job))
         servers = np.array(placement.servers, dtype=np.int64)
@@ -186,12 +168,12 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
     # ------------------------------------------------------------ starting
 
     def _start(self, slot: int) -> Iterator[Decision]:
-        rows = self._ordered(slot)
+        rows = self._by_priority(slot)
         orders = rows["order"]
-        if not self._changed and np.array_equal(orders, self._looked_at):
+        if not self._changed and np.array_equal(orders, self._last_order):
             return
-        self._changed, self._looked_at = False, orders
-        queued = self._queued(rows)
+        self._changed, self._last_order = False, orders
+        queued = self._kernel_rows(rows)
         # Jobs after the last one that fits now can't start, and delay none that could.
         count = fitting_now(self._room.free, queued)
         if not count:
@@ -200,14 +182,9 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
             # In an empty cluster a job is known to fit if round robin starts at server 0.
             self._room.cursors[:] = 0
         placed = backfill(
-            slot,
-            self._room.free.copy(),
-            self._ending(),
-            queued,
-            self._room.cursors,
-            1 if self._parameters.mode == "easy" else count,
-            np.empty(count, dtype=np.int64),
-        )
+            slot, self._room.free.copy(), self._releases(), queued, self._room.cursors,
+            1 if self._parameters.mode == "easy" else count, np.empty(count, dtype=np.int64),
+        )  # fmt: skip
         started = []
         for index in np.unique(placed[:, 0]).tolist():
             entry = self._waiting.entry(int(orders[index]))
@@ -218,14 +195,14 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
         self._waiting.leave([placing.job for placing in started])
         yield from started
 
-    def _queued(self, rows: Rows) -> Queued:
+    def _kernel_rows(self, rows: Rows) -> Queued:
         """Return jobs, in this order, as the columns that kernels read."""
         columns = ("worker", "ps", "workers", "servers", "length")
         worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
         hosts = self._room.hosts_workers, self._room.hosts_ps
         return Queued(worker, ps, workers, servers, lengths, *hosts)
 
-    def _ending(self) -> Ending:
+    def _releases(self) -> Ending:
         """Return the resources that running jobs will release, in order of time."""
         running = sorted(self._running.values(), key=lambda job: job.ends)
         slots = np.array([job.ends for job in running], dtype=np.int64)
@@ -235,7 +212,7 @@ class BackfillPolicy(ReactivePolicy[BackfillParameters]):
             np.concatenate([self._none, *(job.amounts for job in running)]),
         )
 
-    def _ordered(self, slot: int) -> Rows:
+    def _by_priority(self, slot: int) -> Rows:
         """Return the first `depth` jobs in order of priority, equal ones in order of arrival."""
         parameters, rows = self._parameters, self._waiting.rows
         if parameters.rule == "arrival":
@@ -257,11 +234,6 @@ def _slots(job: Job, workers: int, remaining: int) -> int:
     return max(1, -(-remaining // job.gain(workers)))
 
 
-def _expected(job: Job, workers: int, remaining: int) -> int:
+def _expected_slots(job: Job, workers: int, remaining: int) -> int:
     """Return a job's expected run time in slots: the stated wall time, or from its work."""
     return _slots(job, workers, remaining) if job.walltime is None else job.walltime
-
-
-def build(context: PolicyContext, parameters: BackfillParameters) -> BackfillPolicy:
-    """Build the policy; called by the registry."""
-    return BackfillPolicy(context, parameters)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.reactive.risk_reward import (
     Candidates,
@@ -16,23 +16,13 @@ from shadowprice.kernels.reactive.risk_reward import (
     reckon,
 )
 
-Integers = NDArray[np.int64]
-
 
 class OpenJobAppraisal:
     """Open jobs of one slot, kept sorted by expiry and by delay for their appraisal.
 
     Adding a job takes time linear in the number of jobs, because nothing is sorted again and no
-    other utility is evaluated.
-
-    Parameters
-    ----------
-    slot : int
-        The slot; appraisals depend on it, so another slot needs another object.
-    jobs : Candidates
-        The jobs by table row.
-    rows : ndarray of int64, shape (jobs,)
-        Rows of the open jobs, in order of arrival.
+    other utility is evaluated. Appraisals depend on the slot, so another slot needs another object.
+    ``rows`` are those of the open jobs in the table, in order of arrival.
     """
 
     def __init__(self, slot: int, jobs: Candidates, rows: Integers) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, View
 from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.policies.baselines.parameters import DrfParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
@@ -22,8 +22,6 @@ class DrfPolicy(TableReactivePolicy[DrfParameters]):
     parameter servers take. After a job arrived or left, or a server was lost or restored, shares
     are refilled worker by worker at the start of the next slot.
 
-    Notes
-    -----
     Shares are filled once a slot, however many events it had: ``O(jobs + grants (log jobs +
     servers))``, with at most as many grants as the cluster has capacity units. Jobs keep their
     placement if their worker count allows it, so unchanged jobs cause no commands.
@@ -49,8 +47,3 @@ class DrfPolicy(TableReactivePolicy[DrfParameters]):
         capacity = self._cluster.capacity.copy()
         fill(capacity, table.total(), rows, table.places, table.widths, self._cursors, change)
         yield from table.rearrange(rows, change)
-
-
-def build(context: PolicyContext, parameters: DrfParameters) -> DrfPolicy:
-    """Build the policy; called by the registry."""
-    return DrfPolicy(context, parameters)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
@@ -19,18 +20,14 @@ from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.kernels.reactive.places import LESS
 from shadowprice.kernels.reactive.satisfactory import deal_spare, next_change, satisfy
+from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import ElasticFlowParameters
-from shadowprice.policies.baselines.service import gpus_of_worker
 from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT
+from shadowprice.policies.reactive.table import increasing_positions
 
-Integers = NDArray[np.int64]
-
-NO_DEADLINE: Final = np.iinfo(np.int64).max
-"""Slot that means "no deadline"."""
-
-_NARROWINGS: Final = 8
-"""Attempts per slot to place jobs that don't fit with fewer workers."""
+NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"
+_MAX_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers
 
 
 def deadline_of(job: Job) -> int:
@@ -84,8 +81,6 @@ class ClusterTotals:
 class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     """Admit jobs whose deadlines can all be met together, and run them with that share.
 
-    Notes
-    -----
     Plans are recomputed when jobs arrive or leave, when servers are lost or restored, and when a
     plan changes a worker count; each time takes ``O(jobs x slots x levels)``. In between, jobs keep
     their workers. Workers beyond its plan put a job ahead of it.
@@ -138,7 +133,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         self._refresh(view)
         for job in jobs:
-            refusal = self._taken_in(view, job)
+            refusal = self._try_admitting(view, job)
             yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
@@ -148,13 +143,13 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         """
         del explained  # a refusal always has its reason
         self._refresh(view)
-        refusal = self._taken_in(view, job)
+        refusal = self._try_admitting(view, job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), view.slot)
         self._table.remove(job.name)
         return Quote.of(Queue(job.name), view.slot)
 
-    def _taken_in(self, view: View, job: Job) -> Refusal | None:
+    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it can't be promised, remove it and return the reason."""
         workers = self._empty.workers(job, self._wanted(job))
         if not workers:
@@ -218,33 +213,28 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         now = np.full(len(jobs["left"]), -1, dtype=np.int64)
         deal_spare(free, order, *common, jobs["gpus"], jobs["left"], last, ends, plan, now)
         allocated = now.copy()
-        yield from self._stand(order, now)
+        yield from self._place_levels(order, now)
         # A job that couldn't be placed with its allocated workers is behind its plan: replan in the
         # next slot.
         all_placed = np.array_equal(allocated, now)
         self._changes_at = slot + (next_change(promised, ends, plan, now) if all_placed else 1)
 
-    def _stand(self, order: Integers, now: Integers) -> Iterator[Decision]:
+    def _place_levels(self, order: Integers, now: Integers) -> Iterator[Decision]:
         """Place jobs with their worker counts; halve the count of a job that doesn't fit."""
         table, jobs = self._table, self._rows
         running = order[now[order] >= 0]
         each = np.arange(len(now))
         change = np.zeros(len(running), dtype=np.int64)
-        for attempt in range(_NARROWINGS + 1):
+        for attempt in range(_MAX_NARROWINGS + 1):
             level = np.maximum(now, 0)
             change = np.zeros(len(running), dtype=np.int64)
             run_in_order(
-                self._capacity.copy(),
-                running,
-                table.places,
-                jobs["workers"][each, level],
-                jobs["ps"][each, level],
-                self._cursors,
-                change,
-            )
+                self._capacity.copy(), running, table.places, jobs["workers"][each, level],
+                jobs["ps"][each, level], self._cursors, change,
+            )  # fmt: skip
             moved = (change > 0) & table.new_workers[running].any(axis=1)
             left_out = running[~moved & ((change > 0) | ~table.standing[running])]
-            if not len(left_out) or attempt == _NARROWINGS:
+            if not len(left_out) or attempt == _MAX_NARROWINGS:
                 break
             now[left_out] = (now[left_out] + 1) // 2 - 1
             running = order[now[order] >= 0]
@@ -282,8 +272,8 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     def _enter(self, job: Job, workers: int) -> int:
         row = self._table.add(job)
-        best = np.maximum.accumulate(job.gains)
-        useful = np.concatenate(([True], best[1:] > best[:-1])) & (job.worker_counts <= workers)
+        useful = increasing_positions(job.gains)
+        useful = useful[job.worker_counts[useful] <= workers]
         counts, ps = job.worker_counts[useful], job.ps_counts[useful]
         count = len(counts)
         self._grow(len(self._table.jobs), count)
@@ -329,8 +319,3 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._rows["promised"] = np.zeros(size, dtype=np.bool_)
         for name, column in before.items():
             self._rows[name][tuple(slice(length) for length in column.shape)] = column
-
-
-def build(context: PolicyContext, parameters: ElasticFlowParameters) -> ElasticFlow:
-    """Build the policy; called by the registry."""
-    return ElasticFlow(context, parameters)

@@ -9,22 +9,19 @@ from typing import ClassVar, Self
 from shadowprice.core.events import Decision, Drop, Place, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FifoParameters
-from shadowprice.policies.reactive.base import ReactivePolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
+from shadowprice.policies.reactive.base import QueueingPolicy
+from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
 
 
-class FifoPolicy(ReactivePolicy[FifoParameters]):
+class FifoPolicy(QueueingPolicy[FifoParameters]):
     """Run jobs in order of arrival, each with a fixed number of workers.
 
     The first job that doesn't fit blocks all later ones, except the next ``backfill`` jobs in the
     queue. A job that loses a server returns to its position in the queue and keeps its progress.
     After servers shrank, jobs that the empty cluster can't run wait outside the queue.
 
-    Notes
-    -----
     An event costs one placement attempt, plus one for each job that starts, whatever the length of
     the queue: an arrival behind a blocked head is only queued.
     """
@@ -34,7 +31,6 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
     def __init__(self, context: PolicyContext, parameters: FifoParameters) -> None:
         super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
-        self._empty = EmptyCluster(context.cluster)
         self._room = FreeCapacity(context.cluster)
         self._order: dict[str, int] = {}
         self._queue: deque[tuple[Job, int]] = deque()
@@ -42,15 +38,13 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
         self._arrivals = 0
         self._blocked = False
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued."""
-        del explained  # there is only one reason to refuse
-        return self._empty.quote(job, self._workers_of(job), view.slot)
+    def _wanted(self, job: Job) -> int:
+        return self._workers_of(job)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view
         for job in jobs:
-            workers = self._empty.workers(job, self._workers_of(job))
+            workers = self._empty.workers(job, self._wanted(job))
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
@@ -67,9 +61,9 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
         self._order[job.name] = self._arrivals
         self._arrivals += 1
         if placement is not None:
-            self._room.stand(job, placement)
+            self._room.allocate(job, placement)
             return
-        workers = self._empty.workers(job, self._workers_of(job))
+        workers = self._empty.workers(job, self._wanted(job))
         if workers:
             self._queue.append((job, workers))
         else:  # only larger servers help, and these cause another resync
@@ -89,13 +83,13 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
         del view
         displaced = []
         for name in names:
-            if name not in self._room.standing:
+            if name not in self._room.placed:
                 continue  # the job had lost its placement before the policy resumed
-            job, placement = self._room.standing[name]
+            job, placement = self._room.placed[name]
             self._room.release(name)
             wanted = placement.total_workers
             if job.worker_count_index(wanted) is None:  # a revision disallowed this worker count
-                wanted = self._workers_of(job)
+                wanted = self._wanted(job)
             workers = self._empty.workers(job, wanted)
             if workers:
                 displaced.append((job, workers))
@@ -154,8 +148,3 @@ class FifoPolicy(ReactivePolicy[FifoParameters]):
                 yield Place(job.name, placement)
         self._queue.extendleft(reversed(passed))
         self._queue.appendleft(head)
-
-
-def build(context: PolicyContext, parameters: FifoParameters) -> FifoPolicy:
-    """Build the policy; called by the registry."""
-    return FifoPolicy(context, parameters)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import MILLI, parse_duration
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
+from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import LasParameters
 from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
-from shadowprice.policies.baselines.service import gpus_of_worker
-
-Integers = NDArray[np.int64]
 
 
 class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
@@ -37,7 +35,7 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         self._columns["runs"] = np.zeros(0, dtype=np.bool_)
         self._last_place = 0
 
-    def _note(self, job: Job, row: int) -> None:
+    def _fill_columns(self, job: Job, row: int) -> None:
         columns = self._columns
         columns["width"][row] = columns["workers"][row] * gpus_of_worker(job, self._cluster)
         columns["queue"][row] = columns["ran"][row] = columns["waited"][row] = 0
@@ -60,7 +58,7 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
             columns["place"][promoted] = self._next_places(len(promoted))
         return rows[np.lexsort((columns["place"][rows], columns["queue"][rows]))]
 
-    def _ran(self, rows: Integers) -> None:
+    def _record_running(self, rows: Integers) -> None:
         columns = self._columns
         runs = self._table.standing[rows]
         columns["runs"][rows] = runs
@@ -76,8 +74,3 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         places = self._last_place + np.arange(count)
         self._last_place += count
         return places
-
-
-def build(context: PolicyContext, parameters: LasParameters) -> LasPolicy:
-    """Build the policy; called by the registry."""
-    return LasPolicy(context, parameters)

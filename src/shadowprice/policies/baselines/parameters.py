@@ -14,8 +14,7 @@ from shadowprice.policies.registry import Parameters
 if TYPE_CHECKING:
     from shadowprice.core.job import Job
 
-MAX_WORKERS: Final = 30
-"""Most workers drawn: "fixed to a number within [1, 30]" (OASiS, section V)."""
+MAX_WORKERS: Final = 30  # most workers drawn: "fixed to a number within [1, 30]" (OASiS, section V)
 
 FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "most", "fewest"]
 
@@ -81,8 +80,7 @@ def _length(text: str) -> str:
     return text
 
 
-Length = Annotated[str, AfterValidator(_length)]
-"""A length of time as files write it."""
+Length = Annotated[str, AfterValidator(_length)]  # a length of time as files write it
 
 
 class SrtfParameters(FixedWorkersParameters):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
@@ -15,8 +16,6 @@ from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FixedWorkersParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
-
-Integers = NDArray[np.int64]
 
 P = TypeVar("P", bound=FixedWorkersParameters)
 
@@ -50,24 +49,19 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
                 self._columns[name] = np.concatenate((column, extension))
         self._columns["workers"][row] = workers
         self._columns["ps"][row] = job.ps_needed(workers)
-        self._note(job, row)
+        self._fill_columns(job, row)
         return row
 
-    def _note(self, job: Job, row: int) -> None:
+    def _fill_columns(self, job: Job, row: int) -> None:
         """Fill the extra columns of a job that entered the table."""
 
-    def _run_in(self, order: Integers) -> Iterator[Decision]:
+    def _place_in_order(self, order: Integers) -> Iterator[Decision]:
         """Place jobs in the given order of rows and yield the changes."""
         change = np.zeros(len(order), dtype=np.int64)
         run_in_order(
-            self._capacity.copy(),
-            order,
-            self._table.places,
-            self._columns["workers"],
-            self._columns["ps"],
-            self._cursors,
-            change,
-        )
+            self._capacity.copy(), order, self._table.places, self._columns["workers"],
+            self._columns["ps"], self._cursors, change,
+        )  # fmt: skip
         yield from self._table.rearrange(order, change)
 
 
@@ -77,8 +71,6 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
     A job that doesn't fit beside those before it pauses and keeps its progress. Smaller jobs
     behind it run instead. A subclass defines the order.
 
-    Notes
-    -----
     In a slot in which neither the jobs nor their order changed, only the order is computed.
     """
 
@@ -90,7 +82,7 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
         """Return the rows of the open jobs, given in order of arrival, in the order to run."""
         raise NotImplementedError
 
-    def _ran(self, rows: Integers) -> None:
+    def _record_running(self, rows: Integers) -> None:
         """Record which jobs run in the coming slot (``table.standing``) and which wait."""
 
     def _begin(self, view: View) -> Iterator[Decision]:
@@ -101,8 +93,8 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
         if self._changed or not np.array_equal(ranked, self._ran_in):
             self._changed = False
             self._ran_in = ranked
-            yield from self._run_in(ranked)
-        self._ran(rows)
+            yield from self._place_in_order(ranked)
+        self._record_running(rows)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job with its placement and its earlier columns."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.events import Decision, JobsArrived, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
@@ -31,8 +31,6 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
     gain less delay cost, per unit of resources and time. They run in that order while they fit,
     always with the same number of workers, and otherwise pause.
 
-    Notes
-    -----
     An arrival takes time linear in the number of jobs (`OpenJobAppraisal`). A slot in which
     something changed takes ``O(jobs log jobs)``.
     """
@@ -41,7 +39,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     def __init__(self, context: PolicyContext, parameters: RrhParameters) -> None:
         super().__init__(context, parameters)
-        self._crowd: OpenJobAppraisal | None = None
+        self._appraisal: OpenJobAppraisal | None = None
         self._worths = UtilityTable()
         self._columns |= {
             "arrival": np.zeros(0, dtype=np.int64),
@@ -59,20 +57,20 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         if not isinstance(event, JobsArrived):
-            self._crowd = None
+            self._appraisal = None
         return super()._settle(view, event)
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         for name in names:
             self._worths.enter(self._table.rows[name], view.open_jobs[name].job.utility)
-        self._crowd = None
+        self._appraisal = None
         self._changed = True
 
     # ------------------------------------------------------------ admission
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         for job in jobs:
-            refusal = self._appraised(view, job)
+            refusal = self._try_admitting(view, job)
             if refusal is None:
                 yield Queue(job.name)
             else:
@@ -84,37 +82,37 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         The job is in the table only during the appraisal.
         """
         del explained  # a refusal always has its reason
-        refusal = self._appraised(view, job)
+        refusal = self._try_admitting(view, job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), view.slot)
-        assert self._crowd is not None
-        self._crowd.leave()
+        assert self._appraisal is not None
+        self._appraisal.leave()
         self._table.remove(job.name)
         return Quote.of(Queue(job.name), view.slot)
 
-    def _appraised(self, view: View, job: Job) -> Refusal | None:
+    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it is refused, remove it and return the reason."""
         workers = self._empty.workers(job, self._wanted(job))
         if not workers:
             return NO_PLACEMENT
-        crowd = self._crowd
-        if crowd is None or crowd.slot != view.slot:
+        appraisal = self._appraisal
+        if appraisal is None or appraisal.slot != view.slot:
             self._refresh(view)
-            crowd = self._crowd = OpenJobAppraisal(
+            appraisal = self._appraisal = OpenJobAppraisal(
                 view.slot, self._candidates, self._table.in_order()
             )
         row = self._enter(job, workers)
-        crowd.join(row, self._candidates)
-        refusal = self._refusal(view, crowd, job)
+        appraisal.join(row, self._candidates)
+        refusal = self._refusal(view, appraisal, job)
         if refusal is not None:
-            crowd.leave()
+            appraisal.leave()
             self._table.remove(job.name)
         return refusal
 
-    def _refusal(self, view: View, crowd: OpenJobAppraisal, job: Job) -> Refusal | None:
+    def _refusal(self, view: View, appraisal: OpenJobAppraisal, job: Job) -> Refusal | None:
         """Return why the newest job isn't worth its delay cost; None if it is."""
         alpha, discount = self._parameters.alpha, self._parameters.discount
-        cost, wait = crowd.admission(self._candidates, alpha, discount)
+        cost, wait = appraisal.admission(self._candidates, alpha, discount)
         utility = utility_value(job.utility, view.slot + wait - 1.0 - job.arrival)
         value = utility / (1.0 + discount * wait)
         shortfall = self._parameters.threshold - (value - cost)
@@ -135,7 +133,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
             numbers={"threshold": self._parameters.threshold},
         )
 
-    def _note(self, job: Job, row: int) -> None:
+    def _fill_columns(self, job: Job, row: int) -> None:
         columns = self._columns
         workers = int(columns["workers"][row])
         self._worths.enter(row, job.utility)
@@ -154,7 +152,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         self._refresh(view)
         alpha, discount = self._parameters.alpha, self._parameters.discount
         made = appraise(view.slot, rows, self._candidates, alpha, discount)
-        yield from self._run_in(rows[np.argsort(-made.reward, kind="stable")])
+        yield from self._place_in_order(rows[np.argsort(-made.reward, kind="stable")])
 
     def _refresh(self, view: View) -> None:
         """Record the progress of the open jobs."""
@@ -166,7 +164,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         )
         self._columns["share"][rows] = self._shares(rows)
 
-    def _shares(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _shares(self, rows: Integers) -> Floats:
         """Return the dominant shares of running rows, of the servers that are up."""
         table, total = self._table, self._table.total()
         used = self._columns["workers"][rows, None] * table.worker[rows]
@@ -174,8 +172,3 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         counted = total > 0
         shares = (used[:, counted] / total[counted]).max(axis=1, initial=0.0)
         return np.asarray(shares, dtype=np.float64)
-
-
-def build(context: PolicyContext, parameters: RrhParameters) -> RiskRewardPolicy:
-    """Build the policy; called by the registry."""
-    return RiskRewardPolicy(context, parameters)

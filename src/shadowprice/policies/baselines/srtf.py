@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
+from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import SrtfParameters
 from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
-from shadowprice.policies.baselines.service import gpus_of_worker
-
-Integers = NDArray[np.int64]
 
 
 class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
@@ -26,11 +24,11 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
             self._columns[name] = np.zeros(0, dtype=np.int64)
         self._columns["width"] = np.zeros(0, dtype=np.int64)
 
-    def _note(self, job: Job, row: int) -> None:
+    def _fill_columns(self, job: Job, row: int) -> None:
         workers = int(self._columns["workers"][row])
         self._columns["gain"][row] = job.gain(workers)
         self._columns["internal"][row] = job.gain(workers, colocated=True)
-        self._columns["together"][row] = self._only_together(job, workers)
+        self._columns["together"][row] = self._must_colocate(job, workers)
         self._columns["width"][row] = workers * gpus_of_worker(job, self._cluster)
 
     def _order(self, view: View, rows: Integers) -> Integers:
@@ -55,7 +53,7 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
         del view, names
         self._changed = True
 
-    def _only_together(self, job: Job, workers: int) -> bool:
+    def _must_colocate(self, job: Job, workers: int) -> bool:
         """Return whether exactly one server can carry processes of the job, so it is co-located."""
         if workers == 1 and not job.ps_needed(workers):
             return True
@@ -63,8 +61,3 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
         if job.ps is not None:
             usable |= self._cluster.hosts_ps & (self._capacity >= job.ps).all(axis=1)
         return int(usable.sum()) == 1
-
-
-def build(context: PolicyContext, parameters: SrtfParameters) -> SrtfPolicy:
-    """Build the policy; called by the registry."""
-    return SrtfPolicy(context, parameters)

@@ -13,39 +13,17 @@ from shadowprice.core.job import Job
 
 @dataclass(slots=True)
 class QueuedJob:
-    """A queued job.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    workers : int
-        Its fixed number of workers.
-    order : int
-        Its number in order of arrival.
-    share : float
-        Its dominant share of the cluster.
-    length : int
-        Expected run time in slots.
-    """
+    """A queued job."""
 
     job: Job
     workers: int
-    order: int
-    share: float
-    length: int
+    order: int  # position among all arrivals
+    share: float  # dominant, of the cluster
+    length: int  # expected run time in slots
 
 
 class JobQueue:
-    """Queued jobs in order of arrival.
-
-    Attributes
-    ----------
-    rows : structured ndarray, shape (jobs,)
-        Fields that decide the order and the placement: ``order``, ``arrival`` (a slot), ``share``,
-        ``stated`` (the job's priority), ``length``; the counts ``workers`` and ``servers`` (PS);
-        the demands of one process, ``worker`` and ``ps``, each of shape (resources,).
-    """
+    """Queued jobs in order of arrival."""
 
     def __init__(self, resources: int) -> None:
         integers = ("order", "arrival", "length", "workers", "servers")
@@ -54,6 +32,9 @@ class JobQueue:
             *((name, np.float64) for name in ("share", "stated")),
             *((name, np.int64, (resources,)) for name in ("worker", "ps")),
         ]
+        # The fields decide the order and the placement: `arrival` is a slot, `stated` the job's
+        # priority, `servers` a number of PS; `worker` and `ps` are the demands of one process by
+        # resource.
         self.rows = np.zeros(0, dtype=self._fields)
         self._entries: dict[int, QueuedJob] = {}
         self._orders: dict[str, int] = {}

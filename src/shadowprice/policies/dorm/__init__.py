@@ -11,7 +11,7 @@ POLICIES = (
         paper="OASiS (INFOCOM 2018), section V, scheme (iv); Sun et al., Towards Distributed "
         "Machine Learning in Shared Clusters: A Dynamically-Partitioned Approach (SMARTCOMP 2017)",
         parameters=DormParameters,
-        build="shadowprice.policies.dorm.policy:build",
+        build="shadowprice.policies.dorm.policy:Dorm",
         details="A running job keeps at least its fewest workers until it is done. On clusters of "
         "more than `exact_servers` servers the MILP is over classes of equal servers, and a "
         "placement follows. Queued jobs beyond `window` and running ones beyond `adjustable` "

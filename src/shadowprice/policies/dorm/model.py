@@ -18,117 +18,59 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.policies.milp import INFINITY, LinearProgram
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 _SLACK: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class JobItem:
-    """One job of the program.
+    """One job of the program."""
 
-    Parameters
-    ----------
-    counts, ps_counts : ndarray of int64, shape (choices,)
-        Allowed numbers of workers, and the parameter servers that they need.
-    worker, ps : ndarray of int64, shape (resources,)
-        Demands; ``ps`` is zero if the job has no parameter servers.
-    gain : ndarray of float64, shape (choices,)
-        Contribution of each choice to the sum over resources of used / capacity.
-    loss : ndarray of float64, shape (choices,)
-        |dominant share - fair share| of each choice.
-    standing : (ndarray of int64, ndarray of int64) or None
-        Current workers and parameter servers on each group; None for a queued job.
-    standing_gain, standing_loss : float
-        Gain and loss of the current placement; a waiting job's loss is its fair share.
-    """
-
-    counts: Integers
-    ps_counts: Integers
+    counts: Integers  # allowed numbers of workers
+    ps_counts: Integers  # parameter servers that they need
     worker: Integers
-    ps: Integers
-    gain: Floats
-    loss: Floats
+    ps: Integers  # zero if the job has no parameter servers
+    gain: Floats  # contribution of each choice to the sum over resources of used / capacity
+    loss: Floats  # |dominant share - fair share| of each choice
     standing: tuple[Integers, Integers] | None
-    standing_gain: float
-    standing_loss: float
+    """Current workers and PS on each group; None for a queued job."""
+    standing_gain: float  # of the current placement
+    standing_loss: float  # of the current placement; a waiting job's is its fair share
 
 
 @dataclass(frozen=True, slots=True)
 class DormInstance:
-    """Input of the program.
-
-    Parameters
-    ----------
-    items : sequence of Item
-        The jobs.
-    free : ndarray of int64, shape (groups, resources)
-        Free capacity of each group if the items are removed and the other jobs stay.
-    limited : ndarray of bool, shape (groups, resources)
-        Whether the group has a limit on the resource.
-    places_workers, places_ps : ndarray of int64, shape (items, groups)
-        Workers, or parameter servers, of an item that fit on a group's empty servers.
-    fairness : float
-        Bound on the sum of the items' losses.
-    adjustments : int
-        Maximum number of running items that change.
-    """
+    """Input of the program."""
 
     items: Sequence[JobItem]
-    free: Integers
-    limited: Flags
+    free: Integers  # of each group, without the items but with all other jobs
+    limited: Flags  # whether the group has a limit on the resource
     places_workers: Integers
+    """Workers of an item that fit on a group's empty servers, shape (items, groups); likewise for
+    PS."""
     places_ps: Integers
-    fairness: float
-    adjustments: int
+    fairness: float  # bound on the sum of the items' losses
+    adjustments: int  # maximum number of running items that change
 
 
 @dataclass(frozen=True, slots=True)
 class DormSolution:
-    """Decision of the program.
-
-    Parameters
-    ----------
-    targets : list of ((workers by group, parameter servers by group) or None)
-        For every item; None if it doesn't change.
-    utilisation : float
-        Sum over resources of used / capacity, of the items alone.
-    optimal : bool
-        Whether the search ended within the gap, not at its node limit.
-    """
+    """Decision of the program."""
 
     targets: list[tuple[Integers, Integers] | None]
-    utilisation: float
-    optimal: bool
+    """Workers and PS by group, for every item; None if it doesn't change."""
+    utilisation: float  # sum over resources of used / capacity, of the items alone
+    optimal: bool  # whether the search ended within the gap, not at its node limit
 
 
 def solve(instance: DormInstance, *, node_limit: int, gap: float) -> DormSolution:
     """Solve the program, starting from the current placements.
 
-    Parameters
-    ----------
-    instance : Instance
-        The input; the current placements satisfy its bounds.
-    node_limit : int
-        Branch-and-bound nodes after which the best solution so far is taken.
-    gap : float
-        Relative gap that counts as optimal.
-
-    Returns
-    -------
-    Solution
-        Its utilisation is at least that of the current placements.
-
-    Raises
-    ------
-    ShadowpriceError
-        If the solver fails.
+    The current placements must satisfy the bounds, and the utilisation is at least theirs. After
+    ``node_limit`` branch-and-bound nodes, the best solution so far is taken.
     """
     current = sum(item.standing_gain for item in instance.items)
     unchanged = DormSolution([None] * len(instance.items), current, optimal=True)
@@ -164,14 +106,14 @@ class _Program:
 
     def __post_init__(self) -> None:
         for index in range(len(self.instance.items)):
-            self.terms.append(self._item(index))
-        self._capacity()
-        self._fairness()
-        self._adjustments()
+            self.terms.append(self._add_item(index))
+        self._add_capacity_rows()
+        self._add_fairness_row()
+        self._add_adjustment_row()
 
     def solve(self, node_limit: int, gap: float) -> tuple[Floats | None, bool]:
         """Return the best values, None if there are none, and whether they are optimal."""
-        result = self.program.solve(gap=gap, node_limit=node_limit, start=self._standing())
+        result = self.program.solve(gap=gap, node_limit=node_limit, start=self._current_values())
         return (np.rint(result.values) if result.feasible else None), result.optimal
 
     def read(self, values: Floats) -> tuple[list[tuple[Integers, Integers] | None], float]:
@@ -201,27 +143,27 @@ class _Program:
             targets.append(None if same else (workers, ps))
         return targets, utilisation
 
-    def _column(self, cost: float, upper: float) -> int:
+    def _add_column(self, cost: float, upper: float) -> int:
         return self.program.column(cost=cost, upper=upper)
 
-    def _row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
+    def _add_row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
         columns, values = [column for column, _ in terms], [value for _, value in terms]
         self.program.row(columns, values, lower=lower, upper=upper)
 
-    def _item(self, at: int) -> _Terms:
+    def _add_item(self, at: int) -> _Terms:
         item = self.instance.items[at]
-        keep = None if item.standing is None else self._column(item.standing_gain, 1)
-        choices = [self._column(float(gain), 1) for gain in item.gain]
+        keep = None if item.standing is None else self._add_column(item.standing_gain, 1)
+        choices = [self._add_column(float(gain), 1) for gain in item.gain]
         picked = [(column, 1.0) for column in choices]
         if keep is None:
-            self._row(picked, 0, 1)
+            self._add_row(picked, 0, 1)
         else:
-            self._row([(keep, 1.0), *picked], 1, 1)
-        workers = self._spread(choices, item.counts, self.instance.places_workers[at])
-        ps = self._spread(choices, item.ps_counts, self.instance.places_ps[at])
+            self._add_row([(keep, 1.0), *picked], 1, 1)
+        workers = self._add_spread(choices, item.counts, self.instance.places_workers[at])
+        ps = self._add_spread(choices, item.ps_counts, self.instance.places_ps[at])
         return _Terms(keep, choices, workers, ps)
 
-    def _spread(
+    def _add_spread(
         self, choices: list[int], counts: Integers, places: Integers
     ) -> list[list[tuple[int, float]]]:
         """Return, by group, the terms whose sum over groups is what the choices need."""
@@ -234,13 +176,15 @@ class _Program:
         max_count = int(counts.max(initial=0))
         if not max_count:
             return spread
-        columns = [(self._column(0.0, float(min(places[host], max_count))), 1.0) for host in hosts]
+        columns = [
+            (self._add_column(0.0, float(min(places[host], max_count))), 1.0) for host in hosts
+        ]
         for group, term in zip(hosts.tolist(), columns, strict=True):
             spread[group] = [term]
-        self._row([*columns, *((column, -n) for column, n in needs)], 0, 0)
+        self._add_row([*columns, *((column, -n) for column, n in needs)], 0, 0)
         return spread
 
-    def _capacity(self) -> None:
+    def _add_capacity_rows(self) -> None:
         free = self.instance.free
         for group, resource in zip(*np.nonzero(self.instance.limited), strict=True):
             terms: list[tuple[int, float]] = []
@@ -261,14 +205,15 @@ class _Program:
                 # Scaled to the free capacity, so that the solver's tolerances are relative.
                 scale = max(room, *(value for _, value in terms))
                 scaled = [(column, value / scale) for column, value in terms]
-                self._row(scaled, -INFINITY, room / scale)
+                self._add_row(scaled, -INFINITY, room / scale)
 
-    def _fairness(self) -> None:
+    def _add_fairness_row(self) -> None:
         terms: list[tuple[int, float]] = []
         waiting = 0.0
         for item, columns in zip(self.instance.items, self.terms, strict=True):
             base = 0.0
             if columns.keep is None:
+                # A queued job has this loss unless it starts, so its choices count the difference.
                 waiting += item.standing_loss
                 base = item.standing_loss
             else:
@@ -277,15 +222,15 @@ class _Program:
                 (column, float(loss) - base)
                 for column, loss in zip(columns.choices, item.loss, strict=True)
             ]
-        self._row(terms, -INFINITY, self.instance.fairness - waiting + _SLACK)
+        self._add_row(terms, -INFINITY, self.instance.fairness - waiting + _SLACK)
 
-    def _adjustments(self) -> None:
+    def _add_adjustment_row(self) -> None:
         kept = [(terms.keep, 1.0) for terms in self.terms if terms.keep is not None]
         min_kept = len(kept) - self.instance.adjustments
         if min_kept > 0:
-            self._row(kept, min_kept, INFINITY)
+            self._add_row(kept, min_kept, INFINITY)
 
-    def _standing(self) -> list[float]:
+    def _current_values(self) -> list[float]:
         values = [0.0] * self.program.columns
         for terms in self.terms:
             if terms.keep is not None:

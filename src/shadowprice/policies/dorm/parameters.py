@@ -25,9 +25,7 @@ class DormParameters(Parameters):
         "at once",
     )
     window: int = Field(
-        default=8,
-        ge=1,
-        description="queued jobs that enter the program, in order of arrival",
+        default=8, ge=1, description="queued jobs that enter the program, in order of arrival"
     )
     adjustable: int = Field(
         default=8,

@@ -11,7 +11,6 @@ import numpy as np
 from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.recomputation import (
     PlacementChanges,
@@ -19,19 +18,17 @@ from shadowprice.policies.dorm.recomputation import (
     mutable_placement,
 )
 from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
-from shadowprice.policies.reactive.base import ReactivePolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, FreeCapacity
+from shadowprice.policies.reactive.base import QueueingPolicy
+from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
 
 
-class Dorm(ReactivePolicy[DormParameters]):
+class Dorm(QueueingPolicy[DormParameters]):
     """Admit all jobs, and recompute their workers by an MILP when jobs arrive or leave.
 
     A recomputation takes place at most once a slot, at its start. Running jobs keep at least their
     minimum of workers until they complete. Changing nothing always satisfies both bounds, because
     the fairness bound is at least the current loss.
 
-    Notes
-    -----
     The program is skipped if every job can have all the workers that it can use. That is the
     largest utilisation, and fair.
     """
@@ -40,7 +37,6 @@ class Dorm(ReactivePolicy[DormParameters]):
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
         super().__init__(context, parameters)
-        self._empty = EmptyCluster(context.cluster)
         self._room = FreeCapacity(context.cluster)
         self._up = np.ones(context.cluster.servers, dtype=np.bool_)
         self._pools = ServerGroups(context.cluster, self._up, parameters.exact_servers)
@@ -104,7 +100,7 @@ class Dorm(ReactivePolicy[DormParameters]):
         if state.placement is None:
             self._queue[state.job.name] = entry
             return
-        self._room.stand(state.job, state.placement)
+        self._room.allocate(state.job, state.placement)
         workers = state.placement.total_workers
         # The largest useful count that its current workers cover.
         entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
@@ -113,15 +109,13 @@ class Dorm(ReactivePolicy[DormParameters]):
     def _recall(self, before: Self) -> None:
         self._count = before._count
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued."""
-        del explained  # there is only one reason to refuse
-        return self._empty.quote(job, int(job.worker_counts[0]), view.slot)
+    def _wanted(self, job: Job) -> int:
+        return int(job.worker_counts[0])
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # only the capacity of the empty cluster decides
         for job in jobs:
-            if self._empty.workers(job, int(job.worker_counts[0])):
+            if self._empty.workers(job, self._wanted(job)):
                 self._queue[job.name] = OpenJob.of(job, self._arrivals)
                 self._arrivals += 1
                 yield Queue(job.name)
@@ -145,25 +139,24 @@ class Dorm(ReactivePolicy[DormParameters]):
             return
         self._count["recomputations"] += 1
         window = list(itertools.islice(self._queue.values(), self._parameters.window))
-        outcome = self._everyone()
+        outcome = self._allocate_all()
         if outcome is None:
             running = sorted(self._running.values(), key=lambda entry: entry.order)
-            recomputation = self._recomputation(running, window)
+            recomputation = Recomputation(
+                self._room, self._pools, self._parameters, running, window
+            )
             outcome = recomputation.solve()
             for name, number in recomputation.statistics.items():
                 self._count[name] += number
         if not outcome and not self._running:
-            outcome = self._first()
+            outcome = self._start_first()
         yield from self._apply(outcome)
-        # If the whole window started, jobs behind it may fit in the next slot.
+        # If all jobs of the window started, jobs behind it may fit in the next slot.
         self._changed = bool(self._queue) and not any(
             queued.job.name in self._queue for queued in window
         )
 
-    def _recomputation(self, running: list[OpenJob], window: list[OpenJob]) -> Recomputation:
-        return Recomputation(self._room, self._pools, self._parameters, running, window)
-
-    def _everyone(self) -> PlacementChanges | None:
+    def _allocate_all(self) -> PlacementChanges | None:
         """Return an outcome that gives every job all it can use; None if that doesn't fit."""
         if any(entry.choice < len(entry.counts) - 1 for entry in self._running.values()):
             return None
@@ -176,7 +169,7 @@ class Dorm(ReactivePolicy[DormParameters]):
             outcome[entry] = (len(entry.counts) - 1, layout)
         return outcome
 
-    def _first(self) -> PlacementChanges:
+    def _start_first(self) -> PlacementChanges:
         """Start the first job that fits, so that the cluster never idles for fairness."""
         for entry in self._queue.values():
             layout = mutable_placement(self._room, entry, self._room.free.copy())
@@ -209,11 +202,6 @@ class Dorm(ReactivePolicy[DormParameters]):
                     if any((change < 0).any() for change in changes):
                         paused.append(Pause(name))
             self._room.release(name)
-            self._room.stand(entry.job, placement)
+            self._room.allocate(entry.job, placement)
             entry.choice = choice
         yield from (*less, *paused, *more)
-
-
-def build(context: PolicyContext, parameters: DormParameters) -> Dorm:
-    """Build the policy; called by the registry."""
-    return Dorm(context, parameters)

@@ -7,53 +7,111 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
+from shadowprice.core.schedule import Placement
 from shadowprice.policies.dorm.model import DormInstance, DormSolution, JobItem, solve
 from shadowprice.policies.dorm.parameters import DormParameters
-from shadowprice.policies.dorm.placing import MutablePlacement
 from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
+from shadowprice.policies.placements import dense_placement, fit_counts
 from shadowprice.policies.reactive.room import FreeCapacity
-
-Integers = NDArray[np.int64]
-PlacementChanges = dict[OpenJob, tuple[int, MutablePlacement]]
-"""Changed jobs, with the index of the new worker count and the new placement."""
 
 _ROUNDING = 1e-9
 
 
-@dataclass
-class Recomputation:
-    """Recomputation of the worker counts of running jobs and of a window of queued jobs.
+@dataclass(slots=True)
+class MutablePlacement:
+    """Mutable placement of one job; its resources are always subtracted from ``free``.
 
-    Parameters
-    ----------
-    room : FreeCapacity
-        Free capacity and placements; not changed.
-    pools : ServerGroups
-        Groups of equal servers that are up.
-    setting : DormParameters
-        Parameters of the policy.
-    running : sequence of OpenJob
-        All running jobs, in order of arrival.
-    queued : sequence of OpenJob
-        The window of queued jobs, in order of arrival.
-
-    Attributes
-    ----------
-    bound : float
-        Bound on the fairness loss: ceil(theta_1 * 2 * resources), or the current loss if that is
-        larger.
-    statistics : dict of str to int
-        Increments of the statistics that `Dorm.parameters_in_force` describes.
+    Pairs are of workers and of parameter servers; a ``kind`` is 0 or 1, their index.
     """
 
-    room: FreeCapacity
+    free: Integers  # of each server, changed in place
+    demands: tuple[Integers, Integers]
+    hosts: tuple[Flags, Flags]
+    given: tuple[Integers, Integers]  # number on each server
+
+    @property
+    def placement(self) -> Placement:
+        """The layout as an immutable placement."""
+        return dense_placement(*self.given)
+
+    def trim(self, kind: int, surplus: int, members: Flags | None = None) -> None:
+        """Remove processes, from the servers with the fewest first, to keep the rest together."""
+        given = self.given[kind]
+        used = np.flatnonzero(given if members is None else given * members)
+        for server in used[np.argsort(given[used], kind="stable")].tolist():
+            if surplus <= 0:
+                return
+            removed = min(surplus, int(given[server]))
+            self._add(kind, server, -removed)
+            surplus -= removed
+
+    def extend(self, kind: int, more: int, members: Flags | None = None) -> bool:
+        """Add processes: best fit on one server if it can take all, else the emptiest first.
+
+        Return whether there was enough free capacity; otherwise nothing is added.
+        """
+        if more <= 0:
+            return True
+        hosts = self.hosts[kind] if members is None else self.hosts[kind] & members
+        room = fit_counts(self.free, self.demands[kind], hosts)
+        enough = np.flatnonzero(room >= more)
+        if len(enough):
+            # A server of the job first, then the tightest fit, then the first server.
+            own = self.given[0][enough] + self.given[1][enough] > 0
+            best = np.lexsort((enough, room[enough], ~own))[0]
+            self._add(kind, int(enough[best]), more)
+            return True
+        if int(room.sum()) < more:
+            return False
+        for server in np.argsort(-room, kind="stable").tolist():
+            added = min(more, int(room[server]))
+            self._add(kind, server, added)
+            more -= added
+            if not more:
+                break
+        return True
+
+    def reach(self, workers: int, ps: int) -> bool:
+        """Trim and extend to these numbers on any servers; if that fails, change nothing."""
+        before = (self.given[0].copy(), self.given[1].copy())
+        wanted = (workers, ps)
+        for order in ((0, 1), (1, 0)):  # one kind may take the only servers of the other
+            for kind in (0, 1):
+                self.trim(kind, int(self.given[kind].sum()) - wanted[kind])
+            if all(self.extend(role, wanted[role] - int(self.given[role].sum())) for role in order):
+                return True
+            self.restore(before)
+        return False
+
+    def restore(self, before: tuple[Integers, Integers]) -> None:
+        """Restore an earlier layout whose capacity is still free."""
+        for kind in (0, 1):
+            change = before[kind] - self.given[kind]
+            self.free -= change[:, None] * self.demands[kind]
+            self.given[kind][:] = before[kind]
+
+    def _add(self, kind: int, server: int, count: int) -> None:
+        self.free[server] -= count * self.demands[kind]
+        self.given[kind][server] += count
+
+
+PlacementChanges = dict[OpenJob, tuple[int, MutablePlacement]]
+"""Changed jobs, with the index of the new worker count and the new placement."""
+
+
+@dataclass
+class Recomputation:
+    """Recomputation of the worker counts of running jobs and of a window of queued jobs."""
+
+    room: FreeCapacity  # not changed
     pools: ServerGroups
     setting: DormParameters
-    running: Sequence[OpenJob]
-    queued: Sequence[OpenJob]
+    running: Sequence[OpenJob]  # all running jobs, in order of arrival
+    queued: Sequence[OpenJob]  # the window of queued jobs, in order of arrival
     statistics: dict[str, int] = field(default_factory=dict)
+    """Increments of those that `Dorm.parameters_in_force` describes."""
 
     def __post_init__(self) -> None:
         # Sorted by arrival, to break ties between equal shares.
@@ -73,9 +131,7 @@ class Recomputation:
             self._loss(entry, entry.choice) for entry in by_loss[self.setting.adjustable :]
         )
         solution = solve(
-            self._instance(entries, fixed),
-            node_limit=self.setting.node_limit,
-            gap=self.setting.gap,
+            self._instance(entries, fixed), node_limit=self.setting.node_limit, gap=self.setting.gap
         )
         self.statistics["programs"] = 1
         self.statistics["stopped_at_node_limit"] = int(not solution.optimal)
@@ -110,7 +166,7 @@ class Recomputation:
         offered = np.ones(len(entry.counts), dtype=np.bool_)
         standing = None
         if choice >= 0:
-            standing = pools.standing(self.room.standing[entry.job.name][1])
+            standing = pools.counts_by_group(self.room.placed[entry.job.name][1])
             # With a single group, the same count is the same placement.
             offered[choice] = not pools.has_single_group
         return JobItem(
@@ -220,7 +276,7 @@ def mutable_placement(room: FreeCapacity, entry: OpenJob, free: Integers) -> Mut
     """Return a job's current placement as a `MutablePlacement` that updates ``free``."""
     given = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
     if entry.choice >= 0:
-        placement = room.standing[entry.job.name][1]
+        placement = room.placed[entry.job.name][1]
         servers = list(placement.servers)
         given[0][servers], given[1][servers] = placement.workers, placement.ps
     return MutablePlacement(

@@ -6,52 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths, fill
 from shadowprice.kernels.reactive.places import Places
-from shadowprice.policies.dorm.placing import places
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from shadowprice.policies.placements import fit_counts
+from shadowprice.policies.reactive.table import increasing_positions
 
 
 @dataclass(slots=True, eq=False)
 class OpenJob:
-    """An open job.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    order : int
-        Position among all arrivals.
-    counts, ps_counts : ndarray of int64, shape (choices,)
-        Numbers of workers that gain more than every smaller one, ascending, and the parameter
-        servers that they need.
-    ps : ndarray of int64, shape (resources,)
-        Demand of a parameter server; zero if the job has none.
-    choice : int
-        Index of the number it runs with; -1 while it is queued.
-    """
+    """An open job."""
 
     job: Job
-    order: int
-    counts: Integers
-    ps_counts: Integers
-    ps: Integers
-    choice: int = -1
+    order: int  # position among all arrivals
+    counts: Integers  # numbers of workers that gain more than every smaller one, ascending
+    ps_counts: Integers  # parameter servers that they need
+    ps: Integers  # zero if the job has no parameter servers
+    choice: int = -1  # index of the number it runs with; -1 while it is queued
 
     @classmethod
     def of(cls, job: Job, order: int) -> OpenJob:
         """Build the entry of a queued job."""
-        best = np.maximum.accumulate(job.gains)
-        useful = np.concatenate(([True], best[1:] > best[:-1]))
+        useful = increasing_positions(job.gains)
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
         return cls(job, order, job.worker_counts[useful], job.ps_counts[useful], ps)
 
@@ -67,12 +48,7 @@ def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
         return kinds
     capacity = cluster.capacity[rows]
     traits = np.column_stack(
-        (
-            cluster.hosts_workers[rows],
-            cluster.hosts_ps[rows],
-            capacity > 0,
-            capacity >= UNLIMITED,
-        )
+        (cluster.hosts_workers[rows], cluster.hosts_ps[rows], capacity > 0, capacity >= UNLIMITED)
     )
     return np.unique(traits, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
@@ -80,23 +56,8 @@ def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
 class ServerGroups:
     """The servers that are up, grouped one by one or by classes of equal or similar servers.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    up : ndarray of bool, shape (servers,)
-        Servers that are up.
-    exact_servers : int
-        Maximum of servers for groups of one server, and of kinds for groups of equal servers.
-
-    Attributes
-    ----------
-    members : list of ndarray of bool, shape (servers,)
-        The servers of each group.
-    limited : ndarray of bool, shape (groups, resources)
-        Whether all servers of a group have a limit.
-    resources : int
-        Resources that are limited throughout the cluster, the m of the bound on fairness.
+    ``exact_servers`` is the maximum of servers for groups of one server, and of kinds for groups of
+    equal servers.
     """
 
     def __init__(self, cluster: Cluster, up: Flags, exact_servers: int) -> None:
@@ -104,15 +65,18 @@ class ServerGroups:
         kinds = rows if len(rows) <= exact_servers else _classes(cluster, rows, exact_servers)
         self._group = np.full(cluster.servers, -1, dtype=np.int64)
         names, self._group[rows] = np.unique(kinds, return_inverse=True)
+        # Masks of the servers of each group.
         self.members = [self._group == group for group in range(len(names))]
         self._capacity = cluster.capacity
         self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
         firsts = [int(np.flatnonzero(member)[0]) for member in self.members]
         self._group_hosts = tuple(hosts[firsts] for hosts in self._hosts)
         width = len(cluster.resources)
+        # Whether all servers of a group have a limit, shape (groups, resources).
         self.limited = cluster.capacity[firsts].reshape(len(firsts), width) < UNLIMITED
         total = cluster.capacity[up].astype(np.float64).sum(axis=0)
         counted = self.limited.all(axis=0) & (total > 0)
+        # Number limited throughout the cluster, the m of the bound on fairness.
         self.resources = int(counted.sum())
         self._total = np.where(counted, total, 0.0)
         self._weights = np.divide(1.0, total, out=np.zeros(width), where=counted)
@@ -141,7 +105,7 @@ class ServerGroups:
         key = entry.job.worker.tobytes() + entry.ps.tobytes()
         if key not in self._places:
             workers, ps = (
-                self._sums(places(self._capacity, demand, hosts))
+                self._sums(fit_counts(self._capacity, demand, hosts))
                 for demand, hosts in zip((entry.job.worker, entry.ps), self._hosts, strict=True)
             )
             self._places[key] = (workers, ps)
@@ -155,7 +119,7 @@ class ServerGroups:
         ]
         return np.array(rows, dtype=np.int64).reshape(self.limited.shape)
 
-    def standing(self, placement: Placement) -> tuple[Integers, Integers]:
+    def counts_by_group(self, placement: Placement) -> tuple[Integers, Integers]:
         """Return a placement's workers and parameter servers on each group."""
         workers = np.zeros(len(self.members), dtype=np.int64)
         ps = np.zeros(len(self.members), dtype=np.int64)
@@ -177,15 +141,10 @@ class ServerGroups:
         empty = np.zeros((jobs, groups), dtype=np.int64)
         places = Places(
             np.array([entry.job.worker for entry in entries]),
-            np.array([entry.ps for entry in entries]),
-            self._group_hosts[0],
-            self._group_hosts[1],
-            empty,
-            empty,
-            np.zeros_like(empty),
-            np.zeros_like(empty),
+            np.array([entry.ps for entry in entries]), self._group_hosts[0], self._group_hosts[1],
+            empty, empty, np.zeros_like(empty), np.zeros_like(empty),
             np.zeros(jobs, dtype=np.bool_),
-        )
+        )  # fmt: skip
         widths = Widths(
             np.cumsum(sizes) - sizes,
             sizes,
@@ -194,14 +153,9 @@ class ServerGroups:
             np.arange(jobs),
         )
         shares = fill(
-            self.gather(self._capacity),
-            self._total,
-            np.arange(jobs),
-            places,
-            widths,
-            np.zeros(2, dtype=np.int64),
-            np.zeros(jobs, dtype=np.int64),
-        )
+            self.gather(self._capacity), self._total, np.arange(jobs), places, widths,
+            np.zeros(2, dtype=np.int64), np.zeros(jobs, dtype=np.int64),
+        )  # fmt: skip
         return [float(share) for share in shares]
 
     def _fractions(self, entry: OpenJob) -> tuple[Floats, Floats]:

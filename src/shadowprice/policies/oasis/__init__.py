@@ -11,7 +11,7 @@ POLICIES = (
         paper="Bao, Peng, Wu, Li: Online Job Scheduling in Distributed Machine Learning Clusters "
         "(INFOCOM 2018)",
         parameters=OasisParameters,
-        build="shadowprice.policies.oasis.policy:build",
+        build="shadowprice.policies.oasis.policy:OasisPolicy",
         details="Every job is decided when it arrives, by the exact optimum of (27) at the prices "
         "of that moment; an admitted job keeps its plan. Workers and parameter servers stand on "
         "different servers: machines of role `any` are split between the two. The start "

@@ -13,10 +13,7 @@ from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 class OasisParameters(PriceParameters):
     """Parameters of `oasis`."""
 
-    paper_settings: ClassVar[Mapping[str, object]] = {
-        **PriceParameters.paper_settings,
-        "gap": 0.0,
-    }
+    paper_settings: ClassVar[Mapping[str, object]] = {**PriceParameters.paper_settings, "gap": 0.0}
 
     gap: float = Field(
         default=1e-3,

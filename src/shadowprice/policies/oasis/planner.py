@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Schedule
@@ -17,28 +17,15 @@ from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import PricedOffer
 from shadowprice.policies.pricing.posted import PostedPrices
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-_NEAR = 8
-"""Slots searched first, beyond twice the shortest duration: most jobs need no later ones."""
+_NEAR_SLOTS = 8  # searched first, beyond twice the shortest duration: most jobs need no others
 
 
 class ScheduleSearch:
-    """Searches schedules on two disjoint pools of servers.
+    """Searches schedules on two disjoint pools of servers, for workers and for parameter servers.
 
-    Parameters
-    ----------
-    workers, servers : PriceBoard
-        Boards of the pools that carry workers and parameter servers.
-    slot_seconds : Fraction
-        Length of a slot.
-    literal : bool
-        Whether every slot trains whole chunks, as Algorithm 2 is printed.
-    posted : PostedPrices or None
-        Externally posted prices, added to those of the boards.
-    gap : float
-        Relative gap >= 0 to the largest payoff within which a schedule is optimal.
+    With ``literal``, every slot trains whole chunks, as Algorithm 2 is printed. Prices in
+    ``posted`` are added to those of the boards. A schedule is optimal within the relative ``gap``
+    to the largest payoff.
     """
 
     def __init__(
@@ -66,10 +53,8 @@ class ScheduleSearch:
     def costs(self, job: Job, slots: int) -> Floats:
         """Return the least cost of each number of workers in each slot, COST_t of Algorithm 2.
 
-        Returns
-        -------
-        ndarray of float64, shape (slots, choices)
-            ``inf`` if this many workers, or the parameter servers they need, don't fit.
+        The shape is (slots, choices). A cost is ``inf`` if this many workers, or the parameter
+        servers they need, don't fit.
         """
         return slot_costs(*self._demands(job, slots), job.worker_counts, job.ps_counts)
 
@@ -78,21 +63,8 @@ class ScheduleSearch:
     ) -> PricedOffer | None:
         """Return the schedule of largest payoff over slots ``[now, end)``, (27).
 
-        Parameters
-        ----------
-        job : Job
-            The job.
-        now, end : int
-            First usable slot, and the slot after the last usable one.
-        remaining : int
-            Progress units to make.
-        factor : float
-            Factor applied to every utility.
-
-        Returns
-        -------
-        Offer or None
-            None if no schedule completes the work.
+        It makes ``remaining`` progress units; None if no schedule does. Every utility is multiplied
+        by ``factor``.
         """
         slots = end - now
         gains, required = self._progress(job, remaining)
@@ -101,7 +73,7 @@ class ScheduleSearch:
             return None
         utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
         shortest = -(-required // max_gain)
-        near = 2 * shortest + _NEAR
+        near = 2 * shortest + _NEAR_SLOTS
         if 2 * near <= slots:
             offer = self._search(job, now, gains, required, utility[:near])
             if offer is not None:
@@ -144,21 +116,10 @@ class ScheduleSearch:
             job, len(offer.choice)
         )
         entries = expand_choices(
-            worker_pool,
-            demand,
-            share,
-            self.workers.servers,
-            ps_pool,
-            ps_demand,
-            ps_share,
-            self.servers.servers,
-            job.worker_counts,
-            job.ps_counts,
-            offer.choice,
-        )
-        return Schedule.from_arrays(
-            entries[:, 0] + now, entries[:, 1].copy(), entries[:, 2].copy(), entries[:, 3].copy()
-        )
+            worker_pool, demand, share, self.workers.servers, ps_pool, ps_demand, ps_share,
+            self.servers.servers, job.worker_counts, job.ps_counts, offer.choice,
+        )  # fmt: skip
+        return Schedule.from_arrays(entries[:, 0] + now, *entries[:, 1:].T)
 
     def _demands(
         self, job: Job, slots: int

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
@@ -77,9 +77,7 @@ class OasisPolicy(PricedAdmission):
             None if parameters.fixed is None else read_posted_prices(parameters.fixed, cluster)
         )
         planner = self._planner_of(cluster, learners, constants)
-        super().__init__(planner, learners, parameters, cluster, itemised=context.itemised)
-        self._explained = context.explained
-        self._end_moves = context.end_moves
+        super().__init__(planner, learners, parameters, context)
         if self._posted is not None:
             # No theorem covers posted prices, and they don't price copies of tasks.
             self.capabilities = replace(self.capabilities, runs_bags=False, guarantees=False)
@@ -156,7 +154,7 @@ class OasisPolicy(PricedAdmission):
     def _divide(self) -> None:
         """Give half of the `any` servers to parameter servers.
 
-        Running processes stay on these servers, which get no new workers.
+        Processes that run on these servers continue, but the servers get no new workers.
         """
         self._halved, self._undivided = True, False
         self._follow(self._cluster)
@@ -206,22 +204,12 @@ class OasisPolicy(PricedAdmission):
         }
 
 
-def server_pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def server_pools(cluster: Cluster, *, halved: bool) -> tuple[Flags, Flags]:
     """Return disjoint masks of the servers for workers and of those for parameter servers.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    halved : bool
-        Whether half of the servers of role `any` go to parameter servers; otherwise none do.
-
-    Returns
-    -------
-    (ndarray of bool, ndarray of bool)
-        Over all servers. Of each kind, the later half of the `any` servers goes to parameter
-        servers. Of the kinds' odd servers, the half with the fewest resources does; at least one
-        server does if parameter servers would otherwise have none.
+    Unless ``halved``, no server of role `any` goes to parameter servers. Otherwise, of each kind,
+    the later half of the `any` servers does. Of the kinds' odd servers, the half with the fewest
+    resources does; at least one server does if parameter servers would otherwise have none.
     """
     workers, servers = cluster.hosts_workers.copy(), cluster.hosts_ps.copy()
     shared = np.array([role is Role.ANY for role in cluster.roles])
@@ -241,11 +229,6 @@ def server_pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], 
     given = odd[: max(len(odd) // 2, int(need_one))]
     servers[given], workers[given] = True, False
     return workers, servers
-
-
-def build(context: PolicyContext, parameters: OasisParameters) -> OasisPolicy:
-    """Build the policy; see `shadowprice.policies.registry`."""
-    return OasisPolicy(context, parameters)
 
 
 def _has_open_ps(view: View) -> bool:

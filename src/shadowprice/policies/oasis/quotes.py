@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
@@ -54,21 +54,21 @@ class OasisPricedJob:
         work = self.remaining + more
         return self.planner.best(self.job, self.view.slot, self.view.end, work, factor)
 
-    def outpriced(self) -> None:
+    def prove_too_expensive(self) -> None:
         """Return None: computing the best offer takes little longer than a bound would."""
 
     def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the placement of an offer's workers and parameter servers."""
         return self.planner.schedule(self.job, self.view.slot, offer)
 
-    def fastest(self) -> int:
+    def max_gain(self) -> int:
         """Return the most progress units that one slot can add."""
         return int(self.job.gains.max())
 
-    def hopeless(self) -> None:
+    def explain_infeasible(self) -> None:
         """Return None: the scarcest resource explains why no schedule completes the work."""
 
-    def scarcest(self) -> ResourceBottleneck:
+    def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource with the least free capacity for the job, over both pools."""
         job, view = self.job, self.view
         slots = view.end - view.slot
@@ -91,10 +91,10 @@ class OasisPricedJob:
             room,
         )
 
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the pool's resource that contributes most to a schedule's cost, and its cost."""
         if self.planner.posted is not None:
-            column, paid = self.planner.posted.dearest(self.job, schedule)
+            column, paid = self.planner.posted.most_expensive(self.job, schedule)
             return f"{self.view.cluster.resources[column]}, at posted prices", paid
         best = ("", -1.0)
         for board, counts, demand in (
@@ -111,7 +111,7 @@ class OasisPricedJob:
                 best = (f"{resource} of {kind} servers", float(total[column]))
         return best
 
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+    def slot_costs(self, schedule: Schedule) -> Floats:
         """Return a schedule's cost in each of its active slots."""
         job, active = self.job, schedule.active_slots
         if self.planner.posted is not None:

@@ -9,7 +9,7 @@ POLICIES = (
         summary="Knows all jobs beforehand and schedules them for the largest total utility.",
         paper="OASiS (INFOCOM 2018), problem (1)-(13) and the offline optimum of Fig. 5",
         parameters=OptimumParameters,
-        build="shadowprice.policies.offline.policy:build",
+        build="shadowprice.policies.offline.policy:Optimum",
         knows_all_jobs=True,
         details="For small instances, such as 10 jobs over 10 slots: the problem is NP-hard. Where "
         "the time limit ends the search, the parameters in force report the bound and the gap "

@@ -16,28 +16,25 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.time_limit import Deadline
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import IncrementalProgram, LinearProgram
-from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import Problem
 from shadowprice.policies.offline.rows import Terms
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from shadowprice.policies.placements import fit_counts
 
 PRECISION: Final = 1000
 """Weights of an inequality are multiples of 1/PRECISION, so that it is exactly valid."""
 
-MOST_NODES: Final = 200_000
+MAX_NODES: Final = 200_000
 
 MIN_VIOLATION_SHARE: Final = 0.5
 """A valid inequality is added if it has this share of the violation of the relaxed one."""
 
-LARGEST_COUNT: Final = 1 << 20
+MAX_COUNT: Final = 1 << 20
 """Count for a server that carries any number of an item; no job has this many workers."""
 
 
@@ -79,7 +76,7 @@ class _EqualServers:
         """Return a pattern, its weight, and an upper bound on the weight of every pattern."""
         pattern = np.zeros(len(weights), dtype=np.int64)
         value, bound = best_pattern(
-            weights, self.demand, self.capacity, self.most, MOST_NODES, pattern
+            weights, self.demand, self.capacity, self.most, MAX_NODES, pattern
         )
         return pattern, value, bound
 
@@ -166,11 +163,11 @@ def _equal_servers(problem: Problem, slot: int, items: list[CutItem]) -> list[_E
         demands.append(demand)
     limits = np.array(
         [
-            places(free, demand, problem.hosts_workers if item.is_worker else problem.hosts_ps)
+            fit_counts(free, demand, problem.hosts_workers if item.is_worker else problem.hosts_ps)
             for item, demand in zip(items, demands, strict=True)
         ]
     ).T
-    limits = np.minimum(limits, LARGEST_COUNT)
+    limits = np.minimum(limits, MAX_COUNT)
     demand = np.ascontiguousarray(np.array(demands)[:, limited])
     rows = np.concatenate((free[:, limited], limits), axis=1)
     kinds, counts = np.unique(rows, axis=0, return_counts=True)

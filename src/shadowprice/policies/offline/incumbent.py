@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.offline.packing import EqualItems, items_of, pack
+from shadowprice.policies.offline.packing import EqualItems, SlotServers, items_of, pack
 from shadowprice.policies.offline.problem import JobRequest, OfflineSolution, Problem
-
-Integers = NDArray[np.int64]
 
 
 class Incumbent:
@@ -40,7 +38,7 @@ class Incumbent:
             if packed is None:
                 unpacked.add(slot)
             else:
-                _enter(entries, problem.start + slot, items, packed)
+                _add_entries(entries, problem.start + slot, items, packed)
         if not unpacked:
             self._keep(entries)
         else:
@@ -72,7 +70,7 @@ class Incumbent:
                 fitted = _fit_in(problem, free, request, index, workers[index] if follow else None)
                 if fitted is not None:
                     for slot, items, packed in fitted:
-                        _enter(entries, problem.start + slot, items, packed)
+                        _add_entries(entries, problem.start + slot, items, packed)
                         for item, counts in zip(items, packed, strict=True):
                             free[slot] -= counts[:, None] * item.demand
                     break
@@ -97,7 +95,7 @@ class Incumbent:
         return OfflineSolution(self._schedules, self.utility, bound, optimal, nodes)
 
 
-def _enter(
+def _add_entries(
     entries: dict[int, list[tuple[int, int, int, int]]],
     slot: int,
     items: list[EqualItems],
@@ -118,12 +116,11 @@ def _fit_in(
     fitted = []
     for slot in range(request.first, request.completions[-1][0] + 1):
         counts = job.worker_counts[::-1].tolist() if wanted is None else [int(wanted[slot])]
-        machines = problem.machines(slot)
+        available = SlotServers(free[slot], problem.hosts_workers, problem.hosts_ps)
         for count in counts:
             if not count or (wanted is None and job.gain(count) <= 0):
                 continue
             items = items_of(owner, job, count)
-            available = type(machines)(free[slot], machines.hosts_workers, machines.hosts_ps)
             packed = pack(available, items)
             if packed is not None:
                 fitted.append((slot, items, packed))

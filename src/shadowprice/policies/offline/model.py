@@ -7,16 +7,13 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.offline.cuts import Cut, CutPool, pools
 from shadowprice.policies.offline.problem import JobRequest, Problem
 from shadowprice.policies.offline.rows import Terms, Totals, add_limit, add_servers, add_totals
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MAX_COEFFICIENT_BITS: Final = 10
 """Bits to which the coefficients of progress rows are scaled down.
@@ -43,29 +40,16 @@ class SlotKnowledge:
 class Model:
     """The program, with some slots modelled server by server.
 
-    Parameters
-    ----------
-    problem : Problem
-        Jobs and servers.
-    known : SlotKnowledge
-        Slots to model server by server.
-    must_complete : bool
-        Whether every job with completion slots has to complete. Each has one such slot then.
-
-    Attributes
-    ----------
-    completed : dict of int to dict of int to int
-        By job, the column of each completion slot.
-    completion_rows : dict of int to int
-        By job, the row of the sum of these columns.
+    With ``must_complete``, every job with completion slots has to complete; each has one such slot
+    then.
     """
 
     def __init__(
         self, problem: Problem, known: SlotKnowledge, *, must_complete: bool = False
     ) -> None:
         self.program = LinearProgram()
-        self.completed: dict[int, dict[int, int]] = {}
-        self.completion_rows: dict[int, int] = {}
+        self.completed: dict[int, dict[int, int]] = {}  # by job, the column of each completion slot
+        self.completion_rows: dict[int, int] = {}  # by job, the row of the sum of these columns
         self._problem = problem
         self._totals: dict[tuple[int, int], Totals] = {}
         by_slot: dict[int, list[tuple[int, Totals]]] = {}

@@ -9,68 +9,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.job import Job
 from shadowprice.policies.milp import LinearProgram
-
-Integers = NDArray[np.int64]
+from shadowprice.policies.placements import fit_counts
 
 
 @dataclass(frozen=True, slots=True)
 class EqualItems:
-    """Equal items to be packed.
+    """Equal items to be packed: workers, or parameter servers, of one job."""
 
-    Parameters
-    ----------
-    owner : int
-        Position of the job.
-    is_worker : bool
-        Whether they are workers; otherwise they are parameter servers.
-    count : int
-        Number of items.
-    demand : ndarray of int64, shape (resources,)
-        Demand of one item.
-    """
-
-    owner: int
+    owner: int  # position of the job
     is_worker: bool
     count: int
-    demand: Integers
+    demand: Integers  # of one item
 
 
 @dataclass(frozen=True, slots=True)
 class SlotServers:
-    """The servers of one slot.
-
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity of each server.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        Servers that may carry workers, and parameter servers.
-    """
+    """The servers of one slot, with their free capacity."""
 
     free: Integers
-    hosts_workers: NDArray[np.bool_]
-    hosts_ps: NDArray[np.bool_]
+    hosts_workers: Flags
+    hosts_ps: Flags
 
-    def hosts(self, items: EqualItems) -> NDArray[np.bool_]:
+    def hosts(self, items: EqualItems) -> Flags:
         """Return which servers may carry the items."""
         return self.hosts_workers if items.is_worker else self.hosts_ps
 
-    def places(self, items: EqualItems) -> Integers:
+    def fit_counts(self, items: EqualItems) -> Integers:
         """Return how many of the items fit on each server alone."""
-        return places(self.free, items.demand, self.hosts(items))
-
-
-def places(free: Integers, demand: Integers, hosts: NDArray[np.bool_]) -> Integers:
-    """Return how often a demand fits on each server, shape (servers,); 0 off ``hosts``."""
-    demanded = demand > 0
-    if not demanded.any():
-        return np.where(hosts, np.iinfo(np.int32).max, 0)
-    fitting = (free[:, demanded] // demand[demanded]).min(axis=1)
-    return np.where(hosts, np.maximum(fitting, 0), 0)
+        return fit_counts(self.free, items.demand, self.hosts(items))
 
 
 def items_of(owner: int, job: Job, workers: int) -> list[EqualItems]:
@@ -82,13 +52,7 @@ def items_of(owner: int, job: Job, workers: int) -> list[EqualItems]:
 
 
 def pack(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
-    """Pack all items.
-
-    Returns
-    -------
-    list of ndarray of int64, shape (servers,), or None
-        For each kind of items, the number on each server; None if they don't fit.
-    """
+    """Return the number of each kind of items on each server; None if they don't fit."""
     if not items:
         return []
     return _first_fit(machines, items) or _exact(machines, items)
@@ -104,7 +68,7 @@ def _first_fit(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integ
         packed = [np.zeros(len(free), dtype=np.int64) for _ in items]
         for index in order:
             item, remaining = items[index], items[index].count
-            room = places(free, item.demand, machines.hosts(item))
+            room = fit_counts(free, item.demand, machines.hosts(item))
             for server in np.argsort(-room if descending else room, kind="stable").tolist():
                 count = min(remaining, int(room[server]))
                 if count:
@@ -123,7 +87,7 @@ def _exact(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers]
     program = LinearProgram()
     columns = []
     for item in items:
-        fits = machines.places(item)
+        fits = machines.fit_counts(item)
         if int(fits.sum()) < item.count:
             return None
         row = [program.column(upper=min(int(limit), item.count)) for limit in fits]

@@ -39,11 +39,10 @@ from shadowprice.policies.offline.problem import (
     utility_end_slots,
 )
 from shadowprice.policies.offline.solver import solve
-from shadowprice.policies.pricing.restarts import restarts
+from shadowprice.policies.placements import restarts
 
 NOT_IN_OPTIMUM: Final = Refusal(
-    RefusalReason.NO_ROOM,
-    "not in the set of jobs that together are worth most",
+    RefusalReason.NO_ROOM, "not in the set of jobs that together are worth most"
 )
 CANNOT_COMPLETE: Final = Refusal(
     RefusalReason.TOO_LATE, "cannot complete before the end, whatever the others do"
@@ -60,7 +59,7 @@ LOST_AND_NOT_WORTH_IT: Final = Refusal(
     "what remains of it is not worth the jobs that would have to give way",
 )
 
-_FRUITLESS: Final = 16
+_MAX_FRUITLESS_SLOTS: Final = 16
 """Slots for which a started job is kept although its plans make no progress.
 
 That many for its start, and for each slot's worth of progress that it has made.
@@ -68,12 +67,10 @@ That many for its start, and for each slot's worth of progress that it has made.
 
 
 class Optimum:
-    """Problem (1), solved over the whole job set.
+    """Problem (1), solved over all jobs in advance.
 
-    Raises
-    ------
-    InputError
-        If the job set is too large, or contains a job that problem (1) can't express.
+    Raises `InputError` if the job set is too large, or contains a job that problem (1) can't
+    express.
     """
 
     capabilities: Capabilities = Capabilities(plans_ahead=True, elastic=True, foresees=True)
@@ -113,8 +110,8 @@ class Optimum:
     def resume(self, view: View) -> None:
         """Take over revisions of open jobs.
 
-        Existing plans stay. Future jobs are replanned by the event that reports the change, before
-        any of them arrives.
+        Existing plans don't change. Future jobs are replanned by the event that reports the change,
+        before any of them arrives.
         """
         for name, state in view.open_jobs.items():
             if name in self._jobs:
@@ -130,12 +127,12 @@ class Optimum:
                     yield self._answer(job, NOT_IN_OPTIMUM)
             case JobsDisplaced(_, names, server):
                 given_up = LOST_AND_NOT_WORTH_IT if server is not None else REMAINDER_NOT_WORTH_IT
-                yield from self._plan_again(
+                yield from self._replan(
                     view, names, TIMESPAN_OVER if view.end <= view.slot else given_up
                 )
             case ServerLost() | ServerBack() | JobCancelled() | CapacityChanged() | JobRevised():
                 # The free capacity differs from the planned one: replan future jobs.
-                yield from self._plan_again(view, (), LOST_AND_NOT_WORTH_IT)
+                yield from self._replan(view, (), LOST_AND_NOT_WORTH_IT)
 
     def _answer(self, job: Job, otherwise: Refusal) -> Decision:
         plan = self._plans.get(job.name)
@@ -147,7 +144,7 @@ class Optimum:
         late = self._until is not None and job.arrival + job.shortest_slots > self._until
         return Reject(job.name, CANNOT_COMPLETE if late else NOT_IN_OPTIMUM)
 
-    def _plan_again(
+    def _replan(
         self, view: View, displaced: Iterable[str], given_up: Refusal
     ) -> Iterator[Decision]:
         """Replan displaced and future jobs around the existing plans."""
@@ -168,7 +165,7 @@ class Optimum:
             length = min(slots, len(window))
             free[:length] = window[:length]
             requests = tuple(
-                request_of(job, start, end, _left(view, job.name))
+                request_of(job, start, end, _remaining_work(view, job.name))
                 for job, end in zip(jobs, ends, strict=True)
             )
             cluster = view.cluster
@@ -178,7 +175,7 @@ class Optimum:
             state = view.open_jobs[name]
             if isinstance(decision, Commit) and restarts(view, state):
                 progresses = planned_progress(state.job, decision.schedule, None, charged=True)
-                fruitless = None if progresses else _fruitless(view, state)
+                fruitless = None if progresses else _refuse_fruitless(view, state)
                 decision = decision if fruitless is None else Drop(name, fruitless)
             yield decision
 
@@ -188,7 +185,7 @@ class Optimum:
         cluster = replace(view.cluster, capacity=ledger.capacity)
         reserved = np.flatnonzero(ledger.used.any(axis=(1, 2)))
         begin = view.slot + (int(reserved[-1]) + 1 if len(reserved) else 0)
-        left = [_left(view, job.name) for job in jobs]
+        left = [_remaining_work(view, job.name) for job in jobs]
         ends = utility_end_slots(cluster, jobs, self._until, begin=begin, left=left)
         return [
             min(end, max(view.slot, job.arrival) + self._window)
@@ -215,7 +212,7 @@ class Optimum:
             )
 
 
-def _left(view: View, name: str) -> int | None:
+def _remaining_work(view: View, name: str) -> int | None:
     """Return the remaining work of an open job including a restart; None for a future job."""
     state = view.open_jobs.get(name)
     if state is None:
@@ -224,15 +221,10 @@ def _left(view: View, name: str) -> int | None:
     return state.remaining + (int(lost.max()) if restarts(view, state) else 0)
 
 
-def _fruitless(view: View, state: JobState) -> Refusal | None:
+def _refuse_fruitless(view: View, state: JobState) -> Refusal | None:
     """Return why a job whose plan makes no progress is abandoned; None if it may continue."""
     elapsed = 0 if state.started is None else view.slot - state.started
-    if elapsed <= _FRUITLESS * (1 + state.progress / int(state.job.gains.max())):
+    if elapsed <= _MAX_FRUITLESS_SLOTS * (1 + state.progress / int(state.job.gains.max())):
         return None
     message = f"{elapsed} slots after its start, restarts take all that its plan would do"
     return Refusal(RefusalReason.POLICY, message)
-
-
-def build(context: PolicyContext, parameters: OptimumParameters) -> Optimum:
-    """Build the policy, as the registry asks."""
-    return Optimum(context, parameters)

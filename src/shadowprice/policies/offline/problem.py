@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
@@ -16,31 +16,18 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.policies.offline.packing import SlotServers
 from shadowprice.policies.pricing.alone import StandaloneValue
 
-Integers = NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job, or its remaining work.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    required : int
-        Progress units still to make.
-    first, last : int
-        Slots in which it may run, relative to the problem's first; ``last`` is included.
-    completions : tuple of (int, float)
-        Completion slots with a positive utility, ascending, each with its utility. Of slots with
-        equal utility only the latest is listed, because completing earlier is allowed.
-    """
+    """A job, or its remaining work; slots are relative to the problem's first."""
 
     job: Job
-    required: int
+    required: int  # progress units still to make
     first: int
-    last: int
+    last: int  # last slot in which it may run
     completions: tuple[tuple[int, float], ...]
+    """Completion slots with a positive utility, ascending, each with its utility. Of slots with
+    equal utility only the latest is listed, because completing earlier is allowed."""
 
     @cached_property
     def linear(self) -> bool:
@@ -57,25 +44,13 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Problem:
-    """Jobs that compete for servers over a range of slots.
-
-    Parameters
-    ----------
-    requests : tuple of Request
-        The jobs.
-    free : ndarray of int64, shape (slots, servers, resources)
-        Free capacity in each slot.
-    start : int
-        First slot.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        Servers that may carry workers, and parameter servers.
-    """
+    """Jobs that compete for servers over a range of slots."""
 
     requests: tuple[JobRequest, ...]
-    free: Integers
+    free: Integers  # in each slot, shape (slots, servers, resources)
     start: int
-    hosts_workers: NDArray[np.bool_]
-    hosts_ps: NDArray[np.bool_]
+    hosts_workers: Flags
+    hosts_ps: Flags
 
     def __post_init__(self) -> None:
         # A server without free capacity in any slot is lost: even zero demands can't use it.
@@ -100,27 +75,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class OfflineSolution:
-    """Schedules and their total utility.
+    """Schedules and their total utility."""
 
-    Parameters
-    ----------
-    schedules : tuple of Schedule or None
-        One for each request; None if it isn't admitted.
-    utility : float
-        Utility of the admitted jobs at their completion slots.
-    bound : float
-        Upper bound on the utility of every solution.
-    optimal : bool
-        Whether the optimum was proved within the requested gap.
-    nodes : int
-        Nodes of the search.
-    """
-
-    schedules: tuple[Schedule | None, ...]
-    utility: float
-    bound: float
-    optimal: bool
-    nodes: int
+    schedules: tuple[Schedule | None, ...]  # one for each request; None if it isn't admitted
+    utility: float  # of the admitted jobs at their completion slots
+    bound: float  # upper bound on the utility of every solution
+    optimal: bool  # whether the optimum was proved within the requested gap
+    nodes: int  # of the search
 
     @property
     def gap(self) -> float:
@@ -129,16 +90,10 @@ class OfflineSolution:
 
 
 def full_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> Problem:
-    """Build problem (1) for a job set.
+    """Build problem (1) for a job set, on servers that are up and empty.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers, all up and empty.
-    jobs : sequence of Job
-        The job set.
-    until : int or None
-        End of the timespan T; None includes every slot in which a job can gain utility.
+    ``until`` is the end of the timespan T; None includes every slot in which a job can gain
+    utility.
     """
     start = min(job.arrival for job in jobs)
     ends = utility_end_slots(cluster, jobs, until)
@@ -158,25 +113,9 @@ def utility_end_slots(
 ) -> list[int]:
     """Return the first slot that is useless for each job.
 
-    That is the earliest of T, the slot in which its utility becomes 0, and `finish_bound`.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers in their current state.
-    jobs : sequence of Job
-        The jobs.
-    until : int or None
-        T.
-    begin : int
-        Slot from which on all servers are free.
-    left : sequence of int or None, optional
-        Progress units that each job still has to make; None for all.
-
-    Returns
-    -------
-    list of int
-        One for each job.
+    That is the earliest of T, the slot in which its utility becomes 0, and `finish_bound`. All
+    servers are free from slot ``begin`` on. ``left`` has the progress units that each job still has
+    to make; None for all.
     """
     done = finish_bound(cluster, jobs, begin=begin, left=left)
     ends = []
@@ -222,21 +161,9 @@ def finish_bound(
 def request_of(job: Job, start: int, end: int, required: int | None = None) -> JobRequest:
     """Build a job's request to a problem that begins in slot ``start``.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    start : int
-        First slot of the problem; the job may run from the later of it and its arrival on.
-    end : int
-        First slot that it may not use.
-    required : int, optional
-        Progress units still to make; all by default.
-
-    Raises
-    ------
-    InputError
-        If the job has two rates, which problem (1) can't express.
+    The job may run from its arrival on, before slot ``end``. ``required`` are the progress units
+    still to make; None for all. Raises `InputError` if the job has two rates, which problem (1)
+    can't express.
     """
     if job.two_rates:
         hint = "leave out internal_bandwidth, or use another policy"

@@ -10,29 +10,20 @@ import numpy as np
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.policies.milp import LinearProgram
-from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import JobRequest, Problem
+from shadowprice.policies.placements import fit_counts
 
-Terms = list[tuple[int, int]]
-"""A sum: columns, each with its integral coefficient."""
+Terms = list[tuple[int, int]]  # a sum: columns, each with its integral coefficient
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A job's workers and parameter servers in one slot, as sums of columns.
-
-    Parameters
-    ----------
-    workers, ps, gains : list of (int, int)
-        Number of workers, number of parameter servers, and progress.
-    maximum : int
-        Upper limit of the sum of the columns of ``workers``.
-    """
+    """A job's workers and parameter servers in one slot, as sums of columns."""
 
     workers: Terms
     ps: Terms
     gains: Terms
-    maximum: int
+    maximum: int  # upper limit of the sum of the columns of `workers`
 
 
 def add_totals(
@@ -40,8 +31,8 @@ def add_totals(
 ) -> Totals | None:
     """Add columns for the totals of a job in a slot; None if it can't run there even alone."""
     job, free = request.job, problem.free[slot]
-    workers = int(places(free, job.worker, problem.hosts_workers).sum())
-    ps = 0 if job.ps is None else int(places(free, job.ps, problem.hosts_ps).sum())
+    workers = int(fit_counts(free, job.worker, problem.hosts_workers).sum())
+    ps = 0 if job.ps is None else int(fit_counts(free, job.ps, problem.hosts_ps).sum())
     add = _add_number if request.linear else _add_choices
     return add(program, request, workers, ps)
 
@@ -118,7 +109,7 @@ def add_servers(
         if job.ps is not None:
             kinds.append((totals.ps, job.ps, problem.hosts_ps))
         for terms, demand, hosts in kinds:
-            fits = places(free, demand, hosts)
+            fits = fit_counts(free, demand, hosts)
             hosting = [int(server) for server in np.flatnonzero(fits)]
             columns = [program.column(upper=int(fits[server])) for server in hosting]
             program.row(

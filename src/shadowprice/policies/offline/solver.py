@@ -11,7 +11,7 @@ pool: for each resource the sum of demands may not exceed the sum of capacities.
 `offline.cuts` add that servers are integral, and those of `offline.rows` that the parameter servers
 of a job are. Equal servers introduce no symmetry.
 
-Only the completion slots are branched on (`offline.search`). Numbers of workers follow by a small
+Only the completion slots are branched on (`CompletionSearch`). Numbers of workers follow by a small
 program once all completion slots are fixed; it orders equal slots, which can be exchanged. If its
 numbers can't be packed (checked exactly), more inequalities exclude them; if numbers inside the
 hull can't be packed, their slot is modelled server by server. So the search terminates, and its
@@ -20,37 +20,37 @@ result is optimal.
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from shadowprice.core.arrays import Floats
 from shadowprice.core.time_limit import Clock, Deadline
-from shadowprice.policies.milp import INFINITY
+from shadowprice.policies.milp import INFINITY, IncrementalProgram
 from shadowprice.policies.offline.incumbent import Incumbent
+from shadowprice.policies.offline.model import Model, SlotKnowledge
 from shadowprice.policies.offline.problem import OfflineSolution, Problem
-from shadowprice.policies.offline.search import CompletionSearch
+from shadowprice.policies.offline.rows import reduced
+
+INTEGRALITY_TOLERANCE: Final = 1e-6
+"""Distance from an integer below which a share of a completion counts as integral."""
+
+DELAY_SHARE: Final = 0.25
+"""Share of the utility above the best known by which completions are delayed before a trial."""
+
+VIOLATED: Final = 1e-4
+"""Excess over the limit of an inequality per its largest weight, above which it is added."""
 
 
 def solve(
-    problem: Problem,
-    *,
-    time_limit: float = INFINITY,
-    clock: Clock = Clock.WALL,
-    gap: float = 1e-6,
+    problem: Problem, *, time_limit: float = INFINITY, clock: Clock = Clock.WALL, gap: float = 1e-6
 ) -> OfflineSolution:
     """Solve problem (1).
 
-    Parameters
-    ----------
-    problem : Problem
-        Jobs and servers.
-    time_limit : float
-        Seconds after which the best schedules so far are returned, with their gap.
-    clock : Clock
-        Clock of ``time_limit``.
-    gap : float
-        Relative distance of utility and bound that counts as optimal.
-
-    Returns
-    -------
-    OfflineSolution
-        The schedules; ``optimal`` if they are proved best.
+    The best schedules so far are returned after ``time_limit`` seconds, or when their relative
+    distance to the bound is at most ``gap``.
     """
     deadline = Deadline.after(time_limit, clock)
     best = Incumbent(problem)
@@ -63,3 +63,268 @@ def solve(
     search = CompletionSearch(problem, best, deadline, gap)
     bound = search.run()
     return best.solution(bound, search.is_enough(bound), search.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Completion slots that a job may have: later than one, up to another.
+
+    ``must`` is set if the job has to complete.
+    """
+
+    after: int
+    by: int
+    must: bool
+
+
+_Windows = tuple[_Window, ...]
+
+
+class CompletionSearch:
+    """Search for the completion slots of all jobs.
+
+    It ends when utility and bound differ by at most the relative ``gap``, or at the deadline. A
+    node allows each job a range of completion slots. Its bound is the relaxation's, which starts
+    from the basis of the node before and keeps every inequality. If a relaxation completes a job
+    partly by slot c, one child completes it by c, and the other later or never. If every job is
+    completed entirely or not at all, a program searches numbers of workers that do so, or that do
+    so somewhat later (`_delay`). If there are none, a row excludes that all these jobs complete by
+    these slots.
+    """
+
+    def __init__(self, problem: Problem, best: Incumbent, deadline: Deadline, gap: float) -> None:
+        self.nodes = 0
+        self._problem = problem
+        self._best = best
+        self._deadline = deadline
+        self._gap = gap
+        self._known = SlotKnowledge(problem)
+        self._model = Model(problem, self._known)
+        self._relaxation = IncrementalProgram(self._model.program, deadline, relaxed=True)
+        self._added: set[tuple[int, int, int]] = set()
+        self._jobs = tuple(self._model.completed)
+        everything = _Window(-1, problem.slots, must=False)
+        self._windows: _Windows = (everything,) * len(self._jobs)
+        self._closed_bound = -np.inf
+        """Largest bound of nodes that were closed without a solution that attains it."""
+
+    def run(self) -> float:
+        """Search; return an upper bound on every solution, which is the best one's if proved."""
+        bound = self._search_root()
+        waiting: list[tuple[float, int, _Windows]] = [(-bound, 0, self._windows)]
+        dive: list[tuple[float, _Windows]] = []
+        pushed = 0
+        while (waiting or dive) and not self._deadline.passed:
+            if dive:
+                bound, windows = dive.pop()
+            else:
+                negative, _, windows = heapq.heappop(waiting)
+                bound = -negative
+            if self.is_enough(bound):
+                self._close(bound)
+                continue
+            self.nodes += 1
+            node = self._explore(windows, bound)
+            if node is None:
+                continue
+            bound, children = node
+            for child in children[1:]:
+                pushed += 1
+                heapq.heappush(waiting, (-bound, pushed, child))
+            dive += [(bound, child) for child in children[:1]]
+        open_bounds = [-negative for negative, _, _ in waiting] + [bound for bound, _ in dive]
+        return max([self._best.utility, self._closed_bound, *open_bounds])
+
+    def is_enough(self, bound: float) -> bool:
+        """Return whether the best schedules are within the gap of a bound."""
+        return self._best.utility >= bound - self._gap * abs(bound) - 1e-7
+
+    def _explore(self, windows: _Windows, bound: float) -> tuple[float, list[_Windows]] | None:
+        """Solve a node; return its bound and children, the more promising first, or None.
+
+        If time is up, the node is its own child.
+        """
+        self._enter(windows)
+        while True:
+            result = self._relaxation.solve()
+            if not result.optimal:
+                return bound, [windows]
+            if not result.feasible:
+                return None
+            bound = min(bound, result.bound)
+            if self.is_enough(bound):
+                self._close(bound)
+                return None
+            children = self._branch(windows, result.values)
+            if children:
+                return bound, children
+            if self._separate(result.values):
+                continue
+            completions = self._delay(self._completions(result.values))
+            utility = self._best.utility
+            if self._is_impossible(completions):
+                self._exclude(completions)
+            elif self._best.utility <= utility and not self._deadline.passed:
+                self._close(bound)
+                return None
+            if self._deadline.passed:
+                return bound, [windows]
+
+    def _close(self, bound: float) -> None:
+        self._closed_bound = max(self._closed_bound, bound)
+
+    def _enter(self, windows: _Windows) -> None:
+        """Limit the relaxation to the completion slots of a node."""
+        for job, window, previous in zip(self._jobs, windows, self._windows, strict=True):
+            if window == previous:
+                continue
+            completed = self._model.completed[job]
+            self._relaxation.limit_columns(
+                list(completed.values()),
+                [float(window.after < slot <= window.by) for slot in completed],
+            )
+            row = self._model.completion_rows[job]
+            self._relaxation.limit_row(row, float(window.must), 1.0)
+        self._windows = windows
+
+    def _branch(self, windows: _Windows, values: Floats) -> list[_Windows]:
+        """Split at the job and slot with the most utility in doubt; empty if there is no doubt."""
+        best, chosen = INTEGRALITY_TOLERANCE, None
+        for position, job in enumerate(self._jobs):
+            utility = self._problem.requests[job].completions[0][1]
+            share = 0.0
+            for slot, column in self._model.completed[job].items():
+                share += float(values[column])
+                doubt = min(share, 1.0 - share)
+                if doubt > INTEGRALITY_TOLERANCE and doubt * utility > best:
+                    best, chosen = doubt * utility, (position, slot, share)
+        if chosen is None:
+            return []
+        position, slot, share = chosen
+        window = windows[position]
+        halves = [_Window(window.after, slot, must=True), replace(window, after=slot)]
+        if share < 0.5:
+            halves.reverse()
+        return [(*windows[:position], half, *windows[position + 1 :]) for half in halves]
+
+    def _search_root(self) -> float:
+        """Add the inequalities that the relaxation violates; return an upper bound."""
+        requests = self._problem.requests
+        bound = float(sum(job.completions[0][1] for job in requests if job.completions))
+        while True:
+            result = self._relaxation.solve()
+            if not result.optimal:
+                return bound
+            bound = min(bound, result.bound)
+            if self.is_enough(bound) or not self._separate(result.values):
+                return bound
+
+    def _separate(self, values: Floats) -> bool:
+        """Add inequalities that a relaxation violates; return whether there are any."""
+        violated = False
+        for slot, pools in enumerate(self._known.pools):
+            for place, pool in enumerate(pools):
+                items = self._model.items(pool, slot, values)
+                cuts = [
+                    index
+                    for index, cut in enumerate(pool.cuts)
+                    if (slot, place, index) not in self._added
+                    and float(cut.weights @ items) > cut.limit + VIOLATED * float(cut.weights.max())
+                ]
+                if not cuts and pool.separate(items) is not None:
+                    cuts = [len(pool.cuts) - 1]
+                for index in cuts:
+                    cut = pool.cuts[index]
+                    terms = self._model.cut_terms(pool, cut, slot)
+                    self._relaxation.row(*reduced(terms, cut.limit))
+                    self._added.add((slot, place, index))
+                violated |= bool(cuts)
+        return violated
+
+    def _completions(self, values: Floats) -> dict[int, int]:
+        """Return the completion slot of each job that an integral relaxation completes."""
+        return {
+            job: slot
+            for job in self._jobs
+            for slot, column in self._model.completed[job].items()
+            if values[column] > 0.5
+        }
+
+    def _delay(self, completions: dict[int, int]) -> dict[int, int]:
+        """Delay completions, the least loss first; their utility remains above the best known.
+
+        If the later slots are impossible, all earlier ones are excluded with them: many differ by
+        next to no utility. Otherwise the best schedules improve, and the next delay is shorter.
+        """
+        delayed = dict(completions)
+        utilities = {job: dict(self._problem.requests[job].completions) for job in delayed}
+        total = sum(utilities[job][slot] for job, slot in delayed.items())
+        spare = (total - self._best.utility * (1 + self._gap)) * DELAY_SHARE
+        while True:
+            steps = []
+            for job, slot in delayed.items():
+                later = [c for c in utilities[job] if c > slot]
+                if later:
+                    steps.append((utilities[job][slot] - utilities[job][later[0]], job, later[0]))
+            if not steps or min(steps)[0] > spare:
+                return delayed
+            loss, job, slot = min(steps)
+            delayed[job] = slot
+            spare -= loss
+
+    def _is_impossible(self, completions: dict[int, int]) -> bool:
+        """Return whether no schedules complete jobs by given slots; offer them if there are any.
+
+        It is also false if that remains undecided.
+        """
+        requests = tuple(
+            replace(
+                request,
+                completions=tuple(
+                    pair for pair in request.completions if pair[0] == completions.get(index)
+                ),
+            )
+            for index, request in enumerate(self._problem.requests)
+        )
+        problem = replace(self._problem, requests=requests)
+        while not self._deadline.passed:
+            model = Model(problem, self._known, must_complete=True)
+            model.add_cuts(self._known)
+            result = model.program.solve(
+                time_limit=self._deadline.remaining, clock=self._deadline.clock
+            )
+            if not result.feasible:
+                return result.optimal
+            unpacked = self._best.offer(model.workers(result.values))
+            if not unpacked:
+                return False
+            if not self._tighten(model, result.values, unpacked):
+                fresh = unpacked - self._known.by_server
+                if not fresh:
+                    # These slots are modelled by server already: the solver's tolerances let it
+                    # overbook by a rounding error.
+                    return False
+                self._known.by_server |= fresh
+        return False
+
+    def _tighten(self, model: Model, values: Floats, slots: set[int]) -> bool:
+        """Search inequalities that exclude totals; return whether there are any."""
+        violated = False
+        for slot in sorted(slots):
+            for pool in self._known.pools[slot]:
+                items = model.items(pool, slot, values)
+                known = any(float(cut.weights @ items) > cut.limit + 0.1 for cut in pool.cuts)
+                if known or pool.separate(items) is not None:
+                    violated = True
+                    break
+        return violated
+
+    def _exclude(self, completions: dict[int, int]) -> None:
+        """Exclude that all these jobs complete by their slots."""
+        columns = [
+            column
+            for job, completion in completions.items()
+            for slot, column in self._model.completed[job].items()
+            if slot <= completion
+        ]
+        self._relaxation.row(columns, [1.0] * len(columns), len(completions) - 1.0)

@@ -11,7 +11,7 @@ POLICIES = (
         paper="Yu: Toward efficient online scheduling for large-scale distributed machine "
         "learning systems (MSc thesis, Iowa State University 2019)",
         parameters=PdorsParameters,
-        build="shadowprice.policies.pdors.policy:build",
+        build="shadowprice.policies.pdors.policy:Pdors",
         details="All servers form one pool. In a slot in which all of a job stands on one machine "
         "it communicates at its `internal_bandwidth`, otherwise at its workers' bandwidth. Every "
         "job is decided when it arrives, and an admitted job keeps its plan. Servers of role "

@@ -21,13 +21,9 @@ from shadowprice.policies.pricing.constants import ConstantsLearner, LowerConsta
 
 
 class Pdors(PricedAdmission):
-    """The online algorithm (Algorithm 1).
+    """Algorithm 1 on one pool of servers.
 
-    Raises
-    ------
-    InputError
-        If no server carries workers, or no server carries parameter servers although known jobs
-        have them.
+    Raises `InputError` if a job has parameter servers and no server may host them.
     """
 
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
@@ -66,9 +62,7 @@ class Pdors(PricedAdmission):
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
         planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
-        super().__init__(planner, [learner], parameters, cluster, itemised=context.itemised)
-        self._explained = context.explained
-        self._end_moves = context.end_moves
+        super().__init__(planner, [learner], parameters, context)
 
     def _follow(self, cluster: Cluster) -> None:
         (learner,), (board,) = self._learners, self._planner.boards
@@ -119,8 +113,3 @@ class Pdors(PricedAdmission):
 def _alone(cluster: Cluster, parameters: PdorsParameters) -> StandaloneValue:
     colocated = parameters.bandwidth == "internal"
     return StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps, colocated=colocated)
-
-
-def build(context: PolicyContext, parameters: PdorsParameters) -> Pdors:
-    """Build the policy; see `shadowprice.policies.registry`."""
-    return Pdors(context, parameters)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import (
@@ -37,13 +37,10 @@ from shadowprice.core.quote import QuoteAnswer
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
+from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.charged import RestartAwareJob
-from shadowprice.policies.pricing.constants import (
-    ConstantsLearner,
-    PriceConstants,
-    given_constants,
-)
+from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants, given_constants
 from shadowprice.policies.pricing.fixed import FixedPlacement
 from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.measures import Measures
@@ -51,7 +48,6 @@ from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, PricedPl
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, extension_of
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import build_refusal
-from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 
 REVISED: Final = "it was revised"
@@ -64,20 +60,9 @@ _NO_REASON: Final = Refusal(RefusalReason.PRICE, "the reason was not computed")
 class PricedAdmission(ABC):
     """Decides every job once, on arrival, by the best schedule at current prices.
 
-    Parameters
-    ----------
-    planner : PricedPlanner
-        Finds schedules on its boards.
-    learners : sequence of ConstantsLearner
-        Source of each board's constants.
-    parameters : PriceParameters
-        How prices are formed.
-    itemised : bool
-        Whether commitments list the cost of each slot.
+    There is a learner of constants for each board of the planner.
     """
 
-    _explained: bool = True
-    _end_moves: bool = False
     capabilities: Capabilities = Capabilities(
         plans_ahead=True, elastic=True, prices=True, quotes=True, guarantees=True
     )
@@ -87,15 +72,15 @@ class PricedAdmission(ABC):
         planner: PricedPlanner,
         learners: Sequence[ConstantsLearner],
         parameters: PriceParameters,
-        cluster: Cluster,
-        *,
-        itemised: bool = False,
+        context: PolicyContext,
     ) -> None:
-        self._itemised = itemised
+        self._itemised = context.itemised
+        self._explained = context.explained
+        self._end_moves = context.end_moves
         self._planner = planner
         self._learners = tuple(learners)
         self._parameters = parameters
-        self._cluster = cluster
+        self._cluster = context.cluster
         self._earned = 0.0
         self.capabilities = replace(
             self.capabilities,
@@ -123,19 +108,23 @@ class PricedAdmission(ABC):
                         self.learn(view, job)
                     yield decision
             case JobsDisplaced(_, names, server):
-                reason = _fell_short(view, server)
-                for name in self._dearest_first(view, names):
-                    yield self._keep(view, view.open_jobs[name], reason, lost=server is not None)
+                reason = _displacement_reason(view, server)
+                for name in self._by_payoff(view, names):
+                    yield self._replan_admitted(
+                        view, view.open_jobs[name], reason, lost=server is not None
+                    )
             case TimespanChanged():
+                # Admitted jobs whose remaining work didn't fit before the former end.
                 waiting = [
                     name
                     for name, state in view.open_jobs.items()
                     if state.status is Status.QUEUED and not len(state.plan)
                 ]
-                for name in self._dearest_first(view, waiting):
-                    yield self._keep(view, view.open_jobs[name], TIMESPAN)
+                for name in self._by_payoff(view, waiting):
+                    yield self._replan_admitted(view, view.open_jobs[name], TIMESPAN)
             case PlansFellShort(_, names):
                 plans = {name: view.open_jobs[name].plan for name in names}
+                # Pinned jobs can't move, so they are extended before others take the capacity.
                 for name in sorted(names, key=lambda name: not view.pinned(name)):
                     state = view.open_jobs.get(name)
                     # The extension of another plan may have changed this one, or dropped its job.
@@ -159,15 +148,8 @@ class PricedAdmission(ABC):
     def learn(self, view: View, job: Job, again: tuple[int, Measures] | None = None) -> None:
         """Learn prices from a promised job, if prices are learnt.
 
-        Parameters
-        ----------
-        view : View
-            The reservations before the job's own.
-        job : Job
-            The job.
-        again : (int, dict), optional
-            Position in a job set that is processed repeatedly, and the cache of its jobs'
-            contributions.
+        ``view`` has the reservations before the job's own. If a job set is processed repeatedly,
+        ``again`` is the job's position in it and the cache of contributions.
         """
         if self._parameters.prices != "online":
             return
@@ -199,7 +181,7 @@ class PricedAdmission(ABC):
             self._post(view.ledger, [learner.constants() for learner in self._learners])
 
     def _learners_at(self, view: View) -> tuple[ConstantsLearner, ...]:
-        """Return the learners of the view's slot; the present ones stay unchanged."""
+        """Return the learners of the view's slot; the present ones don't change."""
         if self._parameters.prices != "online":
             return self._learners
         return tuple(learner.at(view.slot) for learner in self._learners)
@@ -216,29 +198,27 @@ class PricedAdmission(ABC):
     ) -> tuple[Decision, Shortfall | None]:
         """Decide an arriving job at current prices.
 
-        Returns
-        -------
-        (Decision, Shortfall or None)
-            With ``measured``, how far a refusal was from an admission, if a bound proves it.
+        With ``measured``, also return how far a refusal was from an admission, if a bound proves
+        it.
         """
         self._planner.follow(view.ledger)
         quote = self._planner.quote(view, job, job.required)
-        proof = None if self._explained else quote.outpriced()
+        proof = None if self._explained else quote.prove_too_expensive()
         if proof is not None:
             refusal = replace(_NO_REASON, value=proof.utility, cost=proof.cost)
-            return Reject(job.name, refusal), _short_by(
+            return Reject(job.name, refusal), _shortfall_below(
                 view, job, proof.bound
             ) if measured else None
-        quote, offer = self._offered(view, job, quote)
+        quote, offer = self._best_offer(view, job, quote)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             # A restart-aware search that finds no plan proves nothing.
             proved = offer is not None or not isinstance(quote, RestartAwareJob)
             short = self._shortfall(view, job, offer) if measured and proved else None
             if not self._explained:
-                return Reject(job.name, _short(offer)), short
+                return Reject(job.name, _refuse_unexplained(offer)), short
             return Reject(job.name, build_refusal(quote, view, job, offer, job.required)), short
         self._earned += offer.utility
-        return _commitment(job, quote, offer, itemised=self._itemised), None
+        return _build_commit(job, quote, offer, itemised=self._itemised), None
 
     @property
     def terms(self) -> DecisionInputs:
@@ -251,7 +231,7 @@ class PricedAdmission(ABC):
         return None
 
     def resume(self, view: View) -> None:
-        """Resync with the servers and the timespan; learnt constants and plans stay."""
+        """Resync with the servers and the timespan; keep learnt constants and plans."""
         moved = view.until != self._learners[0].until
         if moved:
             self._learners = tuple(
@@ -293,7 +273,7 @@ class PricedAdmission(ABC):
             factor=self._ratio_over_alpha(),
         )
 
-    def slot_prices(self, view: View) -> NDArray[np.float64]:
+    def slot_prices(self, view: View) -> Floats:
         """Return the price of all of each server's resources in the next slot."""
         prices = np.zeros(self._cluster.capacity.shape)
         for learner, board in zip(self._learners_at(view), self._planner.boards, strict=True):
@@ -308,9 +288,9 @@ class PricedAdmission(ABC):
         with self.as_if_learnt(view, job):
             self._planner.follow(view.ledger)
             quote = self._planner.quote(view, job, job.required)
-            if not (self._explained or explained) and quote.outpriced() is not None:
+            if not (self._explained or explained) and quote.prove_too_expensive() is not None:
                 return Answered(job.name, view.slot, QuoteAnswer.REFUSED)
-            quote, offer = self._offered(view, job, quote)
+            quote, offer = self._best_offer(view, job, quote)
             if offer is not None and offer.payoff > 0:
                 answer, refusal = QuoteAnswer.ADMITTED, None
             else:
@@ -343,7 +323,7 @@ class PricedAdmission(ABC):
                 if board.constants is not constants:
                     board.set_constants(constants, view.ledger)
 
-    def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
+    def _by_payoff(self, view: View, names: Sequence[str]) -> list[str]:
         """Return admitted jobs in order of the payoff that each could have, the largest first.
 
         If there is capacity for some only, the jobs that lose most are planned first.
@@ -351,19 +331,15 @@ class PricedAdmission(ABC):
         self._planner.follow(view.ledger)
         payoffs: dict[str, float] = {}
         for name in names:
-            offer = self._again(view, view.open_jobs[name]).best()
+            offer = self._requote(view, view.open_jobs[name]).best()
             payoffs[name] = -np.inf if offer is None else offer.payoff
         return sorted(names, key=lambda name: -payoffs[name])
 
     def _readmit(self, view: View, state: JobState) -> Iterator[Decision]:
         """Decide about the remaining work of a revised job at current prices.
 
-        The plan may only use capacity that no other job has reserved.
-
-        Raises
-        ------
-        RevisionRefusedError
-            If no plan has a positive payoff.
+        The plan may only use capacity that no other job has reserved. Raises `RevisionRefusedError`
+        if no plan has a positive payoff.
         """
         job, pinned = state.job, view.pinned(state.job.name)
         in_place = self._plan_in_place(view, state)
@@ -378,11 +354,11 @@ class PricedAdmission(ABC):
             value = utility_value(job.utility, in_place.completion - job.arrival)
             payoff = value - cost
             commitment = Commit(job.name, in_place, payoff, value, cost, message=REVISED)
-        again = self._again(view, state)
+        again = self._requote(view, state)
         offer = None if pinned else again.best()
         if offer is not None and offer.payoff > payoff:
             payoff = offer.payoff
-            commitment = _commitment(job, again, offer, message=REVISED)
+            commitment = _build_commit(job, again, offer, message=REVISED)
         if commitment is None or payoff <= 0:
             raise RevisionRefusedError(_refuse_revision(again, view, state, offer, commitment))
         yield commitment
@@ -406,9 +382,9 @@ class PricedAdmission(ABC):
         extension = (
             None if state.job.bag is not None else extension_of(view, state, charged=charged)
         )
-        if extension is None or not self._is_worth(view, state, extension):
+        if extension is None or not self._is_worthwhile(view, state, extension):
             yield Displace(name, SHORT)
-            yield self._keep(view, state, SHORT)
+            yield self._replan_admitted(view, state, SHORT)
             return
         for other in extension.displaced:
             yield Displace(other, OVERRUN)
@@ -421,26 +397,28 @@ class PricedAdmission(ABC):
         for other in filter(view.pinned, extension.displaced):
             yield from self._extend(view, view.open_jobs[other])
         to_replan = [other for other in extension.displaced if not view.pinned(other)]
-        for other in self._dearest_first(view, to_replan):
-            yield self._keep(view, view.open_jobs[other], OVERRUN)
+        for other in self._by_payoff(view, to_replan):
+            yield self._replan_admitted(view, view.open_jobs[other], OVERRUN)
 
-    def _is_worth(self, view: View, state: JobState, longer: Extension) -> bool:
+    def _is_worthwhile(self, view: View, state: JobState, longer: Extension) -> bool:
         """Return whether an extension loses no more utility than stopping the job would."""
         if not longer.displaced or view.pinned(state.job.name):
             return True
         self._planner.follow(view.ledger)
-        job, offer = state.job, self._again(view, state).best()
+        job, offer = state.job, self._requote(view, state).best()
         in_place = utility_value(job.utility, longer.plan.completion - job.arrival)
         return longer.loss <= in_place - (0.0 if offer is None else offer.utility)
 
-    def _keep(self, view: View, state: JobState, reason: str, *, lost: bool = False) -> Decision:
+    def _replan_admitted(
+        self, view: View, state: JobState, reason: str, *, lost: bool = False
+    ) -> Decision:
         """Plan an admitted job's remaining work at any price; drop or queue it if none fits."""
         self._planner.follow(view.ledger)
         job = state.job
-        quote = self._again(view, state)
+        quote = self._requote(view, state)
         offer = quote.best()
         if offer is not None:
-            return _commitment(job, quote, offer, message=reason)
+            return _build_commit(job, quote, offer, message=reason)
         detail = build_refusal(quote, view, job, None, state.remaining)
         if detail.reason is RefusalReason.DEADLINE:
             return Drop(job.name, detail)
@@ -459,7 +437,7 @@ class PricedAdmission(ABC):
             ),
         )
 
-    def _offered(
+    def _best_offer(
         self, view: View, job: Job, quote: PricedJob
     ) -> tuple[PricedJob, PricedOffer | None]:
         """Return the best offer to a job that was never planned, and its quote.
@@ -469,21 +447,23 @@ class PricedAdmission(ABC):
         """
         offer = quote.best()
         if job.resumable is False and job.bag is None and offer is not None and offer.payoff > 0:
-            fixed = self._fixed(quote, view, job, job.required, begun=view.cluster.restart_first)
+            fixed = self._quote_fixed_placement(
+                quote, view, job, job.required, begun=view.cluster.restart_first
+            )
             return fixed, fixed.best()
         charges = self.capabilities.charges_restarts and bool(job.restart) and job.bag is None
         if not charges or offer is None or offer.payoff <= 0:
             return quote, offer
         charged = RestartAwareJob(quote, view, job, job.required, begun=view.cluster.restart_first)
-        return charged, charged.lengthened(offer)
+        return charged, charged.lengthen(offer)
 
-    def _fixed(
+    def _quote_fixed_placement(
         self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
     ) -> FixedPlacement:
         boards = self._planner.boards
         return FixedPlacement(quote, boards, view, job, remaining, begun=begun)
 
-    def _again(self, view: View, state: JobState) -> PricedJob:
+    def _requote(self, view: View, state: JobState) -> PricedJob:
         """Return the quote of a job that is replanned.
 
         It always counts restarts. The paper's plan is just long enough and may move in every slot,
@@ -492,7 +472,7 @@ class PricedAdmission(ABC):
         quote = self._planner.quote(view, state.job, state.remaining)
         if state.job.resumable is False and state.job.bag is None:
             begun = restarts(view, state)
-            return self._fixed(quote, view, state.job, state.remaining, begun=begun)
+            return self._quote_fixed_placement(quote, view, state.job, state.remaining, begun=begun)
         if not state.job.restart or state.job.bag is not None:
             return quote
         begun = restarts(view, state)
@@ -515,23 +495,23 @@ def _refuse_revision(
     )
 
 
-def _short_by(view: View, job: Job, bound: float) -> Shortfall:
+def _shortfall_below(view: View, job: Job, bound: float) -> Shortfall:
     """Return the shortfall of a job for which no schedule pays more than a bound."""
     return Shortfall(float(job.utility.values(np.array([view.slot - job.arrival]))[0]), bound)
 
 
-def _short(offer: PricedOffer | None) -> Refusal:
+def _refuse_unexplained(offer: PricedOffer | None) -> Refusal:
     """Return a refusal with the numbers of an offer, without an explanation."""
     if offer is None:
         return _NO_REASON
     return replace(_NO_REASON, value=offer.utility, cost=offer.cost)
 
 
-def _fell_short(view: View, server: int | None) -> str:
+def _displacement_reason(view: View, server: int | None) -> str:
     return SHORT if server is None else f"{view.cluster.names[server]} was lost"
 
 
-def _commitment(
+def _build_commit(
     job: Job, quote: PricedJob, offer: PricedOffer, *, itemised: bool = False, message: str = ""
 ) -> Commit:
     schedule = quote.schedule(offer)
@@ -558,27 +538,11 @@ def initial_constants(
 ) -> list[PriceConstants]:
     """Return the initial constants of a policy, one for each learner.
 
-    Parameters
-    ----------
-    name : str
-        The policy, for errors.
-    context : PolicyContext
-        The cluster, and the job set for offline constants.
-    parameters : PriceParameters
-        Source of the constants.
-    learners : sequence of ConstantsLearner
-        With offline constants, they learn the whole job set.
-    given : sequence of GivenPrices or None
-        The user's constants for each pool; None makes a pool free.
-
-    Raises
-    ------
-    InputError
-        If offline constants are requested without a job set, or a given price names an unknown
-        resource.
+    ``given`` has the user's constants of each pool; None makes a pool free. Raises `InputError` if
+    offline constants are requested without a job set, or a given price names an unknown resource.
     """
     if parameters.prices == "given":
-        constants = [_given(name, prices, context.cluster) for prices in given]
+        constants = [_user_constants(name, prices, context.cluster) for prices in given]
         return [parameters.scaled(constant) for constant in constants]
     if parameters.prices == "offline":
         if context.known_jobs is None:
@@ -594,7 +558,7 @@ def initial_constants(
     return [parameters.scaled(learner.constants()) for learner in learners]
 
 
-def _given(name: str, prices: GivenPrices | None, cluster: Cluster) -> PriceConstants:
+def _user_constants(name: str, prices: GivenPrices | None, cluster: Cluster) -> PriceConstants:
     if prices is None:
         return given_constants(0.0, {}, cluster.resources)
     for resource in prices.U.keys() - set(cluster.resources):

@@ -7,37 +7,27 @@ job alone bounds the optimum from below. `lower=guaranteed` builds on that
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.core.cluster import Amounts, Cluster
+from shadowprice.core.arrays import Flags
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-
-Integers = NDArray[np.int64]
-
-_MOST: Final = 2**31
-"""Unit count of a server that stands for any number."""
+from shadowprice.policies.placements import fit_counts
 
 
 class StandaloneValue:
     """Computes the maximum utility of a job on an otherwise empty cluster.
 
-    Parameters
-    ----------
-    workers, servers : ndarray of bool, shape (servers,)
-        Whether each server hosts workers, and parameter servers. Disjoint for OASiS; for PD-ORS a
-        server may host both.
-    colocated : bool
-        Whether a job may run at its internal rate, with all its processes on one server.
+    ``workers`` and ``servers`` flag the servers that host workers and parameter servers. They are
+    disjoint for OASiS; for PD-ORS a server may host both. If ``colocated``, a job may run at its
+    internal rate, with all its processes on one server.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        workers: NDArray[np.bool_],
-        servers: NDArray[np.bool_],
+        workers: Flags,
+        servers: Flags,
         *,
         colocated: bool = True,
     ) -> None:
@@ -45,7 +35,7 @@ class StandaloneValue:
         self._both = cluster.capacity[workers & servers]
         self._workers = cluster.capacity[workers & ~servers]
         self._servers = cluster.capacity[servers & ~workers]
-        self._places: dict[tuple[bytes, bytes], tuple[int, int, int]] = {}
+        self._fit_counts: dict[tuple[bytes, bytes], tuple[int, int, int]] = {}
 
     def ln_utility(self, job: Job, window: int) -> float:
         """Return the logarithm of a job's utility if it runs alone from its arrival on.
@@ -82,22 +72,13 @@ class StandaloneValue:
     def _room(self, job: Job) -> tuple[int, int, int]:
         """Return the workers and parameter servers that fit, and the workers on one server."""
         key = job.worker.tobytes(), b"" if job.ps is None else job.ps.tobytes()
-        if key not in self._places:
+        if key not in self._fit_counts:
             together = job.worker if job.ps is None else job.worker + job.ps
-            both = _places(self._both, together)
+            both = fit_counts(self._both, together)
             pairs, largest = int(both.sum()), int(both.max(initial=0))
-            workers = pairs + int(_places(self._workers, job.worker).sum())
+            workers = pairs + int(fit_counts(self._workers, job.worker).sum())
             servers = pairs
             if job.ps is not None:
-                servers += int(_places(self._servers, job.ps).sum())
-            self._places[key] = workers, servers, largest
-        return self._places[key]
-
-
-def _places(capacity: Amounts, demand: Amounts) -> Integers:
-    """Return how many times a demand fits on each empty server."""
-    needed = demand > 0
-    if not needed.any():
-        return np.full(len(capacity), _MOST, dtype=np.int64)
-    counts = (capacity[:, needed] // demand[needed]).min(axis=1, initial=_MOST)
-    return np.asarray(counts, dtype=np.int64)
+                servers += int(fit_counts(self._servers, job.ps).sum())
+            self._fit_counts[key] = workers, servers, largest
+        return self._fit_counts[key]

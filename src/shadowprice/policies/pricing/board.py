@@ -6,8 +6,8 @@ import math
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
@@ -16,26 +16,13 @@ from shadowprice.kernels.prices.exponential import exponential_prices
 from shadowprice.kernels.slots.groups import Groups, SlotGroups
 from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-_SHAPES = 4096
-"""Maximum number of demands whose shares are cached."""
+_MAX_CACHED_DEMANDS = 4096
 
 
 class PriceBoard:
     """Prices and free capacity of a pool in the ledger's window; follows the ledger.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    pool : Pool
-        The pool's servers, and the scale of shares.
-    constants : PriceConstants
-        L and U.
-    slots : int
-        Length of the ledger's window.
+    ``slots`` is the length of that window.
     """
 
     def __init__(
@@ -91,7 +78,7 @@ class PriceBoard:
         """Return a demand as shares of the pool's scale; equal demands share one array."""
         key = demand.tobytes()
         if key not in self._shares:
-            if len(self._shares) >= _SHAPES:
+            if len(self._shares) >= _MAX_CACHED_DEMANDS:
                 self._shares.clear()
             self._shares[key] = self.pool.shares(demand)
         return self._shares[key]
@@ -104,12 +91,9 @@ class PriceBoard:
     def server_totals(self, ledger: LedgerView, constants: PriceConstants) -> Floats:
         """Return the price of all of each server's resources in the ledger's first slot.
 
+        The result has a row for each server of the pool, and a column for each resource.
         ``constants`` are those in force then. Changes nothing: the groups don't follow the ledger,
         whose window may be a later one.
-
-        Returns
-        -------
-        ndarray of float64, shape (pool servers, resources)
         """
         used = ledger.used[0][self.servers]
         prices = exponential_prices(used, self._capacity, _lower(constants), constants.ln_upper)
@@ -121,11 +105,8 @@ class PriceBoard:
     def scarcest(self, job: Job, *, ps: bool, ledger: LedgerView, slots: int) -> tuple[int, float]:
         """Return the resource that limits a job most, and how much of the job it allows.
 
-        Returns
-        -------
-        (int, float)
-            Column of the resource, and the mean number of workers (or parameter servers) per slot
-            that it alone would allow; ``(0, inf)`` without a demand.
+        These are its column, and the mean number of workers (or parameter servers) per slot that it
+        alone would allow; ``(0, inf)`` without a demand.
         """
         demand = job.ps if ps else job.worker
         assert demand is not None
@@ -151,20 +132,8 @@ class PriceBoard:
     ) -> Floats:
         """Return the cost of a schedule by resource.
 
-        Parameters
-        ----------
-        ledger : LedgerView
-            The ledger, which sets the prices.
-        schedule : Schedule
-            Entries within the window.
-        counts : ndarray of int64, shape (entries,)
-            Number of ``demand`` that each entry takes; entries outside the pool count 0.
-        demand : ndarray of int64, shape (resources,)
-            Demand of one worker or parameter server.
-
-        Returns
-        -------
-        ndarray of float64, shape (resources,)
+        Each entry of the schedule takes its count of the demand of one process; entries outside the
+        pool count 0.
         """
         _, paid = self._paid(ledger, schedule, counts, demand)
         return np.asarray(paid.sum(axis=0), dtype=np.float64)
@@ -172,12 +141,7 @@ class PriceBoard:
     def cost_by_slot(
         self, ledger: LedgerView, schedule: Schedule, counts: Integers, demand: Amounts
     ) -> Floats:
-        """Return the cost of a schedule in each of its slots; parameters as in `spent`.
-
-        Returns
-        -------
-        ndarray of float64, shape (active slots,)
-        """
+        """Return the cost of a schedule in each of its active slots; parameters as in `spent`."""
         entries, paid = self._paid(ledger, schedule, counts, demand)
         active = schedule.active_slots
         index = np.searchsorted(active, schedule.slots[entries])

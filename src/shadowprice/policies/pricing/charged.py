@@ -12,91 +12,52 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shadowprice.core.job import Job
-from shadowprice.core.policy import View
 from shadowprice.core.potential import planned_progress
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.pricing.offers import (
-    PricedJob,
-    PricedOffer,
-    ResourceBottleneck,
-    TooExpensiveProof,
-)
+from shadowprice.policies.placements import constant_schedule
+from shadowprice.policies.pricing.offers import DerivedJob, PricedOffer
 
-_TRIES: Final = 4
-"""Maximum number of plans, each longer by the last shortfall; most jobs need one."""
-
-_LOSS: Final = 1e-3
-"""Relative loss of payoff by restarts from which fixed placements are tried too."""
-
-_STAYS: Final = 8
-"""Maximum number of placements that are tried as fixed; a plan may have hundreds."""
+_MAX_PLANS: Final = 4  # each longer by the last shortfall; most jobs need one
+_RESTART_LOSS: Final = 1e-3  # of the payoff: from it on, fixed placements are tried too
+_MAX_FIXED_PLACEMENTS: Final = 8  # a plan may have hundreds of placements
 
 
-class RestartAwareJob:
+class RestartAwareJob(DerivedJob):
     """A quote whose offers complete the work with their restarts counted.
 
-    Parameters
-    ----------
-    quote : Quote
-        The job at current prices, without restarts.
-    view : View
-        The state it was made on.
-    job : Job
-        The job; not a bag, because copies don't move.
-    remaining : int
-        Remaining progress units.
-    begun : bool
-        Whether the first slot of a plan counts a restart too.
+    The job is not a bag, because copies don't move. If ``begun``, the first slot of a plan counts a
+    restart too.
     """
-
-    def __init__(
-        self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
-    ) -> None:
-        self._quote = quote
-        self._view = view
-        self._job = job
-        self._remaining = remaining
-        self._begun = begun
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found."""
         plain = self._quote.best(factor, more=more)
-        return None if plain is None else self.lengthened(plain, factor, more=more)
+        return None if plain is None else self.lengthen(plain, factor, more=more)
 
-    def lengthened(
+    def lengthen(
         self, plain: PricedOffer, factor: float = 1.0, *, more: int = 0
     ) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found.
 
-        Restarts depend on the whole plan, while the search plans slot by slot. So the payoff isn't
-        necessarily the maximum; that of ``plain`` bounds it.
-
-        Parameters
-        ----------
-        plain : Offer
-            The best offer without restarts.
-        factor, more
-            As in `best`, with the values that ``plain`` was made with.
+        Restarts depend on all of the plan, while the search plans slot by slot. So the payoff isn't
+        necessarily the maximum; that of ``plain`` bounds it. The other parameters are those that
+        ``plain``, the best offer without restarts, was made with.
         """
-        best = next(self._longer(plain, factor, more), None)
-        if best is None or best.payoff < plain.payoff - _LOSS * abs(plain.payoff):
-            offers = [*self._staying(plain, factor, more), *([] if best is None else [best])]
+        best = next(self._lengthen(plain, factor, more), None)
+        if best is None or best.payoff < plain.payoff - _RESTART_LOSS * abs(plain.payoff):
+            offers = [*self._fixed_offers(plain, factor, more), *([] if best is None else [best])]
             best = max(offers, key=lambda offer: offer.payoff, default=None)
         if best is None or plain.bound is None:
             return best
         # A fixed placement may beat the bound of a planner that rounds work up to chunks.
         return replace(best, bound=max(plain.bound, best.payoff))
 
-    def _longer(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
+    def _lengthen(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
         """Yield the first plan that is long enough, of plans for more and more work."""
         remaining, offer, planned_extra = self._remaining + more, plain, more
-        for _ in range(_TRIES):
+        for _ in range(_MAX_PLANS):
             done = self._done(offer)
             if done >= remaining:
                 yield offer
@@ -120,14 +81,14 @@ class RestartAwareJob:
         plan = self._quote.schedule(offer)
         return planned_progress(self._job, plan, None, charged=True, ran=self._begun)
 
-    def _staying(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
+    def _fixed_offers(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
         """Yield offers that keep one placement of the plan until the work is done."""
         arrival, remaining = self._job.arrival, self._remaining + more
         first: dict[Placement, int] = {}
         for slot, placement in self._quote.schedule(plain).placements():
             first.setdefault(placement, slot)
-        for placement, slot in islice(first.items(), _STAYS):
-            plan = self._stay(slot, placement, remaining)
+        for placement, slot in islice(first.items(), _MAX_FIXED_PLACEMENTS):
+            plan = self._fixed_plan(slot, placement, remaining)
             if plan is not None:
                 utility = factor * utility_value(self._job.utility, plan.completion - arrival)
                 cost = float(self._quote.slot_costs(plan).sum())
@@ -135,7 +96,7 @@ class RestartAwareJob:
                     plan.completion, utility, cost, utility - cost, plain.choice, plan=plan
                 )
 
-    def _stay(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
+    def _fixed_plan(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
         """Return a plan with one placement from a slot on, None if it doesn't fit."""
         job, colocated = self._job, placement.colocated
         workers = placement.total_workers
@@ -145,32 +106,20 @@ class RestartAwareJob:
             return None
         ledger = self._view.ledger
         used = ledger.used[slot - ledger.start : end - ledger.start]
-        entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
-        for server, count, servers in entries:
-            demand = count * job.worker
+        entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
+        for server, workers_on, ps_on in entries:
+            demand = workers_on * job.worker
             if job.ps is not None:
-                demand = demand + servers * job.ps
+                demand = demand + ps_on * job.ps
             if (used[:, server] + demand > ledger.capacity[server]).any():
                 return None
-        return Schedule.of((t, *entry) for t in range(slot, end) for entry in entries)
+        return constant_schedule(placement, slot, end)
 
-    def outpriced(self) -> TooExpensiveProof | None:
-        """Return a bound if even a plan without restarts costs more than its utility."""
-        return self._quote.outpriced()
-
-    def schedule(self, offer: PricedOffer) -> Schedule:
-        """Return the schedule of an offer."""
-        return self._quote.schedule(offer) if offer.plan is None else offer.plan
-
-    def fastest(self) -> int:
-        """Return the maximum progress units of one slot in an empty cluster."""
-        return self._quote.fastest()
-
-    def hopeless(self) -> Refusal | None:
+    def explain_infeasible(self) -> Refusal | None:
         """Return why no plan completes the work; restarts, if a plan without them does."""
         plain = self._quote.best()
         if plain is None:
-            return self._quote.hopeless()
+            return self._quote.explain_infeasible()
         loss = float(self._job.restart)
         return Refusal(
             RefusalReason.NO_ROOM,
@@ -179,15 +128,3 @@ class RestartAwareJob:
             completion=plain.completion,
             numbers={"restart_slots": loss},
         )
-
-    def scarcest(self) -> ResourceBottleneck:
-        """Return the resource that limits the job most in the slots in which it could run."""
-        return self._quote.scarcest()
-
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource with the largest part of a schedule's cost, and that part."""
-        return self._quote.dearest(schedule)
-
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
-        """Return the cost of a schedule in each of its active slots."""
-        return self._quote.slot_costs(schedule)

@@ -1,8 +1,8 @@
 """The price at which a pool would just clear: the L that the demand itself suggests.
 
-The papers' L, (25), (26) and (3.14), guards a worst case. It lies below the utility density of
-every job, even one that ends at T with no utility left. Prices then stay near 0 until a server is
-nearly full.
+The papers' L, (25), (26) and (3.14), guards a worst case. It is below the utility density of every
+job, even one that ends at T with no utility left. Prices are then near 0 until a server is nearly
+full.
 
 The clearing price is the dual of the pool as one big machine over one planning window. Jobs of the
 window are accepted by utility density until the scarcest resource is used up. The density of the
@@ -19,30 +19,20 @@ from copy import copy
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.policies.pricing.measures import PriceContribution
 
-Floats = NDArray[np.float64]
-
-_GUESSED_AHEAD: Final = 8
-"""Part of a window without demand that is assumed before the first slot."""
-_RENEWALS: Final = 50
-_ARRIVAL, _DENSITY, _BEST, _USES = range(4)
-"""Columns of the array of jobs."""
-_FEWEST: Final = 16
-"""Initial number of rows."""
+_IDLE_WINDOW_DIVISOR: Final = 8  # an eighth of a window without demand is assumed at first
+_RENEWAL_DIVISOR: Final = 50  # a price is computed again when a fiftieth of the jobs is new
+_ARRIVAL, _DENSITY, _BEST, _USES = range(4)  # columns of the array of jobs
+_INITIAL_ROWS: Final = 16
 
 
 class ClearingPrice:
     """The clearing price of a job set that is known in advance.
 
-    Parameters
-    ----------
-    capacity : ndarray of float64, shape (resources,)
-        Capacity of the pool in shares: its equivalent in largest servers.
-    window : int
-        Slots that a planner looks ahead.
+    ``capacity`` is that of the pool in shares, ``window`` the slots that a planner looks ahead.
     """
 
     def __init__(self, capacity: Floats, window: int) -> None:
@@ -69,12 +59,8 @@ class ClearingPrice:
     def resize(self, capacity: Floats, scale: Floats | None = None) -> None:
         """Set another capacity of the pool; the price is computed again.
 
-        Parameters
-        ----------
-        capacity : ndarray of float64, shape (resources,)
-            Capacity in shares.
-        scale : ndarray of float64, shape (resources,), optional
-            New amount of a share of 1, 0 for resources that don't count; unchanged if omitted.
+        ``scale`` has the new amount of a share of 1 by resource, 0 for resources that don't count.
+        None: unchanged.
         """
         self._capacity = capacity
         self._due = min(self._due, self._seen)
@@ -101,20 +87,10 @@ class ClearingPrice:
     def add(
         self, arrival: int, ln_best: float, ln_density: float, use: Floats, amounts: Floats
     ) -> None:
-        """Add a job.
+        """Add a job; it is ignored if its utility isn't finite.
 
-        Parameters
-        ----------
-        arrival : int
-            Arrival slot.
-        ln_best : float
-            Logarithm of its maximum utility; the job is ignored if that isn't finite.
-        ln_density : float
-            Logarithm of that utility per slot and share of 1.
-        use : ndarray of float64, shape (resources,)
-            Shares times slots of each resource.
-        amounts : ndarray of float64, shape (resources,)
-            Amounts times slots of each resource.
+        ``ln_best`` is ln of its maximum utility, ``ln_density`` of that per slot and share of 1.
+        ``use`` is shares times slots by resource, ``amounts`` the same in amounts.
         """
         if math.isfinite(ln_best):
             self._seen += 1
@@ -126,7 +102,7 @@ class ClearingPrice:
 
     def _make_room(self, jobs: int) -> None:
         if self._count + jobs > len(self._jobs):
-            size = max(_FEWEST, 2 * (self._count + jobs))
+            size = max(_INITIAL_ROWS, 2 * (self._count + jobs))
             larger = np.empty((size, self._jobs.shape[1]))
             larger[: self._count] = self._jobs[: self._count]
             self._jobs = larger
@@ -150,12 +126,12 @@ class ClearingPrice:
             arrivals = jobs[:, _ARRIVAL]
             windows = (arrivals - arrivals.min()) // self._window
             self._ln_price = max(
-                self._settle(jobs[windows == index]) for index in np.unique(windows)
+                self._ln_window_price(jobs[windows == index]) for index in np.unique(windows)
             )
-            self._due = seen + max(1, seen // _RENEWALS)
+            self._due = seen + max(1, seen // _RENEWAL_DIVISOR)
         return self._ln_price
 
-    def _settle(self, jobs: Floats) -> float:
+    def _ln_window_price(self, jobs: Floats) -> float:
         """Return the logarithm of the price at which jobs clear in a window."""
         uses = jobs[:, _USES : _USES + len(self._capacity)]
         return _ln_clearing(jobs[:, _DENSITY], uses, self._window * self._capacity)
@@ -170,9 +146,8 @@ def _ln_clearing(densities: Floats, uses: Floats, room: Floats) -> float:
     return float(densities[order][int(np.argmax(full))]) if full.any() else -math.inf
 
 
-_PART: Final = 0.5
-"""Part of the pool that promised jobs fill at their clearing price."""
-_POWER: Final = 4
+_PRICED_PART: Final = 0.5  # part of the pool that promised jobs fill at their clearing price
+_DEMAND_EXPONENT: Final = 4
 """Power of the demand, over that part, with which the price falls if the demand is less."""
 _DISCOUNT: Final = 0.45
 """Price relative to the density of the last job that counts. Below a half, so that equal jobs still
@@ -187,25 +162,17 @@ def ln_price_of_promises(
     Promised jobs never exceed the capacity, so the price at which they would fill all of it is 0
     even in a rush. The price at which they fill half of it rises and falls with the demand, because
     it decides which jobs are promised next: at a price that is too high, they fill less. With less
-    demand, the price is below that of every promised job, and falls with the demand.
-
-    Parameters
-    ----------
-    jobs : sequence of (int, PriceContribution)
-        Arrivals and contributions, in the order of the promises. The latest fiftieth doesn't count
-        yet, because a change of prices concerns all slots.
-    capacity : ndarray of float64, shape (resources,)
-        Capacity of the pool in shares.
-    slots, window : int
-        Slots so far, and the number of the latest ones that count at most.
+    demand, the price is below that of every promised job, and falls with the demand. Jobs are in
+    the order of their promises. The latest fiftieth doesn't count yet, because a change of prices
+    concerns all slots. Of the ``slots`` so far, the latest ``window`` count.
     """
-    jobs = [job for job in jobs[: _renewed(len(jobs))] if math.isfinite(job[1].ln_best)]
+    jobs = [job for job in jobs[: _count_renewed(len(jobs))] if math.isfinite(job[1].ln_best)]
     if not jobs:
         return -math.inf
     densities = np.array([one.ln_best - one.ln_use for _, one in jobs])
     uses = np.array([one.slots * one.shares for _, one in jobs])
-    slots = min(slots + max(1, window // _GUESSED_AHEAD), window)
-    room = _PART * slots * capacity
+    slots = min(slots + max(1, window // _IDLE_WINDOW_DIVISOR), window)
+    room = _PRICED_PART * slots * capacity
     ln_price = _ln_clearing(densities, uses, room)
     if ln_price > -math.inf:
         return ln_price + math.log(_DISCOUNT)
@@ -213,12 +180,12 @@ def ln_price_of_promises(
     part = float((uses.sum(axis=0)[limited] / room[limited]).max(initial=0.0))
     if part <= 0:
         return -math.inf
-    return float(densities.min()) + math.log(_DISCOUNT) + _POWER * math.log(part)
+    return float(densities.min()) + math.log(_DISCOUNT) + _DEMAND_EXPONENT * math.log(part)
 
 
-def _renewed(count: int) -> int:
+def _count_renewed(count: int) -> int:
     """Return how many of the first jobs set the price: a new fiftieth at a time."""
     counted = 0
-    while (following := counted + max(1, counted // _RENEWALS)) <= count:
+    while (following := counted + max(1, counted // _RENEWAL_DIVISOR)) <= count:
         counted = following
     return counted

@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.clearing import ClearingPrice, ln_price_of_promises
 from shadowprice.policies.pricing.measures import Measures, PriceContribution, active_cache
-
-Floats = NDArray[np.float64]
 
 Carries = Literal["workers", "ps", "both"]
 Lower = Literal["theory", "guaranteed", "clearing"]
@@ -31,43 +29,27 @@ Absorbs = Literal["U", "L"]
 
 
 class LowerConstant(NamedTuple):
-    """Definition of L, and the data that it needs.
-
-    Attributes
-    ----------
-    kind : {"theory", "guaranteed", "clearing"}
-        theory: (25), (26), (3.14). clearing: that, raised to the price at which the demand would
-        clear: `ClearingPrice` if all jobs are known, otherwise `ln_price_of_promises`. guaranteed:
-        the L at which the prices of empty servers add up to half of what one job earns alone.
-    alone : Alone or None
-        Utility of a job alone, for ``guaranteed``.
-    """
+    """Definition of L, and the data that it needs."""
 
     kind: Lower = "theory"
-    alone: StandaloneValue | None = None
+    """With "theory", L is that of (25), (26), (3.14). "clearing" raises it to the price at which
+    the demand would clear: `ClearingPrice` if all jobs are known, otherwise `ln_price_of_promises`.
+    "guaranteed" is the L at which the prices of empty servers add up to half of what one job earns
+    alone."""
+    alone: StandaloneValue | None = None  # needed for "guaranteed"
 
 
 @dataclass(frozen=True, eq=False)
 class PricePool:
-    """Servers that are priced together.
+    """Servers that are priced together."""
 
-    Parameters
-    ----------
-    members : ndarray of bool, shape (servers,)
-        Whether each server belongs to the pool.
-    scale : ndarray of float64, shape (resources,)
-        Largest capacity in the pool; 0 if the pool lacks a resource or doesn't limit it.
-    total_shares : ndarray of float64, shape (resources,)
-        Sum of the priced capacities, as shares of the scale. A resource is free on servers that
-        don't limit it.
-    unlimited : ndarray of bool, shape (resources,)
-        Resources that some server does not limit.
-    """
-
-    members: NDArray[np.bool_]
+    members: Flags  # shape (servers,)
     scale: Floats
+    """Largest capacity in the pool by resource; 0 if the pool lacks it or doesn't limit it."""
     total_shares: Floats
-    unlimited: NDArray[np.bool_]
+    """Sum of the priced capacities by resource, in shares of the scale. A resource is free on
+    servers that don't limit it."""
+    unlimited: Flags  # resources that some server doesn't limit
 
     @property
     def room(self) -> Floats:
@@ -75,7 +57,7 @@ class PricePool:
         return np.where(self.unlimited, np.inf, self.total_shares)
 
     @classmethod
-    def of(cls, cluster: Cluster, members: NDArray[np.bool_]) -> PricePool:
+    def of(cls, cluster: Cluster, members: Flags) -> PricePool:
         """Build the pool of some servers of a cluster."""
         scale = cluster.pool_scale(members)
         unlimited = cluster.capacity[members] >= UNLIMITED
@@ -96,18 +78,10 @@ class PricePool:
 
 @dataclass(frozen=True, eq=False)
 class PriceConstants:
-    """L and U of one pool, as natural logarithms.
+    """L and U of one pool, as natural logarithms."""
 
-    Parameters
-    ----------
-    ln_lower : float
-        ln L, utility per slot for a share of 1; the same for all resources.
-    ln_upper : ndarray of float64, shape (resources,)
-        ln U by resource; ``-inf`` for resources that no job needs, which are free.
-    """
-
-    ln_lower: float
-    ln_upper: Floats
+    ln_lower: float  # ln L, in utility per slot for a share of 1; the same for all resources
+    ln_upper: Floats  # ln U by resource; -inf for resources that no job needs, which are free
 
     def differ(self, other: PriceConstants) -> bool:
         """Return whether other constants give other prices."""
@@ -120,14 +94,8 @@ class PriceConstants:
         """Return constants with each ratio U/L multiplied by ``factor``.
 
         OASiS's Fig. 6 estimates the ratios, and does not say which constant is then wrong. A ratio
-        never falls below 1.
-
-        Parameters
-        ----------
-        factor : float
-            The estimated ratio over the true one.
-        absorbs : {"U", "L"}
-            The constant that changes; the other one stays.
+        never falls below 1. ``factor`` is the estimated ratio over the true one; ``absorbs`` is the
+        constant that changes.
         """
         priced = np.isfinite(self.ln_upper)
         lower = self.ln_lower - math.log(factor) if absorbs == "L" else self.ln_lower
@@ -146,29 +114,16 @@ class PriceConstants:
 
 _AS_PRINTED: Final = LowerConstant()
 
-_ROUNDING: Final = 1e-9
-"""Tolerated error of a difference of logarithms."""
+_ROUNDING: Final = 1e-9  # tolerated error of a difference of logarithms
 
 
 class TaughtJob(NamedTuple):
-    """What one job teaches a pool.
-
-    Attributes
-    ----------
-    name : str
-        The job.
-    arrival : int
-        Its arrival slot.
-    ln_alone : float or None
-        ln of its utility alone on the cluster; None if L doesn't depend on it.
-    contribution : PriceContribution or None
-        None if it doesn't use the pool.
-    """
+    """What one job teaches a pool."""
 
     name: str
     arrival: int
-    ln_alone: float | None
-    contribution: PriceContribution | None
+    ln_alone: float | None  # ln of its utility alone on the cluster; None if L doesn't depend on it
+    contribution: PriceContribution | None  # None if it doesn't use the pool
 
     def on(self, pool: PricePool) -> TaughtJob:
         """Return what the job teaches other servers."""
@@ -184,34 +139,18 @@ class ConstantsLearner:
     The set is known in advance, or grows by every promised job. Then a job teaches for one horizon
     from its arrival, unless it is taken back. The constants are a function of the jobs that teach
     and of the slot, so a job that was taken back leaves no trace.
-
-    Parameters
-    ----------
-    pool : Pool
-        The servers priced.
-    carries : {"workers", "ps", "both"}
-        Processes that the pool hosts: workers (23), (25); parameter servers (24), (26); or both. In
-        the last case a job needs the sum of the two demands, and may run at its internal rate
-        (3.13), (3.14).
-    horizon : int
-        Slots that a planner looks ahead.
-    until : int or None
-        End of the timespan T.
-    floor : Floor
-        Definition of L.
-    known : bool
-        Whether all jobs are known in advance.
-    since : int
-        First slot of the timespan; in a live service, the slot in which it was set.
     """
 
     pool: PricePool
     carries: Carries
-    horizon: int
-    until: int | None
+    """Processes that the pool hosts: workers (23), (25); parameter servers (24), (26); or both. In
+    the last case a job needs the sum of the two demands, and may run at its internal rate (3.13),
+    (3.14)."""
+    horizon: int  # slots that a planner looks ahead
+    until: int | None  # end of the timespan T
     floor: LowerConstant = _AS_PRINTED
-    known: bool = True
-    since: int = 0
+    known: bool = True  # whether all jobs are known in advance
+    since: int = 0  # first slot of the timespan; in a live service, the slot in which it was set
     _ln_upper: Floats = field(init=False)
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)
@@ -224,7 +163,7 @@ class ConstantsLearner:
     _slot: int = field(init=False, default=0)
     _began: int = field(init=False, default=0)
     """Slot from which demand was observed; a change of the timespan leaves it."""
-    _worked_out: tuple[object, PriceConstants] | None = field(
+    _cached: tuple[object, PriceConstants] | None = field(
         init=False, default=None, repr=False, compare=False
     )
     """Cached result of `constants` with its inputs; not part of the policy state."""
@@ -232,11 +171,11 @@ class ConstantsLearner:
     """Cached clearing price of the promised jobs; not part of the policy state."""
 
     def __getstate__(self) -> dict[str, object]:
-        cached = {"_worked_out", "_ln_promised"}
+        cached = {"_cached", "_ln_promised"}
         return {name: value for name, value in vars(self).items() if name not in cached}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _worked_out=None, _ln_promised=None)
+        vars(self).update(state, _cached=None, _ln_promised=None)
 
     def __post_init__(self) -> None:
         self._began = self.since
@@ -264,25 +203,25 @@ class ConstantsLearner:
         """Return a learner with the same jobs for other servers.
 
         Learnt values are in shares of the pool's largest capacities. If these differ, the values
-        are computed again from the jobs' amounts. Utilities of jobs alone stay, and so do constants
-        of a job set that was known in advance.
+        are computed again from the jobs' amounts. Utilities of jobs alone don't change, nor do
+        constants of a job set that was known in advance.
         """
         clone = self.copy()
         clone.pool = pool
         clone.floor = self.floor._replace(alone=alone)
-        clone._worked_out = clone._ln_promised = None
+        clone._cached = clone._ln_promised = None
         if self.known:
             resized = not np.array_equal(pool.scale, self.pool.scale)
             clone._market.resize(pool.room, pool.scale if resized else None)
         else:
-            clone._teach_only([job.on(pool) for job in self._taught])
+            clone._relearn([job.on(pool) for job in self._taught])
         return clone
 
     def within(self, until: int | None, since: int) -> ConstantsLearner:
         """Return a learner with the same jobs for a timespan [since, until)."""
         clone = self.copy()
         clone.until, clone.since = until, since
-        clone._worked_out = clone._ln_promised = None
+        clone._cached = clone._ln_promised = None
         return clone
 
     def at(self, slot: int) -> ConstantsLearner:
@@ -293,7 +232,7 @@ class ConstantsLearner:
         clone._slot, clone._ln_promised = slot, None
         taught = [job for job in self._taught if job.arrival > slot - self.horizon]
         if len(taught) < len(self._taught):
-            clone._teach_only(taught)
+            clone._relearn(taught)
         return clone
 
     def without(self, name: str) -> ConstantsLearner:
@@ -303,10 +242,10 @@ class ConstantsLearner:
             return self
         clone = self.copy()
         latest = len(names) - 1 - names[::-1].index(name)
-        clone._teach_only([*self._taught[:latest], *self._taught[latest + 1 :]])
+        clone._relearn([*self._taught[:latest], *self._taught[latest + 1 :]])
         return clone
 
-    def _teach_only(self, jobs: Sequence[TaughtJob]) -> None:
+    def _relearn(self, jobs: Sequence[TaughtJob]) -> None:
         """Learn the constants over these jobs alone."""
         self._clear()
         self._taught, self._ln_promised = tuple(jobs), None
@@ -322,21 +261,23 @@ class ConstantsLearner:
         """Add jobs; return whether the constants changed."""
         before = self.constants()
         for job in jobs:
-            self._take_in(job, self._measure(job))
+            self._learn_job(job, self._contribution(job))
         return before.differ(self.constants())
 
     def update_job(self, job: Job, position: int, measures: Measures) -> bool:
         """Add a job of a set that is processed repeatedly; return as `learn`."""
         before = self.constants()
-        self._take_in(job, self._measured(job, position, measures))
+        self._learn_job(job, self._cached_contribution(job, position, measures))
         return before.differ(self.constants())
 
-    def _measured(self, job: Job, position: int, measures: Measures) -> PriceContribution | None:
+    def _cached_contribution(
+        self, job: Job, position: int, measures: Measures
+    ) -> PriceContribution | None:
         """Return the contribution of a job of a set, computed once."""
         scale = self.pool.scale.tobytes()
         cached = measures.setdefault((*self._kind, scale), {})
         if position not in cached:
-            cached[position] = self._measure(job)
+            cached[position] = self._contribution(job)
         return cached[position]
 
     @property
@@ -345,7 +286,7 @@ class ConstantsLearner:
         return self.carries, self.floor.kind, self.horizon, self.until, self.known
 
     def learn_all(self, jobs: Sequence[Job]) -> None:
-        """Add the whole job set.
+        """Add all jobs of a set.
 
         If job sets that differ in one job follow each other (`remembered`), the other jobs are
         processed once.
@@ -361,11 +302,13 @@ class ConstantsLearner:
             for position, job in enumerate(jobs):
                 if position != changed:
                     learner = earlier if position < changed else later
-                    learner._take_in(job, self._measured(job, position, memory.measures))
+                    learner._learn_job(
+                        job, self._cached_contribution(job, position, memory.measures)
+                    )
             memory.around[key] = earlier, later
         earlier, later = memory.around[key]
         merged = earlier.copy()
-        merged._take_in(jobs[changed], merged._measure(jobs[changed]))
+        merged._learn_job(jobs[changed], merged._contribution(jobs[changed]))
         merged._join(later)
         vars(self).update(vars(merged))
 
@@ -382,31 +325,33 @@ class ConstantsLearner:
         self._market.join(other._market)
 
     def constants_with(self, job: Job, again: tuple[int, Measures] | None = None) -> PriceConstants:
-        """Return the constants with one more job, the same object if they stay; learns nothing.
+        """Return the constants with one more job, the same object if none changes; learns nothing.
 
         Unless all jobs are known, the clearing price is that of earlier jobs: a job doesn't raise
         the price that it meets. ``again`` is as in `update_job`.
         """
-        measure = self._measure(job) if again is None else self._measured(job, *again)
+        measure = (
+            self._contribution(job) if again is None else self._cached_contribution(job, *again)
+        )
         before, clone = self.constants(), self.copy()
         if self.known:
-            clone._take_in(job, measure)
+            clone._learn_job(job, measure)
         else:
-            taught = self._taught_by(job, measure)
+            taught = self._taught_job(job, measure)
             if taught is not None:
                 clone._add(taught)
         after = clone.constants()
         return after if before.differ(after) else before
 
-    def _take_in(self, job: Job, measure: PriceContribution | None) -> None:
-        taught = self._taught_by(job, measure)
+    def _learn_job(self, job: Job, measure: PriceContribution | None) -> None:
+        taught = self._taught_job(job, measure)
         if taught is None:
             return
         if not self.known:
             self._taught, self._ln_promised = (*self._taught, taught), None
         self._add(taught)
 
-    def _taught_by(self, job: Job, measure: PriceContribution | None) -> TaughtJob | None:
+    def _taught_job(self, job: Job, measure: PriceContribution | None) -> TaughtJob | None:
         """Return what a job teaches, None if it is nothing."""
         if not job.payable:
             return None
@@ -447,7 +392,7 @@ class ConstantsLearner:
             self._ln_promised = ln_price_of_promises(jobs, self.pool.room, slots, self._span)
         return self._ln_promised
 
-    def _measure(self, job: Job) -> PriceContribution | None:
+    def _contribution(self, job: Job) -> PriceContribution | None:
         """Return a job's contribution, None if it has no demand, no points or no time to run.
 
         Its utility counts up to what its tenant could pay.
@@ -522,9 +467,9 @@ class ConstantsLearner:
             (self._ln_alone, self._arrivals),
             market,
         )
-        if self._worked_out is None or self._worked_out[0] != state:
-            self._worked_out = state, self._constants()
-        return self._worked_out[1]
+        if self._cached is None or self._cached[0] != state:
+            self._cached = state, self._constants()
+        return self._cached[1]
 
     def _constants(self) -> PriceConstants:
         if not math.isfinite(self._ln_least_rate):

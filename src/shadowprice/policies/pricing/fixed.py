@@ -10,42 +10,24 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.policy import View
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
+from shadowprice.policies.placements import constant_schedule, dense_placement, fit_counts
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.offers import (
-    PricedJob,
-    PricedOffer,
-    ResourceBottleneck,
-    TooExpensiveProof,
-)
+from shadowprice.policies.pricing.offers import DerivedJob, PricedJob, PricedOffer
 
-_MAX_COUNTS: Final = 12
-"""Maximum number of worker counts that are tried, evenly spaced."""
+_MAX_COUNTS: Final = 12  # maximum number of worker counts that are tried, evenly spaced
 
 
-class FixedPlacement:
+class FixedPlacement(DerivedJob):
     """A quote whose offers keep one placement from the first slot to the last.
 
-    Parameters
-    ----------
-    quote : Quote
-        The job at current prices, for costs and explanations.
-    boards : sequence of PriceBoard
-        The pool of workers and the pool of parameter servers, or one pool for both.
-    view : View
-        The state it was made on.
-    job : Job
-        The job; not a bag.
-    remaining : int
-        Remaining progress units.
-    begun : bool
-        Whether the first slot of a plan counts a restart.
+    ``boards`` are those of workers and of parameter servers, or one for both.
     """
 
     def __init__(
@@ -58,11 +40,7 @@ class FixedPlacement:
         *,
         begun: bool,
     ) -> None:
-        self._quote = quote
-        self._view = view
-        self._job = job
-        self._remaining = remaining
-        self._begun = begun
+        super().__init__(quote, view, job, remaining, begun=begun)
         self._hosts = tuple(np.zeros(view.cluster.servers, dtype=np.bool_) for _ in range(2))
         for hosts, board in zip(self._hosts, (boards[0], boards[-1]), strict=True):
             hosts[board.servers] = True
@@ -100,7 +78,7 @@ class FixedPlacement:
             for start in range(view.slot, view.end - slots + 1):
                 placement = self._fit(start, slots, choice, colocated=colocated)
                 if placement is not None:
-                    return _constant(placement, start, start + slots)
+                    return constant_schedule(placement, start, start + slots)
         return None
 
     def _fit(self, start: int, slots: int, choice: int, *, colocated: bool) -> Placement | None:
@@ -109,7 +87,7 @@ class FixedPlacement:
         offset = start - ledger.start
         free = ledger.capacity - ledger.used[offset : offset + slots].max(axis=0)
         workers, ps = int(job.worker_counts[choice]), int(job.ps_counts[choice])
-        room = np.where(self._hosts[0], _fit_count(free, job.worker), 0)
+        room = fit_counts(free, job.worker, self._hosts[0])
         if colocated:
             return self._on_one(free, room, workers, ps)
         # Servers with the most capacity first: fewer servers mean less traffic.
@@ -120,83 +98,38 @@ class FixedPlacement:
         on_ps = np.zeros_like(on_workers)
         if ps and job.ps is not None:
             remaining = free - on_workers[:, None] * job.worker
-            ps_room = np.where(self._hosts[1], _fit_count(remaining, job.ps), 0)
+            ps_room = fit_counts(remaining, job.ps, self._hosts[1])
             filled = _fill(ps_room, np.argsort(-ps_room, kind="stable"), ps)
             if filled is None:
                 return None
             on_ps = filled
-        used = np.flatnonzero(on_workers + on_ps)
-        if len(used) == 1 and job.two_rates:
+        placement = dense_placement(on_workers, on_ps)
+        if placement.colocated and job.two_rates:
             return None  # tried before, as a co-located placement
-        return Placement.of(
-            zip(used.tolist(), on_workers[used].tolist(), on_ps[used].tolist(), strict=True)
-        )
+        return placement
 
-    def _on_one(
-        self, free: NDArray[np.int64], room: NDArray[np.int64], workers: int, ps: int
-    ) -> Placement | None:
-        """Return a placement on the first server that fits the whole job."""
+    def _on_one(self, free: Integers, room: Integers, workers: int, ps: int) -> Placement | None:
+        """Return a placement on the first server that fits all processes."""
         job = self._job
         fits = room >= workers
         if ps and job.ps is not None:
             remaining = free - workers * job.worker
-            fits &= self._hosts[1] & (_fit_count(remaining, job.ps) >= ps)
+            fits &= self._hosts[1] & (fit_counts(remaining, job.ps) >= ps)
         servers = np.flatnonzero(fits)
         return Placement.of([(int(servers[0]), workers, ps)]) if len(servers) else None
 
-    def outpriced(self) -> TooExpensiveProof | None:
-        """Return a bound that holds for every plan, and so for one placement."""
-        return self._quote.outpriced()
-
-    def schedule(self, offer: PricedOffer) -> Schedule:
-        """Return the schedule of an offer."""
-        return self._quote.schedule(offer) if offer.plan is None else offer.plan
-
-    def fastest(self) -> int:
-        """Return the maximum progress units of one slot in an empty cluster."""
-        return self._quote.fastest()
-
-    def hopeless(self) -> Refusal | None:
+    def explain_infeasible(self) -> Refusal | None:
         """Return why no plan with one placement completes the work."""
         if self._quote.best() is None:
-            return self._quote.hopeless()
+            return self._quote.explain_infeasible()
         return Refusal(
             RefusalReason.NO_ROOM,
             "the job does not save its progress, so it needs one placement from its start to its "
             "end; no placement is free for that long",
         )
 
-    def scarcest(self) -> ResourceBottleneck:
-        """Return the resource that limits the job most in the slots in which it could run."""
-        return self._quote.scarcest()
 
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource with the largest part of a schedule's cost, and that part."""
-        return self._quote.dearest(schedule)
-
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
-        """Return the cost of a schedule in each of its active slots."""
-        return self._quote.slot_costs(schedule)
-
-
-def _constant(placement: Placement, start: int, end: int) -> Schedule:
-    """Return the schedule of one placement in slots ``[start, end)``."""
-    entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
-    return Schedule.of((slot, *entry) for slot in range(start, end) for entry in entries)
-
-
-def _fit_count(free: NDArray[np.int64], demand: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many times a demand fits on each server."""
-    needed = demand > 0
-    if not needed.any():
-        return np.full(len(free), np.iinfo(np.int32).max, dtype=np.int64)
-    counts = np.maximum(free[:, needed], 0) // demand[needed]
-    return np.asarray(counts.min(axis=1), dtype=np.int64)
-
-
-def _fill(
-    room: NDArray[np.int64], order: NDArray[np.int64], count: int
-) -> NDArray[np.int64] | None:
+def _fill(room: Integers, order: Integers, count: int) -> Integers | None:
     """Distribute a count over servers in order; return None if their capacity is too small."""
     offered = np.minimum(room[order], count)
     before = np.cumsum(offered) - offered

@@ -80,27 +80,12 @@ def guarantee(
 ) -> Fields:
     """Return the theorem's ratio for a run, and whether its premise held.
 
-    Parameters
-    ----------
-    learners : sequence of ConstantsLearner
-        One for each pool.
-    constants : sequence of PriceConstants
-        Constants in force at the end.
-    alone : Alone
-        Computes the utility of a job alone.
-    jobs : sequence of Job
-        All that arrived.
-    earned : float
-        Total utility of the plans of all admitted jobs, by the model.
-    factor : float
-        The ratio over alpha: 2 in OASiS's Theorem 4, 6 G / delta in PD-ORS's Theorem 3.
+    ``jobs`` are all that arrived. ``earned`` is the total utility of the plans of all admitted
+    jobs, by the model. ``factor`` is the ratio over alpha: 2 in OASiS's Theorem 4, 6 G / delta in
+    PD-ORS's Theorem 3.
 
-    Returns
-    -------
-    dict
-        ``alpha``, ``ratio``, ``D0``, the bounds ``optimum_at_least`` and ``optimum_at_most``,
-        ``D0_within_half_of_optimum``: true, false, or None if neither bound decides, and
-        ``U_covers_all_jobs``. The ratio is proved only if both are true. Infinite numbers are None.
+    ``D0_within_half_of_optimum`` is None if neither bound of the optimum decides. The ratio is
+    proved only if that and ``U_covers_all_jobs`` are true. Infinite numbers are None.
     """
     alpha = alpha_of(constants)
     first = min((job.arrival for job in jobs), default=0)

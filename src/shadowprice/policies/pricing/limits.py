@@ -21,44 +21,28 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-MAX_DFF_K: Final = 4
-"""Maximum k of the functions u_k (dual feasible functions)."""
+MAX_DFF_K: Final = 4  # maximum k of the functions u_k (dual feasible functions)
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityLimit:
-    """One limit of a pool.
+    """One limit of a pool."""
 
-    Parameters
-    ----------
-    resource : int
-        Column of the resource.
-    parts : int
-        The function's k; 0 for the resource itself.
-    reference : int
-        C, the largest capacity of a server of the pool.
-    total : Fraction
-        Sum of u(capacity / C) over all servers.
-    """
-
-    resource: int
-    parts: int
-    reference: int
-    total: Fraction
+    resource: int  # column of the resource
+    parts: int  # the function's k; 0 for the resource itself
+    reference: int  # C, the largest capacity of a server of the pool
+    total: Fraction  # sum of u(capacity / C) over all servers
 
     def weight(self, demand: int) -> Fraction:
         """Return u(demand / C)."""
         return _weight(demand, self.reference, self.parts)
 
-    def share(self, demands: NDArray[np.int64]) -> float:
+    def share(self, demands: Integers) -> float:
         """Return the share of the limit that one process with these demands takes."""
         return float(self.weight(int(demands[self.resource])) / self.total)
 
@@ -73,7 +57,7 @@ def _weight(demand: int, reference: int, parts: int) -> Fraction:
     return Fraction(scaled.numerator // scaled.denominator, parts)
 
 
-def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[CapacityLimit]:
+def limits_of(cluster: Cluster, members: Flags) -> list[CapacityLimit]:
     """Return the limits of the servers of a pool.
 
     A resource that is unlimited on some server, or absent from all, gives no limit.

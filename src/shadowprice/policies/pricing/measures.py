@@ -7,44 +7,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Amounts
-
-Floats = NDArray[np.float64]
 
 
 class PriceContribution(NamedTuple):
-    """Contribution of one job to the constants of a pool.
+    """Contribution of one job to the constants of a pool."""
 
-    Attributes
-    ----------
-    ln_upper : ndarray of float64, shape (resources,)
-        ln of its best utility for a share of each resource; -inf for resources it doesn't need.
-    ln_best, ln_worst : float
-        ln of its largest, and of its smallest positive utility.
-    ln_use : float
-        ln of the shares that it uses over all of its worker-slots. ``inf`` if no server of the pool
-        has the resources; the job then contributes nothing.
-    slots : int
-        Those worker-slots.
-    window : int
-        Slots in which it could run.
-    demand : ndarray of int64, shape (resources,)
-        Demand of one worker (or parameter server).
-    shares : ndarray of float64, shape (resources,)
-        That demand in shares.
-    """
-
-    ln_upper: Floats
-    ln_best: float
-    ln_worst: float
+    ln_upper: Floats  # ln of its best utility for a share of each resource; -inf if not needed
+    ln_best: float  # of its largest utility
+    ln_worst: float  # of its smallest positive utility
     ln_use: float
-    slots: int
-    window: int
-    demand: Amounts
-    shares: Floats
+    """Ln of the shares that it uses over all of its worker-slots. Infinite if no server of the pool
+    has the resources; the job then contributes nothing."""
+    slots: int  # those worker-slots
+    window: int  # slots in which it could run
+    demand: Amounts  # of one worker (or parameter server)
+    shares: Floats  # that demand in shares
 
 
 Measures = dict[tuple[object, ...], dict[int, PriceContribution | None]]
@@ -54,23 +33,13 @@ Measures = dict[tuple[object, ...], dict[int, PriceContribution | None]]
 class ContributionCache:
     """Cache for learners that process the same job set repeatedly with one job changed.
 
-    Parameters
-    ----------
-    position : int
-        Position of the job that changes.
-    measures : dict, optional
-        Contributions of the unchanged jobs, by kind of learner and position. Caches of one job set
-        can share it.
-
-    Attributes
-    ----------
-    around : dict
-        Learners of the jobs before and after the position, by kind of learner.
+    Caches of one job set can share ``measures``.
     """
 
     def __init__(self, position: int, measures: Measures | None = None) -> None:
-        self.position = position
+        self.position = position  # of the job that changes
         self.measures: Measures = {} if measures is None else measures
+        # Learners of the jobs before and after the position, by kind.
         self.around: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
 

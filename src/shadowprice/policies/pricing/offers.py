@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
@@ -17,74 +15,37 @@ from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.pricing.board import PriceBoard
 
-Integers = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class PricedOffer:
-    """The best plan that the cluster can offer a job.
+    """The best plan that the cluster can offer a job."""
 
-    Parameters
-    ----------
-    completion : int
-        Completion slot.
-    utility, cost, payoff : float
-        Utility of completing then, cost, and their difference: OASiS's mu of (20), PD-ORS's lambda.
-    choice : ndarray of int64, shape (slots,)
-        Choice in each slot of the window, -1 for none; its meaning depends on the planner.
-    copies : tuple of TaskCopies
-        Copies of the tasks of a bag.
-    bound : float or None
-        Upper bound of the payoff of every offer; None if the planner doesn't prove one.
-    plan : Schedule or None
-        The schedule, if it isn't the one that the planner builds from the choice.
-    """
-
-    completion: int
+    completion: int  # slot
     utility: float
     cost: float
-    payoff: float
-    choice: Integers
-    copies: tuple[TaskCopies, ...] = ()
-    bound: float | None = None
-    plan: Schedule | None = None
+    payoff: float  # utility of completing then, less the cost: OASiS's mu of (20), PD-ORS's lambda
+    choice: Integers  # in each slot of the window, -1 for none; the meaning depends on the planner
+    copies: tuple[TaskCopies, ...] = ()  # of the tasks of a bag
+    bound: float | None = None  # upper bound of the payoff of every offer; None if unproved
+    plan: Schedule | None = None  # the schedule, if it isn't the one built from the choice
 
 
 class ResourceBottleneck(NamedTuple):
-    """The resource that limits a job most.
-
-    Attributes
-    ----------
-    resource : str
-        Name of the resource.
-    where : str
-        The servers that lack it, such as ``worker servers``.
-    kind : str
-        Processes that it limits: ``workers`` or ``parameter servers``.
-    room : float
-        How many of them fit in a slot on average.
-    """
+    """The resource that limits a job most."""
 
     resource: str
-    where: str
-    kind: str
-    room: float
+    where: str  # the servers that lack it, such as "worker servers"
+    kind: str  # processes that it limits: "workers" or "parameter servers"
+    room: float  # how many of them fit in a slot on average
 
 
 class TooExpensiveProof(NamedTuple):
-    """Proof that no offer has a positive payoff.
+    """Proof that no offer has a positive payoff."""
 
-    Attributes
-    ----------
-    bound : float
-        Upper bound of the payoff of every schedule; ``-inf`` if none completes the work.
-    utility, cost : float or None
-        Of the schedule behind the bound, which may not be feasible: approximations of the job's
-        utility and cost. None without a schedule.
-    """
-
-    bound: float
+    bound: float  # upper bound of the payoff of every schedule; -inf if none completes the work
     utility: float | None = None
+    """Of the schedule behind the bound, which may not be feasible, as is the cost: approximations
+    of the job's. None without a schedule."""
     cost: float | None = None
 
 
@@ -94,16 +55,12 @@ class PricedJob(Protocol):
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff, None if no plan completes the work.
 
-        Parameters
-        ----------
-        factor : float
-            Factor on every utility.
-        more : int
-            Progress units beyond those that remain. Ignored for a bag of tasks.
+        Every utility is multiplied by ``factor``. ``more`` progress units are planned beyond those
+        that remain, but not for a bag of tasks.
         """
         ...
 
-    def outpriced(self) -> TooExpensiveProof | None:
+    def prove_too_expensive(self) -> TooExpensiveProof | None:
         """Return a quick proof that no offer has a positive payoff.
 
         For callers that don't need the best offer of a refused job. None if there is no proof that
@@ -115,25 +72,65 @@ class PricedJob(Protocol):
         """Return the schedule of an offer."""
         ...
 
-    def fastest(self) -> int:
+    def max_gain(self) -> int:
         """Return the maximum progress units of one slot in an empty cluster."""
         ...
 
-    def hopeless(self) -> Refusal | None:
+    def explain_infeasible(self) -> Refusal | None:
         """Return why no plan completes the work; None if the other methods explain it."""
         ...
 
-    def scarcest(self) -> ResourceBottleneck:
+    def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource that limits the job most in the slots in which it could run."""
         ...
 
-    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
         ...
 
-    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+    def slot_costs(self, schedule: Schedule) -> Floats:
         """Return the cost of a schedule in each of its active slots."""
         ...
+
+
+class DerivedJob:
+    """Base of priced jobs whose plans meet more conditions; all else is that of another's.
+
+    If ``begun``, the first slot of a plan counts a restart.
+    """
+
+    def __init__(
+        self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
+    ) -> None:
+        self._quote = quote
+        self._view = view
+        self._job = job
+        self._remaining = remaining
+        self._begun = begun
+
+    def prove_too_expensive(self) -> TooExpensiveProof | None:
+        """Return a bound that holds for every plan, and so for those that meet the conditions."""
+        return self._quote.prove_too_expensive()
+
+    def schedule(self, offer: PricedOffer) -> Schedule:
+        """Return the schedule of an offer."""
+        return self._quote.schedule(offer) if offer.plan is None else offer.plan
+
+    def max_gain(self) -> int:
+        """Return the maximum progress units of one slot in an empty cluster."""
+        return self._quote.max_gain()
+
+    def find_bottleneck(self) -> ResourceBottleneck:
+        """Return the resource that limits the job most in the slots in which it could run."""
+        return self._quote.find_bottleneck()
+
+    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
+        """Return the resource with the largest part of a schedule's cost, and that part."""
+        return self._quote.most_expensive(schedule)
+
+    def slot_costs(self, schedule: Schedule) -> Floats:
+        """Return the cost of a schedule in each of its active slots."""
+        return self._quote.slot_costs(schedule)
 
 
 class PricedPlanner(Protocol):

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.potential import planned_progress
 from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.core.utility import utility_value
-
-Integers = NDArray[np.int64]
+from shadowprice.policies.placements import constant_schedule
 
 SHORT: Final = "its plan falls short of the work that remains"
 OVERRUN: Final = "a running job takes longer than stated and keeps its place"
@@ -29,34 +28,19 @@ OVERRUN: Final = "a running job takes longer than stated and keeps its place"
 
 @dataclass(frozen=True, eq=False)
 class Extension:
-    """A longer plan for a job, and the jobs that it displaces.
-
-    Parameters
-    ----------
-    plan : Schedule
-        All future slots of the job: the rest of its plan, then its last placement again.
-    displaced : tuple of str
-        Jobs that have reserved capacity which the plan needs.
-    loss : float
-        Utility that these lose if each completes later by the length of the extension.
-    """
+    """A longer plan for a job, and the jobs that it displaces."""
 
     plan: Schedule
-    displaced: tuple[str, ...]
-    loss: float
+    """All future slots of the job: the rest of its plan, then its last placement again."""
+    displaced: tuple[str, ...]  # jobs that have reserved capacity which the plan needs
+    loss: float  # utility that these lose if each completes later by the length of the extension
 
 
 def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | None:
     """Return the extension of a job's plan, None if its servers or slots aren't available.
 
-    Parameters
-    ----------
-    view : View
-        The state; the job still has the reservations of its plan.
-    state : JobState
-        The job; not a bag.
-    charged : bool
-        Whether plans count restarts.
+    The job is not a bag, and still has the reservations of its plan. With ``charged``, plans count
+    restarts.
     """
     job, running = state.job, view.running(state.job.name)
     ahead = state.plan.from_slot(view.slot)
@@ -79,10 +63,10 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
         if not view.pinned(job.name) or view.end == view.until:
             return None
         end = view.end  # a slow job that saved nothing runs on: its plan follows the horizon
-    plan = _appended(kept, placement, start, end)
+    plan = _append(kept, placement, start, end)
     # The job's own reservations are replaced by the new plan.
     excess = _excess(view, job, placement, start, end, own=ahead)
-    displaced, loss = _displaced(view, job, placement, start, end, excess)
+    displaced, loss = _choose_displaced(view, job, placement, start, end, excess)
     return None if (excess > 0).any() else Extension(plan, displaced, loss)
 
 
@@ -104,9 +88,8 @@ def _slots_for(job: Job, placement: Placement, missing: int, *, moved: bool) -> 
     return 1 + max(0, -(-(missing - first) // gain))
 
 
-def _appended(kept: Schedule, placement: Placement, start: int, end: int) -> Schedule:
-    entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
-    added = Schedule.of((slot, *entry) for slot in range(start, end) for entry in entries)
+def _append(kept: Schedule, placement: Placement, start: int, end: int) -> Schedule:
+    added = constant_schedule(placement, start, end)
     if not len(kept):
         return added
     parts = zip(
@@ -129,7 +112,7 @@ def _excess(
     return np.asarray(used + demand - ledger.capacity[servers], dtype=np.int64)
 
 
-def _displaced(
+def _choose_displaced(
     view: View, job: Job, placement: Placement, start: int, end: int, excess: Integers
 ) -> tuple[tuple[str, ...], float]:
     """Choose the jobs to displace, and subtract their reservations from the excess.
@@ -141,8 +124,7 @@ def _displaced(
         return (), 0.0
     servers = list(placement.servers)
     candidates = sorted(
-        _candidates(view, job.name, servers, start, end),
-        key=lambda candidate: candidate[:2],
+        _candidates(view, job.name, servers, start, end), key=lambda candidate: candidate[:2]
     )
     chosen: list[str] = []
     loss = 0.0

@@ -1,9 +1,9 @@
-"""Prices that somebody posts: one for every limit of every pool in every slot, kept in a file.
+"""Posted prices in a file: a price for every limit of every pool in every slot.
 
 A certificate (`shadowprice bound --prices FILE`) writes them and ``oasis --set prices=fixed:FILE``
-decides at them. The file is JSON: for each pool which servers it is for and its limits
-(`policies.pricing.limits`), and one row ``[slot, pool, limit, price]`` for every price that is not
-0, in utility per slot for all that the limit allows.
+decides at them. The file is JSON: the limits of each pool (`policies.pricing.limits`), and one row
+``[slot, pool, limit, price]`` for every price that is not 0, in utility per slot for all that the
+limit allows.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.pricing.limits import CapacityLimit, limits_of, shares
-
-Floats = NDArray[np.float64]
 
 FORMAT = "shadowprice-prices"
 VERSION = 1
@@ -55,30 +53,19 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class PostedPrices:
-    """Prices by slot, pool and limit.
+    """Prices by slot, pool and limit."""
 
-    Parameters
-    ----------
-    first : int
-        Slot of the first row.
-    prices : ndarray of float64, shape (slots, pools, limits)
-        Utility per slot for all that a limit allows; slots beyond are free.
-    limits : sequence of sequence of Limit
-        Of each pool: one for all servers, or one for workers' and one for parameter servers'.
-    """
-
-    first: int
+    first: int  # slot of the first row
     prices: Floats
+    """By slot, pool and limit: utility per slot for all that a limit allows. Slots beyond are
+    free."""
     limits: Sequence[Sequence[CapacityLimit]]
+    """Of each pool: one for all servers, or one for workers and one for PS."""
 
     def costs(self, job: Job, first: int, slots: int) -> Floats:
         """Return the cost of each worker count, with its parameter servers, in each slot.
 
-        The slots are ``[first, first + slots)``.
-
-        Returns
-        -------
-        ndarray of float64, shape (slots, choices)
+        The slots are ``[first, first + slots)``; the result has a row for each.
         """
         use = np.zeros((len(job.worker_counts), *self.prices.shape[1:]))
         for pool, counts, demand in (
@@ -93,7 +80,7 @@ class PostedPrices:
             prices[start - first : end - first] = self.prices[start - self.first : end - self.first]
         return np.asarray(prices.reshape(slots, -1) @ use.reshape(len(use), -1).T, dtype=np.float64)
 
-    def dearest(self, job: Job, schedule: Schedule) -> tuple[int, float]:
+    def most_expensive(self, job: Job, schedule: Schedule) -> tuple[int, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
         workers, ps, _ = schedule.totals()
         paid: dict[int, float] = {}
@@ -152,10 +139,7 @@ def pool_limits(cluster: Cluster) -> list[list[CapacityLimit]]:
 def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
     """Read a file of prices for a cluster.
 
-    Raises
-    ------
-    InputError
-        If the file can't be read, is damaged, or has prices of another cluster.
+    Raises `InputError` if the file can't be read, is damaged, or has prices of another cluster.
     """
     try:
         document = _Document.model_validate_json(path.read_bytes())

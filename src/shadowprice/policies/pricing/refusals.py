@@ -12,11 +12,10 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.offers import PricedJob, PricedOffer
 
-_STEPS = 20
-_DISTANT = 1e9
+_MAX_NEWTON_STEPS = 20
+_DISTANT_FACTOR = 1e9
 """Factor at which the plan of maximum utility has the maximum payoff, per unit of cost."""
-_LARGEST = 1e200
-"""Maximum factor: more would overflow if the utility is nearly 0."""
+_MAX_FACTOR = 1e200  # maximum factor: more would overflow if the utility is nearly 0
 
 
 def build_refusal(
@@ -24,21 +23,10 @@ def build_refusal(
 ) -> Refusal:
     """Return the reason of a refusal with its numbers.
 
-    Parameters
-    ----------
-    quote : Quote
-        The job at the prices that it met.
-    view : View
-        The state of the decision.
-    job : Job
-        The job.
-    offer : Offer or None
-        The best plan, with a payoff of at most 0; None if there is none.
-    remaining : int
-        Remaining progress units.
+    ``offer`` is the best plan, with a payoff of at most 0; None if there is none.
     """
     if offer is None:
-        return quote.hopeless() or _no_schedule(quote, view, remaining)
+        return quote.explain_infeasible() or _no_schedule(quote, view, remaining)
     _, nearest = min_acceptance_factor(quote, job, offer)
     if nearest is None:
         return _no_value(quote, view, job, offer, remaining)
@@ -58,7 +46,7 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
     """Return the refusal of a job that could only complete after its utility is gone."""
     durations = np.arange(view.slot - job.arrival, view.end - job.arrival)
     useful = int(np.count_nonzero(job.utility.values(durations) > 0))
-    shortest = -(-work // max(quote.fastest(), 1))
+    shortest = -(-work // max(quote.max_gain(), 1))
     numbers = {"slots_needed": shortest, "slots_with_value": useful}
     if shortest > useful:
         return Refusal(
@@ -70,7 +58,7 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
             completion=offer.completion,
             numbers=numbers,
         )
-    scarce = quote.scarcest()
+    bottleneck = quote.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
         f"no room to complete by slot {view.slot + useful - 1}, after which nothing is left of its "
@@ -78,14 +66,14 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
         value=0.0,
         cost=offer.cost,
         completion=offer.completion,
-        bottleneck=f"{scarce.resource} of {scarce.where}",
+        bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
         numbers=numbers,
     )
 
 
 def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
     slots = view.end - view.slot
-    shortest = -(-work // max(quote.fastest(), 1))
+    shortest = -(-work // max(quote.max_gain(), 1))
     if shortest > slots:
         limit = "timespan" if view.until == view.end else "planning horizon"
         return Refusal(
@@ -94,20 +82,20 @@ def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
             bottleneck=f"{limit} ending at slot {view.end}",
             numbers={"slots_needed": shortest, "slots_left": max(slots, 0)},
         )
-    scarce = quote.scarcest()
+    bottleneck = quote.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"no room: {scarce.resource} leaves place for {scarce.room:.3g} {scarce.kind} a slot on "
-        f"average until slot {view.end}",
-        bottleneck=f"{scarce.resource} of {scarce.where}",
-        numbers={"mean_room": scarce.room},
+        f"no room: {bottleneck.resource} leaves place for {bottleneck.room:.3g} "
+        f"{bottleneck.kind} a slot on average until slot {view.end}",
+        bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
+        numbers={"mean_room": bottleneck.room},
     )
 
 
 def _dearest(quote: PricedJob, offer: PricedOffer) -> str:
     """Return the most expensive resource of a plan, its part of the cost, and its slots."""
     schedule = quote.schedule(offer)
-    label, amount = quote.dearest(schedule)
+    label, amount = quote.most_expensive(schedule)
     span = f"slots {schedule.start} to {schedule.completion}"
     return f"{label}, {amount / max(offer.cost, 1e-300):.0%} of the cost over {span}"
 
@@ -115,24 +103,20 @@ def _dearest(quote: PricedJob, offer: PricedOffer) -> str:
 def min_acceptance_factor(
     quote: PricedJob, job: Job, offer: PricedOffer
 ) -> tuple[float, PricedOffer | None]:
-    """Return the minimum factor on the utility at which some plan has a payoff of 0.
+    """Return the minimum factor on the utility at which some plan has a payoff of 0, and that plan.
 
-    It is the minimum of cost / utility over completion slots. Newton's method on the largest payoff
-    as a function of the factor (Dinkelbach) takes a few steps, each one exact search. It starts
-    from the offer, or from the plan of maximum utility if the offer has no utility.
-
-    Returns
-    -------
-    (float, Offer or None)
-        The factor, and the plan that attains it; None if no plan has a utility.
+    The factor is the minimum of cost / utility over completion slots. Newton's method on the
+    largest payoff as a function of the factor (Dinkelbach) takes a few steps, each one exact
+    search. It starts from the offer, or from the plan of maximum utility if the offer has no
+    utility. The plan is None if none has a utility.
     """
     nearest: PricedOffer | None = None
-    if offer.utility > 0 and offer.cost / offer.utility < _DISTANT:
+    if offer.utility > 0 and offer.cost / offer.utility < _DISTANT_FACTOR:
         nearest, factor = offer, offer.cost / offer.utility
     else:
-        at_best = max(utility_value(job.utility, 0), 1.0 / _LARGEST)
-        factor = min(_DISTANT * max(offer.cost, 1.0) / at_best, _LARGEST)
-    for _ in range(_STEPS):
+        at_best = max(utility_value(job.utility, 0), 1.0 / _MAX_FACTOR)
+        factor = min(_DISTANT_FACTOR * max(offer.cost, 1.0) / at_best, _MAX_FACTOR)
+    for _ in range(_MAX_NEWTON_STEPS):
         better = quote.best(factor)
         if better is None or (nearest is not None and better.payoff <= 1e-9 * better.cost):
             break
@@ -140,7 +124,7 @@ def min_acceptance_factor(
         if value <= 0:
             break
         nearest = replace(better, utility=value, payoff=value - better.cost)
-        if better.cost >= _LARGEST * value:
+        if better.cost >= _MAX_FACTOR * value:
             break
         factor = better.cost / value
     return factor, nearest

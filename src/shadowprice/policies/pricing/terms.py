@@ -16,24 +16,15 @@ REFUSAL_MARGIN: Final = 1e-7
 
 Far above rounding errors of costs and the tolerance of the search over slots.
 """
-_TINY: Final = 1e-280
-"""Utility below which numbers lose their precision."""
+_MIN_PRECISE_UTILITY: Final = 1e-280  # utility below which numbers lose their precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecisionInputs:
-    """Inputs of an arriving job's decision besides reservations.
+    """Inputs of an arriving job's decision besides reservations."""
 
-    Parameters
-    ----------
-    constants : sequence of PriceConstants
-        L and U of each pool.
-    divided : bool
-        Whether servers for both roles are divided between the pools.
-    """
-
-    constants: Sequence[PriceConstants]
-    divided: bool = False
+    constants: Sequence[PriceConstants]  # of each pool
+    divided: bool = False  # whether servers for both roles are divided between the pools
 
     @property
     def key(self) -> bytes:
@@ -42,20 +33,11 @@ class DecisionInputs:
         return b"".join([lower.tobytes(), *(pool.ln_upper.tobytes() for pool in self.constants)])
 
     def ln_cheapest(self, other: DecisionInputs) -> float:
-        """Return ln of a lower bound on the ratio of each price to that of other terms, at most 0.
+        """Return ln of a lower bound on the ratio of each price to that of other inputs, at most 0.
 
         A price is L (U / L)^y at load y between 0 and 1. So its logarithm changes by no less than
-        the smaller change of ln L and ln U. Prices that were 0 can't fall.
-
-        Parameters
-        ----------
-        other : Terms
-            Of a job set that differs in one job.
-
-        Returns
-        -------
-        float
-            ``-inf`` without a bound.
+        the smaller change of ln L and ln U. Prices that were 0 can't fall. The result is ``-inf``
+        without a bound.
         """
         if self.divided is not other.divided:
             return -math.inf
@@ -72,34 +54,21 @@ class DecisionInputs:
 
 
 class Shortfall(NamedTuple):
-    """Distance of a refused job from an admission.
+    """Distance of a refused job from an admission."""
 
-    Attributes
-    ----------
-    worth : float
-        Maximum utility of the job.
-    bound : float
-        Upper bound of the payoff of every schedule; ``-inf`` if none completes the work.
-    """
-
-    worth: float
-    bound: float
+    worth: float  # maximum utility of the job
+    bound: float  # upper bound of the payoff of every schedule; -inf if none completes the work
 
     def remains(self, ln_cheapest: float) -> bool:
         """Return whether the job is surely refused at other prices, with equal reservations.
 
-        Assume that no schedule's payoff exceeds P, and that each price is at least r times what it
-        was, r <= 1. A schedule with utility u and cost c then has a payoff of at most u - r c = r
-        (u - c) + (1 - r) u <= r P + (1 - r) u.
-
-        Parameters
-        ----------
-        ln_cheapest : float
-            ln r, from `DecisionInputs.ln_cheapest`.
+        Let no schedule's payoff exceed P, and let each price be at least r times its former value,
+        r <= 1. A schedule with utility u and cost c then has a payoff of at most u - r c = r (u -
+        c) + (1 - r) u <= r P + (1 - r) u. ``ln_cheapest`` is ln r.
         """
         if math.isinf(self.bound):  # doesn't fit, or the price overflows
             return ln_cheapest == 0.0
-        if self.worth < _TINY:
+        if self.worth < _MIN_PRECISE_UTILITY:
             return False
         ratio = math.exp(ln_cheapest)
         return ratio * self.bound + (1.0 - ratio) * self.worth <= -REFUSAL_MARGIN * self.worth

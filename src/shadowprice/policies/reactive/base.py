@@ -115,7 +115,7 @@ class ReactivePolicy(ABC, Generic[P]):
         """Answer arriving jobs."""
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
-        """Decide about a revised job whose owner asks for more, if the policy promises.
+        """Decide about a revised job that needs more than before, if the policy promises.
 
         Raises RevisionRefusedError to refuse.
         """
@@ -166,23 +166,30 @@ class ReactivePolicy(ABC, Generic[P]):
         """Keep the learnt state that outlives a resync; the open jobs are added already."""
 
 
-class TableReactivePolicy(ReactivePolicy[P]):
-    """A reactive policy whose open jobs are the rows of a `JobTable`."""
+class QueueingPolicy(ReactivePolicy[P]):
+    """A reactive policy that queues every job that the empty cluster carries."""
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
         self._empty = EmptyCluster(context.cluster)
-        self._table = JobTable(context.cluster)
-        self._cursors = np.zeros(2, dtype=np.int64)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
-        del explained  # there is one reason
+        del explained  # there is only one reason to refuse
         return self._empty.quote(job, self._wanted(job), view.slot)
 
     @abstractmethod
     def _wanted(self, job: Job) -> int:
         """Return the worker count that a job should have, if the empty cluster carries it."""
+
+
+class TableReactivePolicy(QueueingPolicy[P]):
+    """A reactive policy whose open jobs are the rows of a `JobTable`."""
+
+    def __init__(self, context: PolicyContext, parameters: P) -> None:
+        super().__init__(context, parameters)
+        self._table = JobTable(context.cluster)
+        self._cursors = np.zeros(2, dtype=np.int64)
 
     @abstractmethod
     def _enter(self, job: Job, workers: int) -> int:
@@ -218,4 +225,4 @@ class TableReactivePolicy(ReactivePolicy[P]):
         wanted = self._wanted(state.job)
         row = self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
         if state.placement is not None:
-            self._table.stand(row, state.placement)
+            self._table.set_placement(row, state.placement)

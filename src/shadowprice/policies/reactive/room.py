@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Queue, Reject
 from shadowprice.core.job import Job
@@ -20,24 +20,14 @@ from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.round_robin import place
 
 NO_PLACEMENT: Final = Refusal(
-    RefusalReason.NEVER_FITS,
-    "round-robin placement finds no room for it even in the empty cluster",
+    RefusalReason.NEVER_FITS, "round-robin placement finds no room for it even in the empty cluster"
 )
 
 
 class FreeCapacity:
     """Free capacity of every server, and placements of jobs.
 
-    Attributes
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Free capacity of each server, lost ones included.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        Whether each server may host workers, and parameter servers; False for lost ones.
-    cursors : ndarray of int64, shape (2,)
-        Servers at which the round robin of workers and of parameter servers continues.
-    standing : dict of str to (Job, Placement)
-        Jobs with a placement.
+    A lost server keeps its free capacity, but may not host anything.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -45,8 +35,9 @@ class FreeCapacity:
         self.free = cluster.capacity.copy()
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
+        # Servers at which the round robin of workers and of PS continues.
         self.cursors = np.zeros(2, dtype=np.int64)
-        self.standing: dict[str, tuple[Job, Placement]] = {}
+        self.placed: dict[str, tuple[Job, Placement]] = {}  # jobs with a placement
         self._out = np.zeros((3, cluster.servers), dtype=np.int64)
         self._none = np.zeros(len(cluster.resources), dtype=np.int64)
         self._none.setflags(write=False)
@@ -55,7 +46,7 @@ class FreeCapacity:
     @property
     def pristine(self) -> bool:
         """Whether every server is up and no job is placed."""
-        return not self.standing and not self._down
+        return not self.placed and not self._down
 
     def place(self, job: Job, workers: int) -> Placement | None:
         """Place a job round robin, with the parameter servers that its workers need.
@@ -63,31 +54,24 @@ class FreeCapacity:
         Returns the placement. If the job doesn't fit, nothing changes, and the result is None.
         """
         filled = place(
-            self.free,
-            job.worker,
-            self.ps_demand(job),
-            workers,
-            job.ps_needed(workers),
-            self.hosts_workers,
-            self.hosts_ps,
-            self.cursors,
-            self._out,
-        )
+            self.free, job.worker, self.ps_demand(job), workers, job.ps_needed(workers),
+            self.hosts_workers, self.hosts_ps, self.cursors, self._out,
+        )  # fmt: skip
         if not filled:
             return None
         servers, counts, ps = self._out[:, :filled].tolist()
         placement = Placement(tuple(servers), tuple(counts), tuple(ps))
-        self.standing[job.name] = (job, placement)
+        self.placed[job.name] = (job, placement)
         return placement
 
-    def stand(self, job: Job, placement: Placement) -> None:
+    def allocate(self, job: Job, placement: Placement) -> None:
         """Allocate a given placement."""
-        self.standing[job.name] = (job, placement)
+        self.placed[job.name] = (job, placement)
         self._add(job, placement, -1)
 
     def release(self, name: str) -> bool:
         """Release a job's placement; return whether it had one."""
-        entry = self.standing.pop(name, None)
+        entry = self.placed.pop(name, None)
         if entry is None:
             return False
         self._add(*entry, 1)
@@ -104,7 +88,7 @@ class FreeCapacity:
         self.hosts_workers[server] = self._cluster.hosts_workers[server]
         self.hosts_ps[server] = self._cluster.hosts_ps[server]
 
-    def ps_demand(self, job: Job) -> NDArray[np.int64]:
+    def ps_demand(self, job: Job) -> Integers:
         """Return the demand of a job's parameter server, zeros for all-reduce jobs."""
         return self._none if job.ps is None else job.ps
 

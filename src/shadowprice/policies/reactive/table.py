@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, Places
-
-Integers = NDArray[np.int64]
+from shadowprice.policies.placements import dense_placement
 
 _MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
 
@@ -25,22 +24,14 @@ _MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
 class JobRows(ABC):
     """Open jobs in order of arrival, as rows; a subclass has their placements.
 
-    Rows are reused, so the table is as large as the maximum number of jobs open at once.
-
-    Attributes
-    ----------
-    rows : dict of str to int
-        Row of each open job, in order of arrival.
-    jobs : list of Job or None
-        Job of each row.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        Whether each server may host workers, and parameter servers; False for lost ones.
+    Rows are reused, so the table is as large as the maximum number of jobs open at once. Lost
+    servers may not host anything.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.rows: dict[str, int] = {}
-        self.jobs: list[Job | None] = []
+        self.rows: dict[str, int] = {}  # row of each open job, in order of arrival
+        self.jobs: list[Job | None] = []  # by row
         self._vacant: list[int] = []
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
@@ -94,13 +85,8 @@ class JobRows(ABC):
         """Yield the moves of jobs to their next placements, in an order that never overbooks.
 
         Jobs that shrink go first. Jobs that leave servers for others are paused in between.
-
-        Parameters
-        ----------
-        rows : ndarray of int64, shape (jobs,)
-            Rows with a new placement.
-        change : ndarray of int64, shape (jobs,)
-            Comparison with the current placement; see `shadowprice.kernels.reactive.places`.
+        ``change`` compares each row with its current placement; see
+        `shadowprice.kernels.reactive.places`.
         """
         later: list[tuple[str, Placement]] = []
         to_pause: list[str] = []
@@ -122,45 +108,29 @@ class JobRows(ABC):
 
 
 class JobTable(JobRows):
-    """Open jobs in order of arrival, with placements as arrays over all servers.
-
-    Attributes
-    ----------
-    worker, ps : ndarray of int64, shape (rows, resources)
-        Demands; zeros for the parameter server of all-reduce jobs.
-    first, choices : ndarray of int64, shape (rows,)
-        Position of a row's first useful worker count in ``counts``, and the number of them.
-    counts, ps_counts : ndarray of int64
-        Worker counts, ascending for each job, and the parameter servers that they need.
-    on_workers, on_ps : ndarray of int64, shape (rows, servers)
-        Current placements.
-    new_workers, new_ps : ndarray of int64, shape (rows, servers)
-        Next placements.
-    standing : ndarray of bool, shape (rows,)
-        Whether each job has a placement.
-    alike : ndarray of int64, shape (rows,)
-        Equal for jobs with equal demands and useful worker counts.
-    """
+    """Open jobs in order of arrival, with placements as arrays over all servers."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._shapes: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         width = (0, len(cluster.resources))
         self.worker = np.zeros(width, dtype=np.int64)
-        self.ps = np.zeros(width, dtype=np.int64)
+        self.ps = np.zeros(width, dtype=np.int64)  # zeros for all-reduce jobs
+        # Position of a row's first useful worker count in `counts`.
         self.first = np.zeros(0, dtype=np.int64)
-        self.choices = np.zeros(0, dtype=np.int64)
-        self.counts = np.zeros(0, dtype=np.int64)
+        self.choices = np.zeros(0, dtype=np.int64)  # number of its useful worker counts
+        self.counts = np.zeros(0, dtype=np.int64)  # ascending for each job
         self.ps_counts = np.zeros(0, dtype=np.int64)
         places = (0, cluster.servers)
-        self.on_workers = np.zeros(places, dtype=np.int64)
+        self.on_workers = np.zeros(places, dtype=np.int64)  # current placements
         self.on_ps = np.zeros(places, dtype=np.int64)
-        self.new_workers = np.zeros(places, dtype=np.int64)
+        self.new_workers = np.zeros(places, dtype=np.int64)  # next placements
         self.new_ps = np.zeros(places, dtype=np.int64)
-        self.standing = np.zeros(0, dtype=np.bool_)
+        self.standing = np.zeros(0, dtype=np.bool_)  # whether each job has a placement
+        # Equal for jobs with equal demands and useful worker counts.
         self.alike = np.zeros(0, dtype=np.int64)
         self._alike: dict[tuple[bytes, bytes, int], int] = {}
-        self._total: NDArray[np.float64] | None = None
+        self._total: Floats | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with sparse placements: most jobs are on few servers."""
@@ -183,16 +153,9 @@ class JobTable(JobRows):
     def places(self) -> Places:
         """Demands, and current and next placements, for kernels."""
         return Places(
-            self.worker,
-            self.ps,
-            self.hosts_workers,
-            self.hosts_ps,
-            self.on_workers,
-            self.on_ps,
-            self.new_workers,
-            self.new_ps,
-            self.standing,
-        )
+            self.worker, self.ps, self.hosts_workers, self.hosts_ps, self.on_workers, self.on_ps,
+            self.new_workers, self.new_ps, self.standing,
+        )  # fmt: skip
 
     @property
     def widths(self) -> Widths:
@@ -214,7 +177,7 @@ class JobTable(JobRows):
         self.on_workers[row] = self.on_ps[row] = 0
         self.standing[row] = False
 
-    def stand(self, row: int, placement: Placement) -> None:
+    def set_placement(self, row: int, placement: Placement) -> None:
         """Record the placement of a job."""
         servers = list(placement.servers)
         self.clear(row)
@@ -232,7 +195,7 @@ class JobTable(JobRows):
         super().restore(server)
         self._total = None
 
-    def total(self) -> NDArray[np.float64]:
+    def total(self) -> Floats:
         """Return the total capacity of servers that are up by resource; 0 if it is unlimited."""
         if self._total is None:
             rows = self._cluster.capacity[self.hosts_workers | self.hosts_ps]
@@ -257,17 +220,11 @@ class JobTable(JobRows):
         return np.asarray(less * LESS + more * MORE, dtype=np.int64)
 
     def _placement(self, row: int) -> Placement:
-        workers, ps = self.new_workers[row], self.new_ps[row]
-        servers = np.flatnonzero(workers + ps)
-        return Placement(
-            tuple(servers.tolist()), tuple(workers[servers].tolist()), tuple(ps[servers].tolist())
-        )
+        return dense_placement(self.new_workers[row], self.new_ps[row])
 
     def _shape(self, job: Job) -> tuple[int, int]:
         """Return the position and number of a job's useful worker counts."""
-        # A count is useful if it gains more than every smaller one.
-        best = np.maximum.accumulate(job.gains)
-        useful = np.concatenate(([True], best[1:] > best[:-1]))
+        useful = increasing_positions(job.gains)
         counts, ps_counts = job.worker_counts[useful], job.ps_counts[useful]
         key = (counts.tobytes(), ps_counts.tobytes())
         if key not in self._shapes:
@@ -293,3 +250,9 @@ class JobTable(JobRows):
             larger = np.zeros((size, *old.shape[1:]), dtype=old.dtype)
             larger[: len(old)] = old
             setattr(self, name, larger)
+
+
+def increasing_positions(gains: Integers) -> Integers:
+    """Return the positions of gains that exceed all before them, the first included."""
+    best = np.maximum.accumulate(gains)
+    return np.flatnonzero(np.diff(best, prepend=-1) > 0)

@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.core.utility import (
-    Constant,
-    Deadline,
-    Linear,
-    Power,
-    Reciprocal,
-    Sigmoid,
-    Utility,
-)
+from shadowprice.core.arrays import Floats, Integers
+from shadowprice.core.utility import Constant, Deadline, Linear, Power, Reciprocal, Sigmoid, Utility
 from shadowprice.kernels.reactive.worth import (
     CONSTANT,
     DEADLINE,
@@ -27,17 +19,12 @@ from shadowprice.kernels.reactive.worth import (
     Worths,
 )
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+LAST_KNOT: Final = 1 << 40  # maximum tabulated duration in slots; longer durations have its utility
 
-LAST_KNOT: Final = 1 << 40
-"""Maximum tabulated duration in slots; longer durations have its utility."""
-
-MOST_KNOTS: Final = 256
+MAX_KNOTS: Final = 256
 """Maximum number of knots of a utility; if it needs more, the worst intervals get them."""
 
-_AS_GOOD: Final = 1e-9
-"""Maximum error of an interpolation, as a share of the largest value."""
+_TOLERANCE: Final = 1e-9  # maximum error of an interpolation, as a share of the largest value
 
 
 _PROBES: Final = np.arange(1, 16) * 0.6180339887498949 % 1.0
@@ -45,22 +32,17 @@ _PROBES: Final = np.arange(1, 16) * 0.6180339887498949 % 1.0
 
 
 class UtilityTable:
-    """Utilities by row.
-
-    Attributes
-    ----------
-    columns : Worths
-        The kernels' input; a new object after the table grew.
-    """
+    """Utilities by row."""
 
     def __init__(self) -> None:
+        # The kernels' input; a new object after the table grew.
         self.columns = Worths(
             np.zeros(0, np.int64), np.zeros((0, 3)), np.zeros((0, 0), np.int64), np.zeros((0, 0))
         )
 
     def enter(self, row: int, utility: Utility) -> None:
         """Set the utility of a row; the table grows if needed."""
-        family, parameters = _known(utility)
+        family, parameters = _kernel_family(utility)
         table: tuple[Integers, Floats] | None = None
         if family == TOLD:
             table = knots(utility)
@@ -91,7 +73,7 @@ class UtilityTable:
             new[tuple(slice(size) for size in kept.shape)] = kept
 
 
-def _known(utility: Utility) -> tuple[int, tuple[float, ...]]:
+def _kernel_family(utility: Utility) -> tuple[int, tuple[float, ...]]:
     """Return the kernels' family of a utility, and its parameters."""
     # By exact type, because subclasses may compute other values.
     match utility:
@@ -115,11 +97,7 @@ def knots(utility: Utility) -> tuple[Integers, Floats]:
 
     Intervals are halved until a line fits them: a step takes as many halvings as the duration has
     binary digits, a line takes none. Utilities never rise, so an interval with equal ends is flat.
-
-    Returns
-    -------
-    (ndarray of int64, ndarray of float64)
-        At most `MOST_KNOTS`, the first at 0, the last at `LAST_KNOT`.
+    There are at most `MAX_KNOTS`, the first at 0, the last at `LAST_KNOT`.
     """
 
     def values(durations: Integers) -> Floats:
@@ -127,9 +105,9 @@ def knots(utility: Utility) -> tuple[Integers, Floats]:
 
     at = np.array([0, LAST_KNOT], dtype=np.int64)
     worth = values(at)
-    tolerance = _AS_GOOD * max(float(worth[0]), 1e-300)
+    tolerance = _TOLERANCE * max(float(worth[0]), 1e-300)
     settled = np.zeros(1, dtype=np.bool_)
-    while len(at) < MOST_KNOTS:
+    while len(at) < MAX_KNOTS:
         left, right = at[:-1], at[1:]
         middle = left + (right - left) // 2
         probes = left + (_PROBES[:, None] * (right - left)).astype(np.int64)
@@ -141,7 +119,7 @@ def knots(utility: Utility) -> tuple[Integers, Floats]:
         to_split = np.flatnonzero(~settled)
         if not len(to_split):
             break
-        room = MOST_KNOTS - len(at)
+        room = MAX_KNOTS - len(at)
         if len(to_split) > room:
             worst = np.argsort(-error[to_split], kind="stable")[:room]
             to_split = np.sort(to_split[worst])

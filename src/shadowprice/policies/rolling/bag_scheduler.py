@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Drop, Pause, Place, Promise, Queue, Reject
 from shadowprice.core.job import Job
@@ -23,6 +23,7 @@ from shadowprice.core.refusal import Refusal
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
 from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
+from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.rolling.bags import BagPlan
 from shadowprice.policies.rolling.offers import (
     Offer,
@@ -33,11 +34,7 @@ from shadowprice.policies.rolling.offers import (
 from shadowprice.policies.rolling.planner import CapacityScope, Planner
 from shadowprice.policies.rolling.state import State
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-_MAX_COPIES: Final = 256
-"""Limit of the copies counted in a slot, unless 16 per task are more."""
+_MAX_COPIES: Final = 256  # limit of the copies counted in a slot, unless 16 per task are more
 
 _MAX_PLANNED: Final = 32
 """Maximum number of bags that are planned when a slot begins, the densest first."""
@@ -45,22 +42,12 @@ _MAX_PLANNED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class BagOffer:
-    """A plan that a bag could have.
+    """A plan that a bag could have."""
 
-    Parameters
-    ----------
-    plan : CopyPlan
-        Start of its copies, counted from the next slot, and the units they need.
-    done : int
-        Last slot of the plan: the promise.
-    utility, cost : float
-        Utility of completing then, and the plan's cost at current prices.
-    """
-
-    plan: CopyPlan
-    done: int
-    utility: float
-    cost: float
+    plan: CopyPlan  # its start is counted from the next slot
+    done: int  # last slot of the plan: the promise
+    utility: float  # of completing then
+    cost: float  # at current prices
 
     @property
     def offer(self) -> Offer:
@@ -69,15 +56,7 @@ class BagOffer:
 
 
 class BagScheduler:
-    """Decides about bags of tasks.
-
-    Parameters
-    ----------
-    until : int or None
-        End of the timespan T.
-    revision, standby : bool
-        As in `RollingParameters`.
-    """
+    """Decides about bags of tasks; ``revision`` and ``standby`` are as in `RollingParameters`."""
 
     def __init__(
         self,
@@ -122,7 +101,7 @@ class BagScheduler:
         """Return a promise, or a refusal."""
         price = state.demand.copy_cost(slot, job)
         offer = self._offer(state, slot, job, price, CapacityScope.ALL)
-        if self._pays(state, slot, job, offer):
+        if self._reserve_if_worthwhile(state, slot, job, offer):
             assert offer is not None
             return self._promise(state, job, offer), None
         alone = self._offer(state, slot, job, price, CapacityScope.NONE)
@@ -132,14 +111,16 @@ class BagScheduler:
             return None, refuse_below_price(alone.offer)
         if self._revision:
             moved = self._offer(state, slot, job, price, CapacityScope.FIXED)
-            if self._pays(state, slot, job, moved):
+            if self._reserve_if_worthwhile(state, slot, job, moved):
                 assert moved is not None
                 return self._promise(state, job, moved), None
         if offer is not None and offer.utility <= offer.cost:
             return None, refuse_below_price(offer.offer)
         return None, refuse_no_capacity(alone.offer, None, None)
 
-    def _pays(self, state: State, slot: int, job: Job, offer: BagOffer | None) -> bool:
+    def _reserve_if_worthwhile(
+        self, state: State, slot: int, job: Job, offer: BagOffer | None
+    ) -> bool:
         """Allocate an offer if it is worth its price; return whether that succeeded."""
         if offer is None or offer.utility <= offer.cost:
             return False
@@ -256,17 +237,15 @@ class BagScheduler:
         """
         bags, start, capacity = state.bags, slot + plan.start, state.servers.capacity()
         end = start + len(plan.places) - 1
-        needed = job.worker > 0
         hosts = self._cluster.hosts_workers
         fits = np.where(hosts, int(plan.places[0]), 0)
         for first in {start, *(change for change in bags.change_slots(start) if change <= end)}:
             used = bags.usage(first) + self._planner.pinned_usage(state, first)
-            free = np.maximum(capacity - used, 0)[:, needed]
-            fits = np.minimum(fits, (free // job.worker[needed]).min(axis=1, initial=1 << 40))
+            fits = np.minimum(fits, fit_counts(capacity - used, job.worker))
         unused = fits
         if not plan.start:
-            free = np.maximum(capacity - bags.usage(start) - state.jobs.usage(), 0)[:, needed]
-            unused = np.minimum(fits, (free // job.worker[needed]).min(axis=1, initial=1 << 40))
+            free = capacity - bags.usage(start) - state.jobs.usage()
+            unused = np.minimum(fits, fit_counts(free, job.worker))
         counts, remaining = np.zeros(len(fits), np.int64), int(plan.places[0])
         for limit in (unused, fits):
             while remaining:

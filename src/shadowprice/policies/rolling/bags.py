@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
@@ -17,36 +17,22 @@ from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.rolling.quotas import Quotas
 
-Integers = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class BagPlan:
     """Copies of all remaining tasks of a bag, and the capacity reserved for them.
 
     A unit of capacity is the demand of one copy.
-
-    Parameters
-    ----------
-    start : int
-        Slot in which all copies start.
-    copies : tuple of TaskCopies
-        Copies of every task.
-    units : ndarray of int64
-        Units reserved in each slot from the first on; they never increase.
-    servers, each : ndarray of int64
-        Servers, ascending, and the copies that start on each. If fewer units are reserved, the
-        first servers keep theirs, as in the engine.
-    begun : bool
-        Whether the copies run.
     """
 
-    start: int
-    copies: tuple[TaskCopies, ...]
-    units: Integers
-    servers: Integers
+    start: int  # slot in which all copies start
+    copies: tuple[TaskCopies, ...]  # of every task
+    units: Integers  # reserved in each slot from the first on; they never increase
+    servers: Integers  # ascending
     each: Integers
-    begun: bool = False
+    """Copies that start on each server. If fewer units are reserved, the first servers keep theirs,
+    as in the engine."""
+    begun: bool = False  # whether the copies run
 
     @property
     def end(self) -> int:
@@ -75,33 +61,19 @@ class BagPlan:
 
 
 class BagTable:
-    """Open bags in order of arrival.
-
-    Attributes
-    ----------
-    jobs : dict of str to Job
-        The bags.
-    remaining : dict of str to tuple of int
-        Unfinished tasks by group.
-    plans : dict of str to BagPlan
-        Plans in force.
-    promise : dict of str to int
-        Slot by whose end all tasks are promised to be done, except with the miss probability.
-    promised_once : set of str
-        Bags that were promised once. They are planned again with a larger miss probability rather
-        than abandoned.
-    broken : dict of str to str
-        Bags with a promise that lost their plan, and the reason.
-    """
+    """Open bags in order of arrival."""
 
     def __init__(self, cluster: Cluster, quotas: Quotas) -> None:
         self._cluster, self._quotas = cluster, quotas
         self.jobs: dict[str, Job] = {}
-        self.remaining: dict[str, tuple[int, ...]] = {}
-        self.plans: dict[str, BagPlan] = {}
+        self.remaining: dict[str, tuple[int, ...]] = {}  # unfinished tasks by group
+        self.plans: dict[str, BagPlan] = {}  # in force
+        # Slot by whose end all tasks are promised to be done, except with the miss probability.
         self.promise: dict[str, int] = {}
+        # Bags that were promised once are planned again with a larger miss probability rather than
+        # abandoned.
         self.promised_once: set[str] = set()
-        self.broken: dict[str, str] = {}
+        self.broken: dict[str, str] = {}  # bags with a promise that lost their plan, and why
 
     def copy(self) -> Self:
         """Return a copy; plans never change in place and are shared."""

@@ -11,25 +11,13 @@ from shadowprice.core.utility import utility_value
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A plan that a job could have.
+    """A plan that a job could have."""
 
-    Parameters
-    ----------
-    end : int
-        Latest completion slot that was tried.
-    ceiling : int
-        Position on the job's hulls of the highest level that the plan takes.
-    done : int
-        Completion slot of the plan.
-    utility, cost : float
-        Utility of completing then, and the plan's cost at current prices.
-    """
-
-    end: int
-    ceiling: int
-    done: int
-    utility: float
-    cost: float
+    end: int  # latest completion slot that was tried
+    ceiling: int  # position on the job's hulls of the highest level that the plan takes
+    done: int  # completion slot of the plan
+    utility: float  # of completing then
+    cost: float  # at current prices
 
 
 def could_be_promised(refusal: Refusal) -> bool:
@@ -97,16 +85,8 @@ def refuse_below_price(offer: Offer) -> Refusal:
 def refuse_little_evidence(offer: Offer, used: float, observed: float, *, little: bool) -> Refusal:
     """Return the refusal of a job that is large compared with the demand observed so far.
 
-    Parameters
-    ----------
-    offer : Offer
-        Best plan of the job.
-    used : float
-        Minimum use of the job, in slots of the whole cluster.
-    observed : float
-        Slots in which demand was observed.
-    little : bool
-        Whether the plan earns little of the job's utility at arrival.
+    ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in slots
+    of the whole cluster. ``little`` is whether the plan earns little of the utility at arrival.
     """
     of_it = ", little of what it would be at once" if little else ""
     return Refusal(
@@ -123,14 +103,9 @@ def refuse_little_evidence(offer: Offer, used: float, observed: float, *, little
 def refuse_no_capacity(alone: Offer, holder: str | None, earliest: int | None) -> Refusal:
     """Return the refusal of a job that doesn't fit beside the promised jobs.
 
-    Parameters
-    ----------
-    alone : Offer
-        Best plan of the job alone.
-    holder : str or None
-        Job whose promise would break; None if the job itself finds no plan.
-    earliest : int or None
-        First slot in which the job could complete beside all promises, whatever its utility.
+    ``alone`` is the job's best plan alone. The promise to ``holder`` would break; if it is None,
+    the job itself finds no plan. ``earliest`` is the first slot in which the job could complete
+    beside all promises, whatever its utility.
     """
     cause = f"the promise to {holder} would break" if holder else "what is promised leaves no room"
     hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core import bounds
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
@@ -17,13 +17,9 @@ from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements, compare_placements
-from shadowprice.policies.reactive.table import JobRows
+from shadowprice.policies.reactive.table import JobRows, increasing_positions
 from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.rolling.quotas import Quotas
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 NO_LAST_SLOT: Final = int(np.iinfo(np.int64).max) // 16
 """Last useful slot of a job whose utility never expires."""
@@ -41,37 +37,8 @@ _SIXTY_FOUR: Final = np.arange(1, 65)
 class OpenJobs(JobRows):
     """Open training jobs in order of arrival, as rows that are reused.
 
-    Parameters
-    ----------
-    until : int or None
-        End of the timespan T.
-    restart_limit : float
-        Share of a slot. If a restart costs a job that much or more, no plan counts on its progress,
-        not even on a first start that costs nothing.
-
-    Attributes
-    ----------
-    arrays : JobArrays
-        Columns for the kernels.
-    promise : ndarray of int64, shape (rows,)
-        Promised completion slot of each row; -1 for jobs without a promise.
-    restart_loss : ndarray of float64, shape (rows,)
-        Share of a slot that a change of placement costs.
-    level : ndarray of int64, shape (rows,)
-        Level of each row in the slot before, -1 for none.
-    started : ndarray of bool, shape (rows,)
-        Whether the next start costs progress: the job ran before, or first starts cost some too.
-    expected_remaining : ndarray of int64, shape (rows,)
-        Progress units that remain after the slot under way, if it yields what plans count on; -1
-        for rows that don't run in it.
-    max_gain_colocated : ndarray of int64, shape (rows,)
-        Maximum progress units of a slot if every worker count fitted on one server.
-    full_utility : ndarray of float64, shape (rows,)
-        Utility of completing in the slot of arrival.
-    predicted : ndarray of bool, shape (rows,)
-        Whether the remaining work is a prediction (`limit_predictions`).
-    final_slot : int
-        Last slot in which a job may run.
+    If a restart costs a job ``restart_limit`` of a slot or more, no plan counts on its progress,
+    not even on a first start that costs nothing.
     """
 
     def __init__(
@@ -82,14 +49,20 @@ class OpenJobs(JobRows):
         self._restart_limit = restart_limit
         self._colocation = ColocationFit(cluster)
         self.until = until
+        # Last slot in which a job may run.
         self.final_slot = NO_LAST_SLOT if until is None else until - 1
-        self.promise = np.zeros(0, np.int64)
-        self.restart_loss = np.zeros(0)
-        self.level = np.zeros(0, np.int64)
+        self.promise = np.zeros(0, np.int64)  # completion slot; -1 without a promise
+        self.restart_loss = np.zeros(0)  # share of a slot that a change of placement costs
+        self.level = np.zeros(0, np.int64)  # in the slot before, -1 for none
+        # Whether the next start costs progress: it ran before, or first starts cost too.
         self.started = np.zeros(0, np.bool_)
+        # Progress units that remain after the slot under way, if it yields what plans count on; -1
+        # for rows that don't run in it.
         self.expected_remaining = np.zeros(0, np.int64)
+        # In a slot, if every worker count fitted on one server.
         self.max_gain_colocated = np.zeros(0, np.int64)
-        self.full_utility = np.zeros(0)
+        self.full_utility = np.zeros(0)  # of completing in the slot of arrival
+        # Whether the remaining work is a prediction (`limit_predictions`).
         self.predicted = np.zeros(0, np.bool_)
         self._utilities = UtilityTable()
         self.arrays = self._new_arrays(0, 8)
@@ -117,6 +90,7 @@ class OpenJobs(JobRows):
     def add(self, job: Job) -> int:
         """Add a job; return its row."""
         row = super().add(job)
+        # Levels are worker counts on several servers, then those on one server if that is faster.
         spread, colocated = increasing_positions(job.gains), self._colocation.choices(job)
         colocated = colocated[increasing_positions(job.internal_gains[colocated])]
         chosen = np.concatenate((spread, colocated))
@@ -216,16 +190,11 @@ class OpenJobs(JobRows):
     # ---------------------------------------------------------------- work and time
 
     def refresh(self, view: View) -> bool:
-        """Update the remaining work of all jobs.
+        """Update the remaining work of all jobs; return whether some of it is an estimate.
 
         Plans begin with the next slot. So while a slot is under way, its progress counts as
         planned; otherwise every promise without much slack would seem broken whenever a job
         arrives.
-
-        Returns
-        -------
-        bool
-            Whether a slot is under way, so that some of the remaining work is an estimate.
         """
         remaining, states, is_estimate = self.arrays.remaining, view.open_jobs, False
         for name, row in self.rows.items():
@@ -471,12 +440,9 @@ class ColocationFit:
         self._both = np.unique(cluster.capacity[both], axis=0)
 
     def choices(self, job: Job) -> Integers:
-        """Return the choices with which a job fits on one server, if it is faster there.
+        """Return the positions of worker counts with which a job fits on one server, ascending.
 
-        Returns
-        -------
-        ndarray of int64
-            Positions in ``job.worker_counts``, ascending; empty if co-location changes nothing.
+        Empty if the job isn't faster there.
         """
         if not job.two_rates:
             return _NONE
@@ -489,21 +455,11 @@ class ColocationFit:
         return np.flatnonzero(~np.all(too_large, axis=1))
 
 
-def increasing_positions(gains: Integers) -> Integers:
-    """Return the positions of gains that exceed all before them, the first included."""
-    best = np.maximum.accumulate(gains)
-    return np.flatnonzero(np.diff(best, prepend=-1) > 0)
-
-
 def upper_hull(workers: Integers, gains: Integers) -> Integers:
     """Return the levels on the upper hull of a curve through the origin, ascending.
 
-    Points on a straight line of the hull belong to it, within the rounding of gains to units.
-
-    Parameters
-    ----------
-    workers, gains : ndarray of int64, shape (levels,)
-        Both strictly ascending.
+    Workers and gains are strictly ascending. Points on a straight line of the hull belong to it,
+    within the rounding of gains to units.
     """
     x = np.concatenate(([0], workers)).astype(np.float64)
     y = np.concatenate(([0], gains)).astype(np.float64)

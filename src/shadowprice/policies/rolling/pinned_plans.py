@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS, OpenJobs
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import PinnedPlan, PinnedPlans, State
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class PinnedPlanner:
@@ -56,22 +53,13 @@ class PinnedPlanner:
     ) -> Iterator[PinnedPlans]:
         """Yield sets of pinned plans to plan other jobs around, the best first.
 
-        In one set, jobs keep their current placement if it completes in time. In the lean set,
-        each job has the minimum number of workers that completes in time. The last set has only
-        the plans in force.
+        In one set, jobs keep their current placement if it completes in time. In the lean set, each
+        job has the minimum number of workers that completes in time. The last set has only the
+        plans in force.
 
-        Parameters
-        ----------
-        slot : int
-            The next slot.
-        order : ndarray of int64
-            Rows of promised jobs, the earliest promise first.
-        in_force : dict of int to PinnedPlan
-            Plans in force.
-        new_only : bool
-            Whether jobs that already have a plan keep it.
-        lean_first : bool
-            Whether the lean set comes first; it leaves the most capacity for arrivals.
+        ``order`` has the rows of promised jobs, the earliest promise first. With ``new_only``, jobs
+        that already have a plan keep it. With ``lean_first``, the lean set comes first, because it
+        leaves the most capacity for arrivals.
         """
         jobs = state.jobs
         order = order[(jobs.restart_loss[order] > 0.0) & (jobs.level[order] >= 0)]
@@ -95,13 +83,13 @@ class PinnedPlanner:
             if previous is not None and not lean and previous.level == jobs.level[row]:
                 continue  # the plan in force already has this level
             if previous is not None:
-                _count(usage, jobs.arrays, row, previous, -1)
+                _add_usage(usage, jobs.arrays, row, previous, -1)
             for plan in _plans_on_servers(jobs, slot, row, lean=lean):
                 if self._fits(state, slot, row, plan, usage):
                     pinned[row] = plan
                     break
             if row in pinned:
-                _count(usage, jobs.arrays, row, pinned[row], 1)
+                _add_usage(usage, jobs.arrays, row, pinned[row], 1)
         return pinned
 
     def _fits(self, state: State, slot: int, row: int, plan: PinnedPlan, usage: Integers) -> bool:
@@ -159,7 +147,7 @@ class PinnedPlanner:
     def _usage_by_tenant(self, pinned: PinnedPlans, arrays: JobArrays) -> Integers:
         usage = np.zeros_like(self._quotas.share)
         for row, plan in pinned.items() if len(usage) else ():
-            _count(usage, arrays, row, plan, 1)
+            _add_usage(usage, arrays, row, plan, 1)
         return usage
 
 
@@ -203,7 +191,7 @@ def forbidden_levels(pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Flags:
     progress[running, current[1]] = arrays.gains[current]
     resumed, gain = arrays.certain_gains[rows, level], arrays.gains[rows, level]
     remaining = arrays.remaining[rows, None] - progress
-    forbidden[rows] = ~_ends(slot, remaining, resumed[:, None], gain[:, None], end[:, None])
+    forbidden[rows] = ~_end_in_time(slot, remaining, resumed[:, None], gain[:, None], end[:, None])
     return forbidden
 
 
@@ -214,7 +202,7 @@ def cannot_move(pinned: PinnedPlans, arrays: JobArrays, slot: int, row: int, lev
         return False
     remaining = arrays.remaining[row] - arrays.certain_gains[row, level]
     resumed, gain = arrays.certain_gains[row, plan.level], arrays.gains[row, plan.level]
-    return not bool(_ends(slot, remaining, resumed, gain, plan.end))
+    return not bool(_end_in_time(slot, remaining, resumed, gain, plan.end))
 
 
 def slots_needed(remaining: int, first: int, gain: int) -> int:
@@ -276,28 +264,20 @@ def _amounts(arrays: JobArrays, row: int, plan: PinnedPlan) -> Integers:
     return np.asarray(amounts, np.int64)
 
 
-def _count(usage: Integers, arrays: JobArrays, row: int, plan: PinnedPlan, sign: int) -> None:
+def _add_usage(usage: Integers, arrays: JobArrays, row: int, plan: PinnedPlan, sign: int) -> None:
     """Add a plan to its tenant's usage, or subtract it."""
     if len(usage):
         total = plan.workers.sum() * arrays.worker[row] + plan.ps.sum() * arrays.ps[row]
         usage[arrays.tenant[row]] += sign * total
 
 
-def _ends(
+def _end_in_time(
     slot: int, remaining: Integers, resumed: Integers, gain: Integers, end: Integers | int
 ) -> Flags:
     """Return which plans, resumed with a restart after the next slot, still end in time.
 
-    Parameters
-    ----------
-    slot : int
-        The next slot.
-    remaining : ndarray of int64
-        Progress units that remain after the next slot.
-    resumed, gain : ndarray of int64
-        Progress units gained in the slot that resumes a plan, and in each later slot.
-    end : ndarray of int64
-        Last slot of each plan.
+    ``remaining`` are the progress units after the next slot, ``resumed`` and ``gain`` those of the
+    slot that resumes a plan and of each later slot.
     """
     done = slot + 1 + np.maximum(0, -(-(remaining - resumed) // gain))
     return np.asarray((remaining <= 0) | (done <= end))

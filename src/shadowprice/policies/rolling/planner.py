@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes_fresh
@@ -36,14 +36,10 @@ from shadowprice.policies.rolling.pinned_plans import PinnedPlanner, forbidden_l
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import JointPlan, PinnedPlans, State
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
-_GROUPS: Final = 512
+_MAX_GROUPS: Final = 512
 """Maximum groups of equal servers in an interval, or as many as kinds; others are dropped."""
 
-_ORDERS: Final = 3
+_MAX_ORDERS: Final = 3
 """Maximum number of planning orders that are tried before a joint plan is given up."""
 
 
@@ -71,7 +67,7 @@ class Planner:
         first = np.unique(cluster.kinds, return_index=True)[1]
         self._kind_free = np.ascontiguousarray(cluster.capacity[first])
         self._kind_role = self._roles[first]
-        self._width = min(cluster.servers, max(_GROUPS, len(first)))
+        self._width = min(cluster.servers, max(_MAX_GROUPS, len(first)))
         self._new_buffers()
 
     def __getstate__(self) -> dict[str, object]:
@@ -114,20 +110,13 @@ class Planner:
         """Return a plan of all promised jobs from a slot on.
 
         Tried in order: the earlier plans (if ``steady``), joint plans around each set of pinned
-        plans, the earlier plans, and a joint plan without pinned plans. If all fail, jobs without
-        a plan are skipped: unless servers were lost or work was misstated, there are none.
+        plans, the earlier plans, and a joint plan without pinned plans. If all fail, jobs without a
+        plan are skipped: unless servers were lost or work was misstated, there are none.
 
-        Parameters
-        ----------
-        slot : int
-            The next slot.
-        revise : bool
-            Whether plans may move; otherwise each job keeps the rest of its plan.
-        steady : bool
-            Whether plans move only if they don't complete the work any more.
-        lean : bool
-            Whether pinned jobs should use the fewest workers, to leave capacity for arrivals;
-            otherwise they keep their current placement if they can.
+        ``revise`` is whether plans may move; otherwise each job keeps the rest of its plan. With
+        ``steady``, plans move only if they don't complete the work any more. With ``lean``, pinned
+        jobs use the fewest workers, to leave capacity for arrivals; otherwise they keep their
+        current placement if they can.
         """
         order = self._by_promise(state, state.jobs.promise)
         in_force = state.plan.pinned
@@ -181,12 +170,8 @@ class Planner:
     ) -> JointPlan | None:
         """Return a joint plan of all promised jobs and others by expected progress; None if none.
 
-        Parameters
-        ----------
-        rows : ndarray of int64, shape (jobs,)
-            The others, which get no promise.
-        due : ndarray of int64, shape (jobs,)
-            Slot by whose end each has to complete.
+        The others, ``rows``, get no promise; each has to complete by the end of its slot in
+        ``due``.
         """
         jobs, promises = state.jobs, state.jobs.promise.copy()
         promises[rows] = due
@@ -269,11 +254,8 @@ class Planner:
     def plan_waiting(self, state: State, rows: Integers, price: Floats, line: Timeline) -> Floats:
         """Add plans of waiting jobs to the joint plan, in the free capacity of a timeline.
 
-        Returns
-        -------
-        ndarray of float64, shape (jobs, 5)
-            Completion slot that was tried (-1 without a plan), completion slot, utility, cost, and
-            1 if the plan counts on certain progress only.
+        The result has a row for each job: completion slot that was tried (-1 without a plan),
+        completion slot, utility, cost, and 1 if the plan counts on certain progress only.
         """
         result = np.full((len(rows), 5), -1.0)
         if len(rows):
@@ -354,7 +336,7 @@ class Planner:
         promises = state.jobs.promise if promises is None else promises
         order = self._by_promise(state, promises, pinned)
         first: list[int] = []
-        for _ in range(_ORDERS):
+        for _ in range(_MAX_ORDERS):
             plan = self._plan_rows(state, slot, pinned, order, promises, arrays)
             if not plan.unplanned:
                 return plan

@@ -8,17 +8,9 @@ from dataclasses import replace
 from typing import ClassVar, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shadowprice.core.events import (
-    Decision,
-    Drop,
-    JobsArrived,
-    PolicyEvent,
-    Promise,
-    Queue,
-    Reject,
-)
+from shadowprice.core.arrays import Floats, Integers
+from shadowprice.core.events import Decision, Drop, JobsArrived, PolicyEvent, Promise, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
@@ -55,18 +47,10 @@ from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.pinned_plans import cannot_move, pinned_placements
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
-from shadowprice.policies.rolling.quotas import (
-    build_quotas,
-    check_shares,
-    owed_limit,
-    tenant_rows,
-)
+from shadowprice.policies.rolling.quotas import build_quotas, check_shares, owed_limit, tenant_rows
 from shadowprice.policies.rolling.state import State
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-_HELD_PART: Final = 20
+_HELD_DIVISOR: Final = 20
 """The layout of a slot is held for at most this part of the time that a waiting job needs.
 
 Waiting jobs that run come closer to a promise in each slot. With a fiftieth, `rolling` earns as
@@ -97,7 +81,7 @@ _ENDED: Final = "the timespan ended"
 _MAX_MOVE_LOSS: Final = 0.999
 """Maximum share of a slot that a start or a move costs when steps are ranked.
 
-A job whose start takes the whole slot makes progress in the next one. That is better than an idle
+A job whose start takes all of a slot makes progress in the next slot. That is better than an idle
 server, so the step must keep a positive value.
 """
 
@@ -127,11 +111,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         self._quotas = quotas = build_quotas(cluster, enabled=parameters.quota)
         self._planner = Planner(cluster, quotas)
         self._bag_scheduler = BagScheduler(
-            cluster,
-            until,
-            self._planner,
-            revision=parameters.revision,
-            standby=parameters.standby,
+            cluster, until, self._planner, revision=parameters.revision, standby=parameters.standby
         )
         servers = ServerPools(cluster)
         self._state = State(
@@ -143,7 +123,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             owed=np.zeros(len(quotas.share)),
         )
 
-    def slot_prices(self, view: View) -> NDArray[np.float64]:
+    def slot_prices(self, view: View) -> Floats:
         """Return the price of all of each server's resources in the next slot."""
         return self._state.servers.server_prices(self._state.demand.posted(view.slot))
 
@@ -338,7 +318,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- revisions
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
-        """Decide about the remaining work of a promised job, whose owner asks for more.
+        """Decide about the remaining work of a promised job that needs more than before.
 
         The job keeps its promise if all promises can still be kept. Otherwise it needs a new one,
         like a job that arrives.
@@ -501,7 +481,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             [slot + self._cluster.horizon],
             steps.until[planned, 0],
             [pinned.end + 1 for pinned in state.plan.pinned.values()],
-            slot + np.maximum(1, needed // _HELD_PART),
+            slot + np.maximum(1, needed // _HELD_DIVISOR),
             arrays.last_slot[waiting] - needed + 1,
         ]
         return int(min(min(slots) for slots in ends if len(slots)))
@@ -548,7 +528,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 continue
             ends = np.array([jobs.promise[row], last_slot[row]]) - job.arrival
             promised, last = job.utility.values(np.maximum(ends, 0).astype(np.float64))
-            # A promise just beyond the last useful slot stays.
+            # A promise just beyond the last useful slot is kept.
             if promised < 0.5 * last or not last:
                 invalid.append(row)
         return invalid
@@ -609,10 +589,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _promise_waiting(self, slot: int, rows: Integers) -> Generator[Decision, None, Floats]:
         """Plan waiting jobs beside promised ones, and promise those that are worth their price.
 
-        Returns
-        -------
-        ndarray of float64, shape (jobs, 5)
-            As of `Planner.plan_waiting`.
+        Returns the result of `Planner.plan_waiting`.
         """
         state = self._state
         result = self._plan_waiting(slot, rows, state.plan.line)

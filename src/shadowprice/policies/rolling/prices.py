@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job, name_key
 from shadowprice.core.refusal import Refusal
@@ -20,53 +21,33 @@ from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.quotas import Quotas, tenant_rows
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
-_SAMPLE: Final = 2000
-"""Maximum number of arrivals that prices are learnt from: the latest ones."""
-
-_FIRST: Final = 64
-"""Initial size of the arrays of arrivals."""
-
-_HORIZONS_BEFORE: Final = 0.25
-"""Horizons without demand that are assumed before the first arrival."""
+_MAX_ARRIVALS: Final = 2000  # prices are learnt from the latest ones
+_INITIAL_ARRIVALS: Final = 64
+_HORIZONS_BEFORE: Final = 0.25  # horizons without demand that are assumed before the first arrival
 
 _MIN_WEIGHT: Final = 1e-12
 """Arrivals that count less change no price, and make up most of a long trace."""
 
 _SWEEPS: Final = 4
-_TRACE: Final = 1e-4
+_DOMINANT_SHARE_WEIGHT: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
-_LITTLE: Final = 0.3
-"""Share of a job's utility at arrival below which a promise earns little."""
-
-_MUCH: Final = 6.0
-"""Factor on the size limit of a promise that earns more than a little."""
+_LITTLE_SHARE: Final = 0.3  # share of a job's utility at arrival below which a promise earns little
+_SIZE_FACTOR: Final = 6.0  # factor on the size limit of a promise that earns more than a little
 
 
 class ServerPools:
     """Total capacity of the servers for workers, and of those for parameter servers.
 
     If some servers host both, everything is one pool.
-
-    Attributes
-    ----------
-    shared : bool
-        Whether some servers host both workers and parameter servers.
-    up : ndarray of bool, shape (servers,)
-        Whether each server is up.
-    kind_count : ndarray of int64, shape (kinds,)
-        Number of servers of each kind that are up.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        # Whether some servers host both roles.
         self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
         self.colocation = ColocationFit(cluster)
-        self.up = np.ones(cluster.servers, np.bool_)
+        self.up = np.ones(cluster.servers, np.bool_)  # whether each server is up
         self._refresh()
 
     def lose(self, server: int) -> None:
@@ -120,15 +101,7 @@ class ServerPools:
     def shares(self, worker: Integers, ps: Integers) -> tuple[Floats, Floats]:
         """Return the shares of each priced resource that a worker and a parameter server take.
 
-        Parameters
-        ----------
-        worker, ps : ndarray of int64, shape (jobs, resources)
-            Demands.
-
-        Returns
-        -------
-        (ndarray, ndarray) of float64, shape (jobs, columns)
-            Shares of the pool's capacity.
+        Demands and shares have a row for each job.
         """
         on_worker, on_ps = worker * self.inverse[0], ps * self.inverse[1]
         if self.shared:
@@ -136,7 +109,7 @@ class ServerPools:
         none = np.zeros_like(on_worker)
         return np.hstack((on_worker, none)), np.hstack((none, on_ps))
 
-    def _inverse(self, members: NDArray[np.bool_]) -> Floats:
+    def _inverse(self, members: Flags) -> Floats:
         rows = self._cluster.capacity[members]
         total = rows.astype(np.float64).sum(axis=0)
         limited = (total > 0) & ~(rows >= UNLIMITED).any(axis=0)
@@ -148,19 +121,10 @@ class ServerPools:
 class PriceLearner:
     """Learns the prices at which the demand so far would fill a part of the cluster.
 
-    Parameters
-    ----------
-    pools : ServerPools
-        Priced resources.
-    memory : float
-        Slots after which an arrival counts 1/e.
-    before : float
-        Slots without demand that are assumed before the first arrival. Without them, the first job
-        alone would look like a rush.
-    part : ndarray of float64, shape (resources,)
-        Part of the cluster that the demand may have.
-    scarcity : float
-        Share of that part which the demand would fill at the prices.
+    Demand is remembered for ``memory`` slots: then an arrival counts 1/e. Without the ``before``
+    slots without demand that are assumed, the first job alone would look like a rush. ``part`` is
+    the part of the cluster that the demand may have, by resource. At the prices, it would fill the
+    share ``scarcity`` of that.
     """
 
     def __init__(
@@ -173,10 +137,10 @@ class PriceLearner:
         self._before = before
         self._first: int | None = None
         self._count = 0
-        self._slot = np.zeros(_FIRST)
-        self._value = np.zeros(_FIRST)
-        self._use = np.zeros((_FIRST, pools.columns))
-        self._key = np.zeros(_FIRST, np.int64)
+        self._slot = np.zeros(_INITIAL_ARRIVALS)
+        self._value = np.zeros(_INITIAL_ARRIVALS)
+        self._use = np.zeros((_INITIAL_ARRIVALS, pools.columns))
+        self._key = np.zeros(_INITIAL_ARRIVALS, np.int64)
         self._has_overwritten = False
         self._cached: tuple[int, int, Floats] | None = None
 
@@ -220,8 +184,8 @@ class PriceLearner:
 
     def take_back(self, name: str) -> None:
         """Remove the latest arrival of a name, if the sample has it."""
-        count = min(self._count, _SAMPLE)
-        oldest = self._count % _SAMPLE if self._count >= _SAMPLE else 0
+        count = min(self._count, _MAX_ARRIVALS)
+        oldest = self._count % _MAX_ARRIVALS if self._count >= _MAX_ARRIVALS else 0
         order = np.roll(np.arange(count), -oldest)
         matches = np.flatnonzero(self._key[order] == name_key(name))
         if not len(matches):
@@ -239,11 +203,11 @@ class PriceLearner:
         return self._slot, self._value, self._use, self._key
 
     def _append(self, name: str, slot: int, value: float, use: Floats) -> None:
-        index = self._count % _SAMPLE
-        self._has_overwritten |= self._count >= _SAMPLE
+        index = self._count % _MAX_ARRIVALS
+        self._has_overwritten |= self._count >= _MAX_ARRIVALS
         if index == len(self._slot):
             self._slot, self._value, self._use, self._key = (
-                np.concatenate((column, np.zeros_like(column)))[:_SAMPLE]
+                np.concatenate((column, np.zeros_like(column)))[:_MAX_ARRIVALS]
                 for column in self._columns
             )
         self._slot[index] = slot
@@ -279,11 +243,11 @@ class PriceLearner:
         """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
         if self._has_overwritten and self._count:
-            since = float(self._slot[: min(self._count, _SAMPLE)].min())
+            since = float(self._slot[: min(self._count, _MAX_ARRIVALS)].min())
         return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
 
     def _solve(self, slot: int) -> Floats:
-        count = min(self._count, _SAMPLE)
+        count = min(self._count, _MAX_ARRIVALS)
         if not count or self._first is None:
             return np.zeros(self._pools.columns)
         ages = slot - self._slot[:count]
@@ -305,11 +269,6 @@ class DemandPrices:
     from arrivals, so the first jobs pay none. A job without a promise still runs while capacity is
     spare. So a promise that is large compared with the observed demand gains little and may keep
     later jobs out, above all if it earns a small part of the job's utility.
-
-    Attributes
-    ----------
-    learners : list of PriceLearner
-        One for each row of ``quotas`` if tenants have shares, otherwise one for all demand.
     """
 
     def __init__(
@@ -318,6 +277,7 @@ class DemandPrices:
         self._cluster, self._pools = cluster, pools
         self._quotas, self._parameters = quotas, parameters
         self._overall = self._new_learner(self._whole_cluster)
+        # One for each row of the quotas if tenants have shares, otherwise one for all demand.
         self.learners = (
             [self._new_learner(part) for part in quotas.part] if quotas.given else [self._overall]
         )
@@ -382,12 +342,10 @@ class DemandPrices:
         return self._overall.posted(slot)
 
     def costs(self, slot: int, arrays: JobArrays, rows: Integers | None = None) -> Floats:
-        """Return the cost of a worker and of a parameter server of rows (None: all) in a slot.
+        """Return the cost of a worker and of a parameter server of rows in a slot, shape (rows, 2).
 
-        Returns
-        -------
-        ndarray of float64, shape (rows, 2)
-            At the prices of each job's tenant if tenants have shares.
+        With ``rows`` None, of all rows. Prices are those of each job's tenant if tenants have
+        shares.
         """
         worker, ps, owner = arrays.worker, arrays.ps, arrays.tenant
         if rows is not None:
@@ -438,7 +396,7 @@ class DemandPrices:
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        factor = np.where(_earn_little(jobs, rows, utility), 1.0, _MUCH)
+        factor = np.where(_earn_little(jobs, rows, utility), 1.0, _SIZE_FACTOR)
         return np.asarray(size <= parameters.evidence * factor * observed, np.bool_)
 
     def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
@@ -469,19 +427,10 @@ class DemandPrices:
 def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     """Return the prices of a worker and a parameter server of each job, for ranking.
 
-    Parameters
-    ----------
-    price : ndarray of float64, shape (columns,)
-        Shadow prices.
-    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
-        As of `ServerPools.shares`.
-
-    Returns
-    -------
-    ndarray of float64, shape (jobs, 2)
-        Above 0 for every nonzero demand, because dominant shares count a little.
+    The shape is (jobs, 2). Prices are above 0 for every nonzero demand, because dominant shares
+    count a little.
     """
-    trace = _TRACE * float(price.max(initial=0.0)) or 1.0
+    trace = _DOMINANT_SHARE_WEIGHT * float(price.max(initial=0.0)) or 1.0
     return np.column_stack(
         [share @ price + trace * share.max(axis=1, initial=0.0) for share in shares]
     )
@@ -490,12 +439,7 @@ def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
 def process_costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     """Return the prices of a worker and a parameter server of each job, shape (jobs, 2).
 
-    Parameters
-    ----------
-    price : ndarray of float64, shape (columns,) or (jobs, columns)
-        Shadow prices, for all jobs or for each.
-    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
-        As of `ServerPools.shares`.
+    ``price`` has shadow prices for all jobs, or a row of them for each.
     """
     if price.ndim == 1:
         return np.column_stack([share @ price for share in shares])
@@ -504,4 +448,4 @@ def process_costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
 
 def _earn_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
     """Return which jobs would earn little of their utility at arrival."""
-    return np.asarray(utility < _LITTLE * jobs.full_utility[rows], np.bool_)
+    return np.asarray(utility < _LITTLE_SHARE * jobs.full_utility[rows], np.bool_)

@@ -6,18 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED, format_amount
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
-_MOST: Final = np.iinfo(np.int64).max // 16
+_MAX_TOTAL: Final = np.iinfo(np.int64).max // 16
 
 _HORIZONS_OWED: Final = 0.5
 """Horizons of its share that a tenant lends while its own jobs could use it.
@@ -28,22 +24,15 @@ With a quarter, jobs of several tenants more often run side by side, so that eac
 
 @dataclass(frozen=True, eq=False)
 class Quotas:
-    """Shares of a cluster's tenants, for the kernels of `kernels.replanning`.
-
-    Parameters
-    ----------
-    share : ndarray of int64, shape (tenants + 1, resources)
-        Share of each tenant; zeros in the last row, for jobs without a tenant. Without rows if no
-        tenant has a share.
-    common : ndarray of int64, shape (resources,)
-        Capacity beyond all shares; -1 for resources without shares.
-    part : ndarray of float64, shape (tenants + 1, resources)
-        Part of the cluster that each tenant may be promised. One row if no tenant has a share.
-    """
+    """Shares of a cluster's tenants, for the kernels of `kernels.replanning`."""
 
     share: Integers
-    common: Integers
+    """Row for each tenant and column for each resource; the last row, for jobs without a tenant, is
+    0. No rows if no tenant has a share."""
+    common: Integers  # capacity beyond all shares by resource; -1 for resources without shares
     part: Floats
+    """Part of the cluster that each tenant may be promised, by resource. One row if no tenant has a
+    share."""
 
     @property
     def given(self) -> bool:
@@ -70,15 +59,8 @@ class Quotas:
         """Return what each tenant is owed after a slot, in slots of its share.
 
         A tenant without open jobs is owed nothing. Of several resources the dominant one counts.
-
-        Parameters
-        ----------
-        owed : ndarray of float64, shape (tenants + 1,)
-            What each was owed before the slot.
-        usage, demand : ndarray of int64, shaped as `share`
-            What its jobs use in the slot, and what they could use.
-        is_open : ndarray of bool, shape (tenants + 1,)
-            Whether it has an open job.
+        ``owed`` is before the slot. ``usage`` and ``demand``, shaped as `share`, are what its jobs
+        use in the slot and what they could use. ``is_open`` is whether it has an open job.
         """
         owned = np.maximum(self.share, 1)
         used = np.where(self.share > 0, usage / owned, 0.0).max(axis=1)
@@ -145,7 +127,7 @@ def check_shares(cluster: Cluster) -> None:
 def _totals(cluster: Cluster) -> Integers:
     """Return the total capacity of each resource, capped if it is unlimited."""
     totals = [
-        _MOST if (column >= UNLIMITED).any() else min(_MOST, sum(column.tolist()))
+        _MAX_TOTAL if (column >= UNLIMITED).any() else min(_MAX_TOTAL, sum(column.tolist()))
         for column in cluster.capacity.T
     ]
     return np.array(totals, np.int64)

@@ -7,85 +7,50 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.kernels.replanning.plans import PackingLog, PlannedLevels
 from shadowprice.kernels.replanning.timeline import Timeline, new_timeline
 from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.open_jobs import OpenJobs
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
-_MAX_RUNS: Final = 256
-"""Maximum number of runs of equal slots in a plan."""
+_MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PinnedPlan:
-    """A plan on servers: the processes of a job on its current servers, until it is done.
-
-    Parameters
-    ----------
-    level : int
-        Its level.
-    end : int
-        Last slot.
-    servers, workers, ps : ndarray of int64
-        Servers, ascending, and workers and parameter servers on each.
-    """
+    """A plan on servers: the processes of a job on its current servers, until it is done."""
 
     level: int
-    end: int
-    servers: Integers
+    end: int  # last slot
+    servers: Integers  # ascending; the counts of processes are by server
     workers: Integers
     ps: Integers
 
 
 PinnedPlans = dict[int, PinnedPlan]
-"""Pinned plans by row of the open jobs: replaced as a whole, never changed in place."""
+"""Pinned plans by row of the open jobs: replaced, never changed in place."""
 
 
 class JointPlan:
     """Plans of jobs, and the capacity that they leave over time.
 
-    Pickles omit unused space.
-
-    Parameters
-    ----------
-    max_states : int
-        Maximum number of intervals.
-    width : int
-        Maximum number of groups of equal servers in an interval.
-    share, common : ndarray of int64
-        As in `Timeline`.
-
-    Attributes
-    ----------
-    line : Timeline
-        Free capacity over time.
-    steps : PlannedLevels
-        Plans by row.
-    log : PackingLog
-        Allocations of the first slot, in packing order.
-    order : ndarray of int64, shape (planned,)
-        Rows in planning order.
-    pinned : dict of int to PinnedPlan
-        Pinned plans. A job with a pinned plan has no other one.
-    unplanned : list of int
-        Rows that found no plan.
+    There are at most ``max_states`` intervals, with ``width`` groups of equal servers each. Pickles
+    omit unused space.
     """
 
     def __init__(self, max_states: int, width: int, share: Integers, common: Integers) -> None:
         self.max_states = max_states
+        # Free capacity over time.
         self.line: Timeline = new_timeline(max_states, width, share, common)
+        # Plans by row.
         self.steps = PlannedLevels(*(np.zeros(shape, np.int64) for shape in (0, (0, 0), (0, 0))))
+        # Allocations of the first slot, in packing order.
         self.log = PackingLog(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
-        self.order = np.zeros(0, np.int64)
-        self.pinned: PinnedPlans = {}
-        self.unplanned: list[int] = []
+        self.order = np.zeros(0, np.int64)  # rows in planning order
+        self.pinned: PinnedPlans = {}  # a job with a pinned plan has no other one
+        self.unplanned: list[int] = []  # rows that found no plan
 
     def __getstate__(self) -> dict[str, object]:
         line, steps, log = self.line, self.steps, self.log
@@ -129,18 +94,18 @@ class JointPlan:
         steps, log, width = self.steps, self.log, min(self.max_states, _MAX_RUNS)
         if steps.until.shape != (rows, width):
             self.steps = PlannedLevels(
-                _padded(steps.runs, (rows,), -1),
-                _wider(steps.until, steps.runs, (rows, width)),
-                _wider(steps.level, steps.runs, (rows, width)),
+                _pad(steps.runs, (rows,), -1),
+                _widen(steps.until, steps.runs, (rows, width)),
+                _widen(steps.level, steps.runs, (rows, width)),
             )
         if len(log.row) < entries or len(log.level) < rows:
             entries = max(entries, min(2 * entries, 2 * len(log.row)))
             self.log = PackingLog(
                 log.used,
-                _padded(log.row, (entries,), 0),
-                _padded(log.workers, (entries,), 0),
-                _padded(log.ps, (entries,), 0),
-                _padded(log.level, (rows,), -1),
+                _pad(log.row, (entries,), 0),
+                _pad(log.workers, (entries,), 0),
+                _pad(log.ps, (entries,), 0),
+                _pad(log.level, (rows,), -1),
             )
 
     def grow(self, max_states: int) -> None:
@@ -158,48 +123,20 @@ class JointPlan:
 
 @dataclass(eq=False)
 class State:
-    """Everything that decisions depend on, besides the cluster and the parameters.
+    """Everything that decisions depend on, besides the cluster and the parameters."""
 
-    Parameters
-    ----------
-    servers : ServerPools
-        Servers that are up.
-    jobs : OpenJobs
-        Training jobs: their promises, and where they run.
-    bags : BagTable
-        Bags of tasks.
-    demand : DemandPrices
-        Shadow prices learnt from arrivals.
-    plan : JointPlan
-        The joint plan in force.
-    owed : ndarray of float64, shape (tenants + 1,)
-        Slots of its share that each tenant is owed (`Quotas.owed_after`).
-    owed_slot : int
-        Last slot that ``owed`` counts.
-    planned_slot : int or None
-        First slot of the plan; None if it has to be renewed.
-    is_estimate : bool
-        Whether the plan counts on progress of a slot that is under way.
-    is_lean : bool
-        Whether pinned jobs gave up workers for arrivals.
-    misfits : frozenset of str or None
-        Open jobs that a joint plan of all failed for.
-    held_until : int
-        Next slot to plan if no event comes before; -1 after an event.
-    """
-
-    servers: ServerPools
+    servers: ServerPools  # those that are up
     jobs: OpenJobs
     bags: BagTable
     demand: DemandPrices
-    plan: JointPlan
-    owed: Floats
-    owed_slot: int = -1
-    planned_slot: int | None = None
-    is_estimate: bool = False
-    is_lean: bool = False
-    misfits: frozenset[str] | None = None
-    held_until: int = -1
+    plan: JointPlan  # in force
+    owed: Floats  # slots of its share that each tenant is owed (`Quotas.owed_after`)
+    owed_slot: int = -1  # last slot that `owed` counts
+    planned_slot: int | None = None  # first slot of the plan; None if it has to be renewed
+    is_estimate: bool = False  # whether the plan counts on progress of a slot that is under way
+    is_lean: bool = False  # whether pinned jobs gave up workers for arrivals
+    misfits: frozenset[str] | None = None  # open jobs that a joint plan of all failed for
+    held_until: int = -1  # next slot to plan if no event comes before; -1 after an event
 
     def copy(self) -> State:
         """Return a state for decisions that are not kept; it must not learn or lose servers."""
@@ -244,7 +181,7 @@ class State:
         self.misfits = None
 
 
-def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
+def _pad(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
     """Return a larger array that starts with the content of the old one."""
     larger_shape = tuple(map(max, array.shape, shape))
     larger = np.full(larger_shape, value, np.int64) if value else np.zeros(larger_shape, np.int64)
@@ -252,7 +189,7 @@ def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
     return larger
 
 
-def _wider(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
+def _widen(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
     """Return a larger array of zeros with the runs of each row."""
     larger = np.zeros(shape, np.int64)
     rows, count = np.flatnonzero(runs > 0), int(runs.max(initial=0))

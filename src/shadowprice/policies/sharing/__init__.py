@@ -15,7 +15,7 @@ POLICIES = (
         "with gangs of fixed size.",
         paper=f"Chaudhary et al., EuroSys 2020; as {_EVALUATION} runs it",
         parameters=GandivaFairParameters,
-        build="shadowprice.policies.sharing.gandiva_fair:build",
+        build="shadowprice.policies.sharing.gandiva_fair:GandivaFairPolicy",
         counts_places=True,
         details="Blind to placement; jobs may move from slot to slot at no cost. Long-run shares "
         "of tenants with enough work are proportional to their tickets. Tickets are traded between "
@@ -27,7 +27,7 @@ POLICIES = (
         "cells run others' jobs until their owner comes.",
         paper=f"Zhao et al., OSDI 2020; as {_EVALUATION} runs it",
         parameters=HivedParameters,
-        build="shadowprice.policies.sharing.hived:build",
+        build="shadowprice.policies.sharing.hived:HivedPolicy",
         counts_places=True,
         details="Cells of 2^k places within a server, buddy allocation. Parameter servers are held "
         "by count. Left out: levels above a server, reconfiguration of cells.",

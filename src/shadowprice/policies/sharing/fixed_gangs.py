@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
@@ -16,33 +16,18 @@ from shadowprice.policies.sharing.parameters import Size
 from shadowprice.policies.tenants.gang_jobs import fewest_slots, gang_job
 from shadowprice.policies.tenants.tenancy import UnitClaim
 
-Integers = npt.NDArray[np.int64]
-
-GANG: Final = "gang"
-"""Label of a job that states its number of workers."""
+GANG: Final = "gang"  # label of a job that states its number of workers
 
 
 @dataclass(frozen=True, slots=True)
 class FixedGang:
-    """A job with its fixed size.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    claim : Claim
-        Its owner and unit types.
-    workers : int
-        Its fixed number of workers.
-    reach : tuple of int
-        Workers elsewhere that each number of parameter servers on one server can serve; -1 if the
-        job can't have this number. See `tenants.gang_jobs.workers_servable`.
-    """
+    """A job with its fixed size."""
 
     job: Job
     claim: UnitClaim
     workers: int
     reach: tuple[int, ...]
+    """Of each number of parameter servers, see `tenants.gang_jobs.workers_servable`."""
 
 
 def fixed_gang(
@@ -50,18 +35,9 @@ def fixed_gang(
 ) -> FixedGang | Refusal:
     """Choose the largest size up to the requested one that fits empty servers.
 
-    If none does, choose the smallest size that fits. Refuse a job that never fits.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    claim : Claim
-        Its owner and unit types.
-    size : "most", "fewest", "label" or int
-        The requested size; ``label``: the number in the job's label ``gang``, or the maximum.
-    workers, ps : int64, shape (servers,)
-        Units of its types on each server.
+    If none does, choose the smallest size that fits. Refuse a job that never fits. The size
+    ``label`` is the number in the job's label ``gang``, or the maximum. Units are those of the
+    job's types on each server.
     """
     gang = gang_job(job, claim, int(ps.max(initial=0)) if claim.ps_type is not None else 0)
     slots, _ = fewest_slots(gang, workers, ps)
@@ -86,24 +62,15 @@ def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | N
     """Place a gang on the first servers with free units, whatever its speed there.
 
     The parameter servers take the first server that can serve the workers elsewhere, after its own
-    free units are filled with workers (Astraea (3i)).
-
-    Parameters
-    ----------
-    gang : FixedGang
-        The gang.
-    workers, ps : int64, shape (servers,)
-        Free units of its types.
-
-    Returns
-    -------
-    Placement or None
-        None if the gang doesn't fit.
+    free units are filled with workers (Astraea (3i)). ``workers`` and ``ps`` are the free units by
+    type and server. Returns None if the gang doesn't fit.
     """
+    workers = workers[gang.claim.worker_type]
     if workers.sum() < gang.workers:
         return None
     if gang.claim.ps_type is None:
         return _fill(gang.workers, workers, None, 0)
+    ps = ps[gang.claim.ps_type]
     for servers, reach in enumerate(gang.reach):
         if reach < 0:
             continue
@@ -114,25 +81,14 @@ def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | N
 
 
 def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None:
-    """Place the parameter servers of a gang whose workers are placed.
+    """Place the parameter servers of a gang whose workers are on ``cells``.
 
-    Parameters
-    ----------
-    gang : FixedGang
-        The gang.
-    cells : int64, shape (servers,)
-        Workers of the gang on each server.
-    ps : int64, shape (servers,)
-        Free units for its parameter servers.
-
-    Returns
-    -------
-    Placement or None
-        With the smallest number of parameter servers that works, on the server with the most of its
-        workers. None if no number works.
+    The smallest number of parameter servers that works is placed on the server with the most of its
+    workers. ``ps`` are the free units by type and server. Returns None if no number works.
     """
     counts_on = {server: [int(cells[server]), 0] for server in np.flatnonzero(cells).tolist()}
     if gang.claim.ps_type is not None:
+        ps = ps[gang.claim.ps_type]
         order = np.argsort(-cells, kind="stable")
         host = next(
             (
@@ -148,6 +104,22 @@ def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placemen
             return None
         counts_on.setdefault(host[0], [0, 0])[1] = host[1]
     return Placement.of((server, counts[0], counts[1]) for server, counts in counts_on.items())
+
+
+def is_free(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> bool:
+    """Return whether the free units, by type and server, suffice for a placement of a gang."""
+    servers, claim = list(placement.servers), gang.claim
+    if (workers[claim.worker_type, servers] < placement.workers).any():
+        return False
+    return claim.ps_type is None or not (ps[claim.ps_type, servers] < placement.ps).any()
+
+
+def occupy(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> None:
+    """Subtract the units of a gang from the free ones, by type and server."""
+    servers, claim = list(placement.servers), gang.claim
+    workers[claim.worker_type, servers] -= placement.workers
+    if claim.ps_type is not None:
+        ps[claim.ps_type, servers] -= placement.ps
 
 
 def _fill(count: int, workers: Integers, host: int | None, servers: int) -> Placement:

@@ -11,23 +11,19 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit
+from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, is_free, occupy
 from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import GandivaFairParameters
-from shadowprice.policies.sharing.strides import GangRequest as StrideClaim
-from shadowprice.policies.sharing.strides import SplitStrideScheduler, trade_tickets
+from shadowprice.policies.sharing.strides import GangRequest, SplitStrideScheduler, trade_tickets
 from shadowprice.policies.tenants.tenancy import TenantShares
 
-Integers = npt.NDArray[np.int64]
-
-_TICKETS: Final = 1000
-"""Tickets per unit, so that traded shares keep three digits."""
+_TICKETS: Final = 1000  # tickets per unit, so that traded shares keep three digits
 
 
 class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
@@ -35,7 +31,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
 
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
         super().__init__(context, parameters)
-        self._tickets = _traded(self._tenancy, parameters)
+        self._tickets = _trade(self._tenancy, parameters)
         self._strides = [SplitStrideScheduler(row) for row in self._tickets.tolist()]
 
     def _recall(self, before: Self) -> None:
@@ -55,39 +51,32 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
         dumped = self._parameters.model_dump()
         return {**dumped, "shares": self._tenancy.shares(), "tickets": tickets}
 
-    def _queued(self, gang: FixedGang) -> Queue:
+    def _build_queue(self, gang: FixedGang) -> Queue:
         return Queue(
             gang.job.name, f"runs with {gang.workers} workers when its tenant's turn comes"
         )
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        workers, ps = self._places_up(view)
+        workers, ps = self._units_up(view)
         placed: dict[str, Placement] = {}
 
-        def fits(claim: StrideClaim) -> bool:
+        def fits(claim: GangRequest) -> bool:
             gang = self._gangs[claim.name]
-            before = view.open_jobs[claim.name].placement
-            free = workers[gang.claim.worker_type]
-            if gang.workers > free.sum():
+            if gang.workers > workers[gang.claim.worker_type].sum():
                 return False
-            free_ps = None if gang.claim.ps_type is None else ps[gang.claim.ps_type]
-            placement = before if _still_free(before, free, free_ps) else None
-            if placement is None:
-                none = np.zeros_like(free)
-                placement = first_fit(gang, free, none if free_ps is None else free_ps)
+            placement = view.open_jobs[claim.name].placement
+            if placement is None or not is_free(gang, placement, workers, ps):
+                placement = first_fit(gang, workers, ps)
             if placement is None:
                 return False
-            servers = list(placement.servers)
-            free[servers] -= placement.workers
-            if free_ps is not None:
-                free_ps[servers] -= placement.ps
+            occupy(gang, placement, workers, ps)
             placed[claim.name] = placement
             return True
 
         for kind, strides in enumerate(self._strides):
             strides.fill(
                 (
-                    StrideClaim(name, gang.claim.tenant, gang.workers)
+                    GangRequest(name, gang.claim.tenant, gang.workers)
                     for name, gang in self._gangs.items()
                     if gang.claim.worker_type == kind
                 ),
@@ -96,17 +85,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
         yield from self._rearrange(view, placed)
 
 
-def _still_free(placement: Placement | None, workers: Integers, ps: Integers | None) -> bool:
-    """Return whether a job can keep its placement, given the free units of each server."""
-    if placement is None:
-        return False
-    servers = list(placement.servers)
-    if (workers[servers] < placement.workers).any():
-        return False
-    return ps is None or not (ps[servers] < placement.ps).any()
-
-
-def _traded(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integers:
+def _trade(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integers:
     """Return tickets after trading, shape (types, tenants)."""
     for tenant, by_type in parameters.speeds.items():
         known = tenancy.tenants if tenant not in tenancy.tenants else tenancy.worker_types
@@ -125,8 +104,3 @@ def _traded(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integer
     traded = np.empty_like(shares)
     traded[:, order] = trade_tickets(shares[:, order], speeds[:, order])
     return np.rint(_TICKETS * traded.T).astype(np.int64)
-
-
-def build(context: PolicyContext, parameters: GandivaFairParameters) -> GandivaFairPolicy:
-    """Build the policy; called by the registry."""
-    return GandivaFairPolicy(context, parameters)

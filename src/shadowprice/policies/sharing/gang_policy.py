@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
@@ -19,8 +19,6 @@ from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, fixed_gang
 from shadowprice.policies.sharing.parameters import SharingParameters
 from shadowprice.policies.tenants.tenancy import read_tenant_shares, require_tenants
-
-Integers = npt.NDArray[np.int64]
 
 P = TypeVar("P", bound=SharingParameters)
 
@@ -44,12 +42,12 @@ class GangPolicy(ReactivePolicy[P]):
         return Quote.of(self._answer(job), view.slot)
 
     @abstractmethod
-    def _queued(self, gang: FixedGang) -> Queue:
+    def _build_queue(self, gang: FixedGang) -> Queue:
         """Return the decision that queues an admitted gang, with its message."""
 
     def _answer(self, job: Job) -> Queue | Reject:
         gang = self._gang_of(job)
-        return Reject(job.name, gang) if isinstance(gang, Refusal) else self._queued(gang)
+        return Reject(job.name, gang) if isinstance(gang, Refusal) else self._build_queue(gang)
 
     def _gang_of(self, job: Job) -> FixedGang | Refusal:
         tenancy = self._tenancy
@@ -60,7 +58,7 @@ class GangPolicy(ReactivePolicy[P]):
         ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
         return fixed_gang(job, claim, self._parameters.workers, workers, ps)
 
-    def _places_up(self, view: View) -> tuple[Integers, Integers]:
+    def _units_up(self, view: View) -> tuple[Integers, Integers]:
         """Return the worker units and the PS units of each server, 0 for lost servers."""
         up = np.array([not view.lost(server) for server in range(view.cluster.servers)])
         return self._tenancy.workers * up, self._tenancy.ps * up
@@ -85,7 +83,7 @@ class GangPolicy(ReactivePolicy[P]):
                 yield Reject(job.name, gang)
             else:
                 self._gangs[job.name] = gang
-                yield self._queued(gang)
+                yield self._build_queue(gang)
 
     def _leave(self, name: str) -> None:
         self._gangs.pop(name, None)

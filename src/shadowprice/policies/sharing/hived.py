@@ -15,17 +15,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, add_ps_placement, first_fit
+from shadowprice.policies.sharing.fixed_gangs import (
+    FixedGang,
+    add_ps_placement,
+    first_fit,
+    is_free,
+    occupy,
+)
 from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import HivedParameters
 from shadowprice.policies.tenants.cells import Cell, VirtualClusters, assign_cells
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         }
         return {**self._parameters.model_dump(), "shares": tenancy.shares(), "cells": cells}
 
-    def _queued(self, gang: FixedGang) -> Queue:
+    def _build_queue(self, gang: FixedGang) -> Queue:
         return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
 
     def _leave(self, name: str) -> None:
@@ -99,9 +103,9 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         if not self._changed:
             return
         self._changed = False
-        workers, ps = self._places_up(view)
+        workers, ps = self._units_up(view)
         for name, guaranteed in self._guaranteed.items():
-            _occupy(self._gangs[name], guaranteed.placement, workers, ps)
+            occupy(self._gangs[name], guaranteed.placement, workers, ps)
         self._guarantee(view, workers, ps)
         target = {name: guaranteed.placement for name, guaranteed in self._guaranteed.items()}
         others = [name for name in self._gangs if name not in target]
@@ -122,6 +126,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             claim = gang.claim
             owner_and_type = (claim.tenant, claim.worker_type)
             share = int(tenancy.worker_shares[claim.worker_type, claim.tenant])
+            # A gang that exceeds its tenant's share only runs on idle units.
             if name in self._guaranteed or owner_and_type in blocked or gang.workers > share:
                 continue
             cells = self._take(view, *owner_and_type, gang.workers)
@@ -130,10 +135,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 workers_on = np.zeros(workers.shape[1], np.int64)
                 for cell in cells:
                     workers_on[cell.server] += cell.size
-                none = np.zeros_like(workers_on)
-                placement = add_ps_placement(
-                    gang, workers_on, none if claim.ps_type is None else ps[claim.ps_type]
-                )
+                placement = add_ps_placement(gang, workers_on, ps)
             if placement is not None and claim.ps_type is not None:
                 owner = (claim.tenant, claim.ps_type)
                 if (
@@ -149,7 +151,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 blocked.add(owner_and_type)
                 continue
             self._guaranteed[name] = _Guaranteed(*owner_and_type, tuple(cells or ()), placement)
-            _occupy(gang, placement, workers, ps)
+            occupy(gang, placement, workers, ps)
 
     def _take(self, view: View, tenant: int, kind: int, count: int) -> list[Cell] | None:
         """Allocate a tenant's cells on servers that are up; None if there are too few."""
@@ -179,39 +181,14 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         moving = []
         for name in names:
             gang, before = self._gangs[name], view.open_jobs[name].placement
-            if before is not None and _still_idle(gang, before, workers, ps):
+            if before is not None and is_free(gang, before, workers, ps):
                 target[name] = before
-                _occupy(gang, before, workers, ps)
+                occupy(gang, before, workers, ps)
             else:
                 moving.append(name)
         for name in moving:
             gang = self._gangs[name]
-            free = workers[gang.claim.worker_type]
-            none = np.zeros_like(free)
-            placement = first_fit(
-                gang, free, none if gang.claim.ps_type is None else ps[gang.claim.ps_type]
-            )
+            placement = first_fit(gang, workers, ps)
             if placement is not None:
                 target[name] = placement
-                _occupy(gang, placement, workers, ps)
-
-
-def _occupy(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> None:
-    servers = list(placement.servers)
-    workers[gang.claim.worker_type, servers] -= placement.workers
-    if gang.claim.ps_type is not None:
-        ps[gang.claim.ps_type, servers] -= placement.ps
-
-
-def _still_idle(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> bool:
-    servers = list(placement.servers)
-    if (workers[gang.claim.worker_type, servers] < placement.workers).any():
-        return False
-    if gang.claim.ps_type is None:
-        return True
-    return not (ps[gang.claim.ps_type, servers] < placement.ps).any()
-
-
-def build(context: PolicyContext, parameters: HivedParameters) -> HivedPolicy:
-    """Build the policy; called by the registry."""
-    return HivedPolicy(context, parameters)
+                occupy(gang, placement, workers, ps)

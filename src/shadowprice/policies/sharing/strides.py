@@ -11,26 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from shadowprice.core.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class GangRequest:
-    """A job that can run in the coming slot.
-
-    Parameters
-    ----------
-    name : str
-        Name of the job.
-    tenant : int
-        Index of its owner.
-    workers : int
-        Workers it runs with, all or none.
-    """
+    """A job that can run in the coming slot."""
 
     name: str
-    tenant: int
-    workers: int
+    tenant: int  # index of its owner
+    workers: int  # all or none
 
 
 class SplitStrideScheduler:
@@ -39,12 +30,8 @@ class SplitStrideScheduler:
     A tenant's *pass* grows by 1 / tickets for every unit that it uses in a slot. The tenant with
     the lowest pass chooses next, and runs its job that has used least. A gang that doesn't fit is
     left out for the slot and keeps its claim. Every slot is filled from empty servers, and the
-    tenant furthest behind chooses first, so no gang starves.
-
-    Parameters
-    ----------
-    tickets : sequence of int
-        Tickets of each tenant, not negative; a tenant without tickets only gets leftover units.
+    tenant furthest behind chooses first, so no gang starves. A tenant without tickets only gets
+    leftover units.
     """
 
     def __init__(self, tickets: Sequence[int]) -> None:
@@ -57,24 +44,15 @@ class SplitStrideScheduler:
     def fill(
         self, claims: Iterable[GangRequest], fits: Callable[[GangRequest], bool]
     ) -> list[GangRequest]:
-        """Choose the jobs of one slot and charge their tenants.
+        """Choose the jobs of one slot, in placement order, and raise their tenants' passes.
 
-        Parameters
-        ----------
-        claims : iterable of Claim
-            Every job that could run.
-        fits : callable
-            Places a job in the slot's free units; False if it doesn't fit.
-
-        Returns
-        -------
-        list of Claim
-            Jobs that run, in the order in which they were placed.
+        ``claims`` are all jobs that could run; ``fits`` places a job in the slot's free units, or
+        returns False.
         """
         queues: dict[int, list[GangRequest]] = {}
         for claim in claims:
             queues.setdefault(claim.tenant, []).append(claim)
-        self._welcome(set(queues))
+        self._activate(set(queues))
         used = {
             claim.name: self._used.get(claim.name, 0)
             for queue in queues.values()
@@ -84,6 +62,7 @@ class SplitStrideScheduler:
             queue.sort(key=lambda claim: (used[claim.name], claim.name), reverse=True)
         chosen = []
         while queues:
+            # Tenants without tickets, which have no stride, come last.
             tenant = min(
                 queues, key=lambda owner: (not self._stride[owner], self._pass[owner], owner)
             )
@@ -98,7 +77,7 @@ class SplitStrideScheduler:
         self._used = used
         return chosen
 
-    def _welcome(self, present: set[int]) -> None:
+    def _activate(self, present: set[int]) -> None:
         # Idle time isn't saved up: a returning tenant starts level with the lowest active pass.
         active_passes = [self._pass[tenant] for tenant in present & self._active]
         for tenant in present - self._active:
@@ -106,29 +85,15 @@ class SplitStrideScheduler:
         self._active = present
 
 
-def trade_tickets(
-    shares: npt.NDArray[np.float64], speeds: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def trade_tickets(shares: Floats, speeds: Floats) -> Floats:
     """Exchange fast units for slow ones between tenants whose speed-ups differ.
 
     Types are traded in pairs, fastest first. The tenant that gains least from the faster type sells
     its units of it to the tenant that gains most, and is paid in slower units. The price is the
     second highest gain among possible buyers, at least the seller's own gain (section 5 of the
     paper). Because this is a second-price rule, overstating a speed-up doesn't change the buyer's
-    price.
-
-    Parameters
-    ----------
-    shares : float64, shape (tenants, types)
-        Units that each tenant may use, types from slow to fast.
-    speeds : float64, shape (tenants, types)
-        Speed of each tenant's jobs on each type, positive.
-
-    Returns
-    -------
-    float64, shape (tenants, types)
-        Shares after trading. The total of each type is unchanged, and the sum of
-        ``shares * speeds`` doesn't decrease for any tenant.
+    price. Shares and speeds are by tenant and type, types from slow to fast. The total of each type
+    is unchanged, and the sum of ``shares * speeds`` doesn't decrease for any tenant.
     """
     traded = shares.astype(np.float64)
     types = shares.shape[1]
@@ -138,9 +103,7 @@ def trade_tickets(
     return traded
 
 
-def _trade_pair(
-    traded: npt.NDArray[np.float64], gains: npt.NDArray[np.float64], fast: int, slow: int
-) -> None:
+def _trade_pair(traded: Floats, gains: Floats, fast: int, slow: int) -> None:
     while True:
         sellers = np.flatnonzero(traded[:, fast] > 0)
         buyers = np.flatnonzero(traded[:, slow] > 0)

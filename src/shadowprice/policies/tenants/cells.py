@@ -25,21 +25,11 @@ from shadowprice.core.errors import ShadowpriceError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """Adjacent capacity units of one server.
-
-    Parameters
-    ----------
-    server : int
-        Index of the server.
-    offset : int
-        Its first unit.
-    size : int
-        Number of units, a power of two.
-    """
+    """Adjacent capacity units of one server."""
 
     server: int
-    offset: int
-    size: int
+    offset: int  # of its first unit
+    size: int  # number of units, a power of two
 
 
 def binary_digits(number: int) -> list[int]:
@@ -63,7 +53,7 @@ class BuddyAllocator:
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._roots = frozenset(cells)
         self._free: dict[int, list[Cell]] = {}
-        # The heaps delete lazily: a cell that was merged away stays in its heap, but not in here.
+        # The heaps delete lazily: a merged cell is still in its heap, but not in this set.
         self._known: set[Cell] = set()
         for cell in sorted(self._roots):
             self._add(cell)
@@ -128,22 +118,8 @@ class BuddyAllocator:
 def assign_cells(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
     """Give every tenant the largest cells within its share that fit side by side.
 
-    Parameters
-    ----------
-    places : sequence of int
-        Units of each server.
-    shares : sequence of int
-        Units of each tenant; their sum is at most that of ``places``.
-
-    Returns
-    -------
-    list of Counter
-        Number of cells of each tenant by size.
-
-    Raises
-    ------
-    ShadowpriceError
-        If the shares exceed the servers' units.
+    The result has the number of cells of each tenant by size. Raises `ShadowpriceError` if the
+    shares exceed the servers' units.
     """
     if sum(shares) > sum(places):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
@@ -175,12 +151,7 @@ class _Bound:
 class VirtualClusters:
     """The virtual private clusters of all tenants on one set of servers.
 
-    Parameters
-    ----------
-    places : sequence of int
-        Units of each server.
-    owned : sequence of mapping of int to int
-        Number of cells of each tenant by size, see `assign_cells`.
+    ``places`` are the units of each server, ``owned`` the cells of each tenant from `assign_cells`.
     """
 
     def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
@@ -203,7 +174,7 @@ class VirtualClusters:
         taken: list[Cell] = []
         while sizes:
             size = sizes.pop(0)
-            cell = self._take_one(tenant, size)
+            cell = self._take_cell(tenant, size)
             if cell is not None:
                 taken.append(cell)
             elif size > 1:
@@ -233,7 +204,7 @@ class VirtualClusters:
         unbound = sum(size * count for size, count in self._unbound[tenant].items())
         return unbound + sum(bound.inside.free_units for bound in self._bound[tenant])
 
-    def _take_one(self, tenant: int, size: int) -> Cell | None:
+    def _take_cell(self, tenant: int, size: int) -> Cell | None:
         # The smallest cell that is large enough; of equal ones, a bound cell first.
         bound_sizes = [
             (bound.inside.smallest(size), index) for index, bound in enumerate(self._bound[tenant])

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shadowprice.core.arrays import Integers
 from shadowprice.policies.tenants.cells import VirtualClusters, assign_cells
 from shadowprice.policies.tenants.tenancy import TenantShares
-
-Integers = npt.NDArray[np.int64]
 
 
 def assign_worker_units(places: Integers, shares: Integers) -> Integers:
     """Allocate the worker units of one type to tenants, in cells as large as shares allow.
 
-    Parameters
-    ----------
-    places : int64, shape (servers,)
-        Units of each server.
-    shares : int64, shape (tenants,)
-        Units of each tenant; their sum is at most that of ``places``.
-
-    Returns
-    -------
-    int64, shape (tenants, servers)
-        Units of each tenant on each server.
+    ``places`` has the units of each server, ``shares`` those of each tenant. The result has a row
+    for each tenant and a column for each server.
     """
     owned = assign_cells(places.tolist(), shares.tolist())
     clusters = VirtualClusters(places.tolist(), owned)
@@ -41,21 +30,8 @@ def assign_ps_units(places: Integers, shares: Integers, workers: Integers) -> In
     """Allocate the PS units of one type, close to the tenant's workers if possible.
 
     Tenants take turns. Each takes a unit on the server where it has the most worker units per PS
-    unit that it would then have.
-
-    Parameters
-    ----------
-    places : int64, shape (servers,)
-        Units of each server.
-    shares : int64, shape (tenants,)
-        Units of each tenant; their sum is at most that of ``places``.
-    workers : int64, shape (tenants, servers)
-        Worker units of each tenant on each server.
-
-    Returns
-    -------
-    int64, shape (tenants, servers)
-        Units of each tenant on each server.
+    unit that it would then have. ``workers`` are the result of `assign_worker_units`; the result
+    has the same shape.
     """
     free = places.copy()
     allocated = np.zeros((shares.size, places.size), np.int64)
@@ -71,12 +47,9 @@ def assign_ps_units(places: Integers, shares: Integers, workers: Integers) -> In
 
 
 def assign_units(tenancy: TenantShares) -> tuple[Integers, Integers]:
-    """Allocate all units of a cluster to its tenants.
+    """Allocate all units of a cluster to its tenants; return those of workers and of PS.
 
-    Returns
-    -------
-    workers, ps : int64, shape (types, tenants, servers)
-        Units by type, tenant and server.
+    The shapes are (types, tenants, servers).
     """
     servers = tenancy.cluster.servers
     shape = (len(tenancy.tenants), servers)

@@ -6,70 +6,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Utility, utility_value
 from shadowprice.policies.tenants.tenancy import UnitClaim
 
-Integers = npt.NDArray[np.int64]
-
-
-MICRO = 1_000_000
-"""Units of account in one unit of utility."""
-
-MAX_UTILITY_MICROS = 2**62
-"""Exclusive limit of any sum of prices or utilities, in units of account."""
+MICRO = 1_000_000  # units of account in one unit of utility
+MAX_UTILITY_MICROS = 2**62  # exclusive limit of any sum of prices or utilities, in units of account
 
 
 @dataclass(frozen=True, eq=False)
 class GangJob:
-    """A job as a round sees it.
-
-    Parameters
-    ----------
-    name : str
-        Unique name.
-    tenant : int
-        Index of the owner.
-    arrival : int
-        Arrival slot; jobs are served by arrival, then name.
-    worker_type, ps_type : int
-        Unit types of its processes; ``ps_type`` is ignored without parameter servers.
-    counts : int64, shape (choices,)
-        Allowed numbers of workers, increasing.
-    spread_slots, colocated_slots : int64, shape (choices,)
-        Slots needed with that many workers, by placement (Eq. (1)); co-located is never slower.
-    reach : int64, shape (most parameter servers on a server + 1,)
-        Workers on other servers that this many parameter servers can serve, see `workers_servable`.
-    utility : callable
-        From durations in slots (int64 array) to utilities (float64 array), non-increasing.
-    """
+    """A job as a round sees it."""
 
     name: str
-    tenant: int
+    tenant: int  # index of the owner
     arrival: int
     worker_type: int
-    ps_type: int
-    counts: Integers
-    spread_slots: Integers
-    colocated_slots: Integers
-    reach: Integers
-    utility: Callable[[Integers], npt.NDArray[np.float64]]
+    ps_type: int  # ignored without parameter servers
+    counts: Integers  # allowed numbers of workers, increasing
+    spread_slots: Integers  # needed with that many workers, by placement (Eq. (1))
+    colocated_slots: Integers  # never more
+    reach: Integers  # workers on other servers that this many PS can serve, see `workers_servable`
+    utility: Callable[[Integers], Floats]  # of durations in slots; non-increasing
 
     def values(self, slots: int) -> Integers:
         """Return the utility, in millionths, of ending before each slot up to ``slots``.
 
         The clock of the *ideal* revenue starts with the round (line 9 of Algorithm 3), however long
-        the job waited before.
-
-        Returns
-        -------
-        int64, shape (slots + 1,)
-            Entry 0, an end before any slot, is 0 and never used.
+        the job waited before. Entry 0, an end before any slot, is 0 and never used.
         """
         values = np.zeros(slots + 1, np.int64)
         utilities = self.utility(np.arange(1, slots + 1, dtype=np.int64)) * MICRO
@@ -84,19 +53,9 @@ def workers_servable(
 ) -> Integers:
     """Return the workers elsewhere that each number of parameter servers can serve: (3i).
 
-    Parameters
-    ----------
-    most_ps : int
-        Maximum of parameter servers on one server.
-    worker_bandwidth, ps_bandwidth : int
-        b_w and b_p in bit/s; 0 if the job states none, and then there is no limit.
-    served : bool
-        Whether the job trains with parameter servers at all.
-
-    Returns
-    -------
-    int64, shape (most_ps + 1,)
-        -1 if the job can't have this number.
+    The numbers go up to ``most_ps`` on one server; -1 if the job can't have this number. Bandwidths
+    are b_w and b_p in bit/s; there is no limit if the job states none (0). ``served`` is whether
+    the job trains with parameter servers at all.
     """
     reach = np.full(most_ps + 1, -1, np.int64)
     if not served:
@@ -119,7 +78,7 @@ class _Shifted:
         self._utility = utility
         self._shift = shift
 
-    def __call__(self, slots: Integers) -> npt.NDArray[np.float64]:
+    def __call__(self, slots: Integers) -> Floats:
         return np.asarray(self._utility.values(slots + self._shift), np.float64)
 
 
@@ -136,25 +95,12 @@ def gang_job(
 ) -> GangJob:
     """Convert a job to the form that rounds use.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    claim : Claim
-        Its owner and unit types.
-    most_ps : int
-        Maximum of parameter servers of its type on one server.
-    remaining : int, optional
-        Progress units still to make; all of them by default.
-    restarts : int
-        If the job can end within this number of slots, its first slot counts as a restart. That is
-        the length of the longest round, which can't schedule a longer job. 0 if restarts are free.
-    tenant : int, optional
-        Its owner's position in the market, if not that of the claim.
-    rigid : bool
-        Whether it runs only with its maximum number of workers.
-    shift : int
-        Slots by which the clock of its utility is ahead of the round's.
+    ``most_ps`` is the maximum of parameter servers of its type on one server. ``remaining`` are the
+    progress units still to make; None for all. If the job can end within ``restarts`` slots, its
+    first slot counts as a restart: that is the length of the longest round, which can't schedule a
+    longer job, or 0 if restarts are free. ``tenant`` is its owner's position in the market, if not
+    that of the claim. If ``rigid``, it runs only with its maximum number of workers. The clock of
+    its utility is ``shift`` slots ahead of the round's.
     """
     first = len(job.worker_counts) - 1 if rigid else 0
     work = job.required if remaining is None else remaining
@@ -186,21 +132,10 @@ def _slots(left: int, gains: Integers, moved: Integers, restarts: int) -> Intege
 
 
 def fewest_slots(job: GangJob, workers: Integers, ps: Integers) -> tuple[Integers, Integers]:
-    """Return how fast each gang size runs on empty servers.
+    """Return how fast each gang size runs on empty servers with these units.
 
-    Parameters
-    ----------
-    job : GangJob
-        The job.
-    workers, ps : int64, shape (servers,)
-        Units of its types on each server.
-
-    Returns
-    -------
-    slots : int64, shape (choices,)
-        Minimum of slots; ``UNLIMITED`` if this many workers can't be placed at all.
-    colocated : int64, shape (choices,)
-        1 if the minimum requires all processes on one server.
+    The first array has the minimum of slots; ``UNLIMITED`` if this many workers can't be placed at
+    all. The second has 1 if the minimum requires all processes on one server.
     """
     counts = job.counts
     slots = np.full(counts.size, UNLIMITED, np.int64)
@@ -224,37 +159,26 @@ def infeasibility(
 ) -> Refusal | None:
     """Return why no round can ever schedule a job; None if an empty round could.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    gang : GangJob
-        The job as rounds see it, on its own clock.
-    workers, ps : int64, shape (servers,)
-        Units of its types that rounds can use.
-    longest : int
-        Slots of the longest round.
-    own : bool
-        Whether these units belong to its tenant alone.
+    ``gang`` is the job on its own clock. The units of its types that rounds can use belong to its
+    tenant alone if ``own``. ``longest`` is the length of the longest round.
     """
     slots, _ = fewest_slots(gang, workers, ps)
     best = int(np.argmin(slots))
     minimum, count = int(slots[best]), int(gang.counts[best])
-    where = "its tenant's own servers" if own else "the empty cluster"
+    where, have, none = "the empty cluster", "has", "no server of the empty cluster"
+    if own:
+        where, have = "its tenant's own servers", "have"
+        none = f"none of {where}"
     if minimum >= UNLIMITED:
         smallest = int(gang.counts[0])
         if smallest > workers.sum():
-            message = (
-                f"needs {smallest} workers at once, {where} have room for {int(workers.sum())}"
-            )
-            message = message.replace("cluster have", "cluster has")
+            total = int(workers.sum())
+            message = f"needs {smallest} workers at once, {where} {have} room for {total}"
             return Refusal(RefusalReason.NEVER_FITS, message, bottleneck="places of workers")
         message = (
             f"needs a server whose parameter servers carry its workers elsewhere, with {smallest} "
-            f"workers; {where.replace('the empty cluster', 'no server of the empty cluster')} can"
+            f"workers; {none} can"
         )
-        if own:
-            message = message.replace(f"{where} can", f"none of {where} can")
         return Refusal(
             RefusalReason.NEVER_FITS,
             message,

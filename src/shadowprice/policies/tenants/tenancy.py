@@ -7,64 +7,38 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 
-Integers = npt.NDArray[np.int64]
-
-DEFAULT_OWNER = "everybody"
-"""Name of the only owner if a cluster has no tenants."""
+DEFAULT_OWNER = "everybody"  # name of the only owner if a cluster has no tenants
 
 
 @dataclass(frozen=True, slots=True)
 class UnitClaim:
-    """The owner and the unit types of a job.
+    """The owner and the unit types of a job."""
 
-    Parameters
-    ----------
-    tenant : int
-        Index of the owner.
-    worker_type : int
-        Type of the units of its workers.
-    ps_type : int or None
-        Type of the units of its parameter servers; None for all-reduce training.
-    """
-
-    tenant: int
-    worker_type: int
-    ps_type: int | None
+    tenant: int  # index of the owner
+    worker_type: int  # of the units of its workers
+    ps_type: int | None  # None for all-reduce training
 
 
 @dataclass(frozen=True, eq=False)
 class TenantShares:
-    """Capacity units of a cluster and their owners.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    tenants : tuple of str
-        Owners.
-    worker_types, ps_types : tuple of str
-        Resources that count units: ``worker``, ``worker/v100``; ``ps``, ``ps/large``.
-    workers, ps : int64, shape (types, servers)
-        Units of each type on each server.
-    worker_shares, ps_shares : int64, shape (types, tenants)
-        Units that each tenant owns; for each type, the sum over tenants is the total.
-    """
+    """Capacity units of a cluster and their owners."""
 
     cluster: Cluster
-    tenants: tuple[str, ...]
-    worker_types: tuple[str, ...]
-    ps_types: tuple[str, ...]
-    workers: Integers
+    tenants: tuple[str, ...]  # owners
+    worker_types: tuple[str, ...]  # resources that count units, such as "worker" and "worker/v100"
+    ps_types: tuple[str, ...]  # such as "ps" and "ps/large"
+    workers: Integers  # units, shape (types, servers)
     ps: Integers
     worker_shares: Integers
+    """Units that each tenant owns, in all the total of the type; shape (types, tenants)."""
     ps_shares: Integers
 
     @property
@@ -100,15 +74,15 @@ class TenantShares:
         else:
             tenant = self.cluster.tenant_index[job.tenant]
         worker_columns, ps_columns = self._columns
-        worker = self._one_place("worker", job.worker, worker_columns)
+        worker = self._unit_type("worker", job.worker, worker_columns)
         if isinstance(worker, Refusal):
             return worker
         if job.ps is None:
             return UnitClaim(tenant, worker, None)
-        ps = self._one_place("parameter server", job.ps, ps_columns)
+        ps = self._unit_type("parameter server", job.ps, ps_columns)
         return ps if isinstance(ps, Refusal) else UnitClaim(tenant, worker, ps)
 
-    def _one_place(self, kind: str, demand: Integers, columns: Sequence[int]) -> int | Refusal:
+    def _unit_type(self, kind: str, demand: Integers, columns: Sequence[int]) -> int | Refusal:
         cluster = self.cluster
         demanded = [
             column
@@ -131,13 +105,8 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
 
     If no tenant declares a share, units of each type are divided evenly, and the first tenants get
     the odd ones. If some do, a tenant without a share owns nothing and can only borrow. A cluster
-    without tenants has one owner of everything.
-
-    Raises
-    ------
-    InputError
-        If no server has units, units aren't integers, or the shares of a type don't add up to its
-        units.
+    without tenants has one owner of everything. Raises `InputError` if no server has units, units
+    aren't integers, or the shares of a type don't add up to its units.
     """
     types: dict[str, tuple[str, ...]] = {
         kind: tuple(r for r in cluster.resources if r == kind or r.startswith(f"{kind}/"))
@@ -175,7 +144,7 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
                     _share(tenant.name, tenant.share, name, faults) for tenant in cluster.tenants
                 ]
                 if owned[row].sum() != total:
-                    faults.append(_mismatch(name, int(owned[row].sum()), total))
+                    faults.append(_share_mismatch(name, int(owned[row].sum()), total))
             else:
                 owned[row] = total // len(tenants)
                 owned[row, : total % len(tenants)] += 1
@@ -195,13 +164,7 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
 
 
 def require_tenants(tenancy: TenantShares, jobs: Sequence[Job] | None) -> None:
-    """Refuse known jobs without a tenant if units belong to tenants.
-
-    Raises
-    ------
-    InputError
-        With the names of the first such jobs.
-    """
+    """Raise `InputError` if units belong to tenants and a known job names none."""
     if not tenancy.named or jobs is None:
         return
     orphans = [job.name for job in jobs if job.tenant is None]
@@ -223,7 +186,7 @@ def _share(tenant: str, share: Mapping[str, int], name: str, faults: list[Fault]
     return amount // MILLI
 
 
-def _mismatch(name: str, owned: int, total: int) -> Fault:
+def _share_mismatch(name: str, owned: int, total: int) -> Fault:
     difference = f"{total - owned} too few" if owned < total else f"{owned - total} too many"
     return Fault(
         "cluster: tenants",

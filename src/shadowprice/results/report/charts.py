@@ -27,63 +27,31 @@ DOTS: Final = 300
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Attributes
-    ----------
-    name : str
-        Label in the legend.
-    values : ndarray of float64
-        One value per position on the x axis; NaN leaves a gap.
-    colour : int
-        Index of the colour.
-    """
-
-    name: str
-    values: Floats
-    colour: int = 0
+    name: str  # in the legend
+    values: Floats  # one per position on the x axis; NaN leaves a gap
+    colour: int = 0  # index
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Box:
-    """One row of a box plot.
-
-    Attributes
-    ----------
-    label : str
-        Label of the row.
-    values : ndarray of float64
-        All values.
-    colour : int
-        Index of the colour.
-    """
+    """One row of a box plot."""
 
     label: str
     values: Floats
-    colour: int = 0
+    colour: int = 0  # index
 
 
 @dataclass(frozen=True, slots=True)
 class GanttBar:
-    """One bar of a Gantt chart.
+    """One bar of a Gantt chart."""
 
-    Attributes
-    ----------
-    row : int
-        Index of its row.
-    begin, end : int
-        First slot, and the slot after the last.
-    style : str
-        Its entry in the legend.
-    remark : str
-        Text of its tooltip.
-    """
-
-    row: int
-    begin: int
-    end: int
-    style: str
-    remark: str = ""
+    row: int  # index
+    begin: int  # first slot
+    end: int  # slot after the last
+    style: str  # entry in the legend
+    remark: str = ""  # text of the tooltip
 
 
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
@@ -97,21 +65,10 @@ def chart(description: Mapping[str, Any], *blocks: object) -> str:
 
 
 def downsample(values: Floats, most: int = POINTS, *, last: bool = False) -> tuple[Floats, Floats]:
-    """Reduce a series to at most ``most`` points, by mean or last value.
+    """Reduce one value per slot to at most ``most`` points, by mean or last value.
 
-    Parameters
-    ----------
-    values : ndarray of float64
-        One value per slot.
-    most : int
-        Maximum number of points.
-    last : bool
-        Keep the last value of each group instead of the mean (for sums over time).
-
-    Returns
-    -------
-    (ndarray of float64, ndarray of float64)
-        Position of each group's first (or last) value, and the group's value.
+    Last values are for sums over time. Returns the position of each group's first (or last) value,
+    and the group's value.
     """
     size = -(-len(values) // most) if len(values) else 1
     starts = np.arange(0, len(values), size)
@@ -141,32 +98,12 @@ def line_chart(
     steps: bool = False,
     prices: bool = False,
 ) -> str:
-    """Return a chart of lines over a shared x axis.
+    """Return a chart of lines over a shared x axis with ascending positions.
 
-    Parameters
-    ----------
-    xs : ndarray of float64
-        Positions, ascending.
-    series : sequence of Series
-        The lines.
-    x_label, y_label : str
-        Labels of the axes.
-    slots : bool
-        Positions are slots: the axis shows time, and all such charts zoom together.
-    height : int
-        Pixels.
-    fill : bool
-        Fill the area below the lines.
-    y_high : float, optional
-        Top of the y axis; by default the maximum.
-    percent : bool
-        Values are fractions.
-    legend : bool
-        Show the legend even for a single line.
-    steps : bool
-        Values are constant until the next position.
-    prices : bool
-        Values are the run's prices; job histories show an excerpt of them.
+    If positions are ``slots``, the axis shows time, and all such charts zoom together. ``fill``
+    fills the area below the lines. ``y_high`` is the top of the y axis, by default the maximum.
+    ``percent`` values are fractions. ``legend`` is shown even for a single line. ``steps`` are
+    constant until the next position. Job histories show an excerpt of the run's ``prices``.
     """
     description: dict[str, Any] = {
         "kind": "slotLines" if slots else "lines",

@@ -127,10 +127,16 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
         for name, texts, best in metrics
     )
     return (
-        '<div class="table metrics"><div class="scroll" tabindex="0"><table>'
-        f"<thead><tr><th>measure</th>{heads}</tr></thead><tbody>{rows}</tbody>"
-        "</table></div></div><p class=remark>The best of each row is set apart where one end is "
+        f"{_html_table('table metrics', f'<th>measure</th>{heads}', rows)}"
+        "<p class=remark>The best of each row is set apart where one end is "
         "better. Each policy's own page is linked from its name.</p>"
+    )
+
+
+def _html_table(classes: str, heads: str, rows: str) -> str:
+    return (
+        f'<div class="{classes}"><div class="scroll" tabindex="0"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></div>"
     )
 
 
@@ -148,11 +154,7 @@ def _gains(gains: Sequence[CapacityGain]) -> str:
         + "</tr>"
         for gain in gains
     )
-    return (
-        '<div class="table"><div class="scroll" tabindex="0"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></div>"
-        f"<p class=remark>{text(GAINS_REMARK)}</p>"
-    )
+    return f"{_html_table('table', heads, rows)}<p class=remark>{text(GAINS_REMARK)}</p>"
 
 
 def _slots(runs: Sequence[RunData], most: int = POINTS) -> Floats:
@@ -373,11 +375,8 @@ def _different(runs: Sequence[RunData]) -> str | None:
         f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs that earned more under one policy "
         "than under another, those with the largest difference. Each number leads to the story."
     )
-    return (
-        '<div class="table metrics"><div class="scroll" tabindex="0"><table>'
-        f"<thead><tr><th>job</th>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-        f'</div><p class="remark">{remark}</p>'
-    )
+    table = _html_table("table metrics", f"<th>job</th>{heads}", "".join(lines))
+    return f'{table}<p class="remark">{remark}</p>'
 
 
 def _fared(jobs: pl.DataFrame, row: int) -> str:

@@ -17,26 +17,14 @@ MOST_CELLS: Final = 150_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeatGrid:
-    """Values over groups of servers and bins of slots.
+    """Values over groups of servers and bins of slots."""
 
-    Attributes
-    ----------
-    values : ndarray of float64, shape (rows, bins)
-        Rows from the top; NaN for missing values.
-    first, per_bin, slots : int
-        First slot, slots in a bin, total number of slots.
-    names : sequence of str
-        Name of the first server of each row.
-    per_row : int
-        Number of servers that a row averages over.
-    """
-
-    values: Floats
-    first: int
-    per_bin: int
-    slots: int
-    names: Sequence[str]
-    per_row: int
+    values: Floats  # shape (rows, bins), rows from the top; NaN for missing values
+    first: int  # first slot
+    per_bin: int  # slots in a bin
+    slots: int  # total number
+    names: Sequence[str]  # first server of each row
+    per_row: int  # servers that a row averages over
 
     def fitted(self, most: int = MOST_CELLS) -> HeatGrid:
         """Return the grid with at most ``most`` cells, by averaging neighbouring bins."""
@@ -66,22 +54,10 @@ class HeatGrid:
 def heat_map(
     grid: HeatGrid, *, ramp: str, low: float, high: float, log: bool, what: str, title: str
 ) -> str:
-    """Return a heat map.
+    """Return a heat map of a quantity (``what``); ``title`` is that of the line chart of one row.
 
-    Parameters
-    ----------
-    grid : HeatGrid
-        The values. NaN, and values at or below ``low`` (or 0 if ``log``), are left blank.
-    ramp : str
-        Colours: ``load`` or ``price``.
-    low, high : float
-        Values at both ends of the ramp.
-    log : bool
-        Whether the ramp is logarithmic.
-    what : str
-        Description of the values.
-    title : str
-        Title of the line chart of one row.
+    ``low`` and ``high`` are the values at both ends of the ``ramp`` of colours (``load`` or
+    ``price``). NaN, and values at or below ``low`` (or 0 if ``log``), are left blank.
     """
     rows, bins = grid.values.shape
     description: dict[str, Any] = {

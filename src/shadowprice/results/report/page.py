@@ -67,20 +67,9 @@ def page(
 ) -> str:
     """Return an HTML page.
 
-    Parameters
-    ----------
-    title, lead : str
-        Heading, and the line below it.
-    warning : str
-        Text of the banner above the page; empty for none.
-    tiles : sequence of (label, value, remark)
-        Key numbers.
-    bodies : sequence of (title, anchor, HTML)
-        The sections.
-    slot_seconds : float
-        Length of a slot, for axes that show time.
-    begins : float or None
-        Unix time of the start of slot 0, for axes that show dates.
+    ``lead`` is the line below the title, and ``warning`` the text of a banner (empty for none).
+    ``tiles`` are key numbers as (label, value, remark), ``bodies`` the sections as (title, anchor,
+    HTML). ``begins`` is the Unix time of the start of slot 0 for axes that show dates, or None.
     """
     links = "".join(f'<a href="#{anchor}">{text(name)}</a>' for name, anchor, _ in bodies)
     cards = "".join(

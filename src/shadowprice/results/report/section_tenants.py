@@ -25,14 +25,14 @@ def tenants(run: RunData) -> str | None:
     """Return the tenants' accounts; if the policy charges, also balances and loans over time."""
     if not run.info["cluster"]["tenants"]:
         return None
-    books = compute_tenant_accounts(run)
-    parts = [_table(books)]
-    if books.charged and len(run.slots):
-        parts.append(_over_time(run, books))
+    result = compute_tenant_accounts(run)
+    parts = [_table(result)]
+    if result.charged and len(run.slots):
+        parts.append(_over_time(run, result))
     return "".join(parts)
 
 
-def _table(books: TenantAccounts) -> str:
+def _table(result: TenantAccounts) -> str:
     columns = [TableColumn("tenant"), TableColumn("share", minor=True)]
     columns += [
         TableColumn(name, numeric=True, minor=name in _MINOR)
@@ -56,9 +56,9 @@ def _table(books: TenantAccounts) -> str:
             account.revenue,
             account.fairness,
         )
-        for account in books.accounts.values()
+        for account in result.accounts.values()
     ]
-    variance = books.fairness_variance
+    variance = result.fairness_variance
     remark = (
         "Revenue is utility less what was paid plus what was received. The fairness ratio is a "
         "tenant's share of all revenue over its share of the places."
@@ -68,18 +68,18 @@ def _table(books: TenantAccounts) -> str:
     return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"
 
 
-def _over_time(run: RunData, books: TenantAccounts) -> str:
-    moves = timeline(run, books)
+def _over_time(run: RunData, result: TenantAccounts) -> str:
+    moves = timeline(run, result)
     slots = run.slots["slot"].to_numpy()
     busiest = sorted(
-        books.accounts.values(),
+        result.accounts.values(),
         key=lambda entry: (
             -(entry.paid + entry.received + sum(entry.lent.values()) + sum(entry.borrowed.values()))
         ),
     )[:MOST_LINES]
     names = [account.tenant for account in busiest]
     remark = (
-        f"The {len(names)} tenants that traded most." if len(books.accounts) > len(names) else ""
+        f"The {len(names)} tenants that traded most." if len(result.accounts) > len(names) else ""
     )
     balance, lending = [], []
     positions = np.zeros(0)

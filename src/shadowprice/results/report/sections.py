@@ -21,21 +21,11 @@ Render = Callable[[RunData], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of the page.
-
-    Attributes
-    ----------
-    title : str
-        Heading.
-    order : int
-        Sort key; ties are sorted by title.
-    render : callable
-        Renders the run as HTML, or returns None.
-    """
+    """One section of the page."""
 
     title: str
-    order: int
-    render: Render
+    order: int  # sort key; ties are sorted by title
+    render: Render  # returns HTML, or None without content
 
     @property
     def anchor(self) -> str:

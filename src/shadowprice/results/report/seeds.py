@@ -28,12 +28,9 @@ Entry = Mapping[str, Any]
 def seeds_section(trials: Mapping[str, Any]) -> str:
     """Return the section on the measures of policies over several seeds.
 
-    Parameters
-    ----------
-    trials : mapping
-        Part of ``compare.json``. ``seeds``: the seeds. ``policies``: by name, the ``values``,
-        ``mean``, ``low`` and ``high`` of every measure, and for all but the first policy their
-        difference ``against_first``. ``remark``: present if further seeds add nothing.
+    ``trials`` is part of ``compare.json``: the ``seeds``, and by name of the ``policies`` the
+    ``values``, ``mean``, ``low`` and ``high`` of every measure, and for all but the first policy
+    their difference ``against_first``. ``remark`` is present if further seeds add nothing.
     """
     policies: Mapping[str, Mapping[str, Entry]] = trials["policies"]
     count = len(trials["seeds"])

@@ -21,30 +21,14 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table.
-
-    Attributes
-    ----------
-    heading : str
-        Heading.
-    numeric : bool
-        Right-aligned and sorted as numbers.
-    minor : bool
-        Omitted on narrow screens.
-    link : bool
-        Contains job names, which link to the job histories.
-    slot : bool
-        Contains slots; the page also shows their times.
-    long : bool
-        Contains sentences, which are truncated to two lines.
-    """
+    """A column of a table."""
 
     heading: str
-    numeric: bool = False
-    minor: bool = False
-    link: bool = False
-    slot: bool = False
-    long: bool = False
+    numeric: bool = False  # right-aligned and sorted as numbers
+    minor: bool = False  # omitted on narrow screens
+    link: bool = False  # job names, which link to the job histories
+    slot: bool = False  # slots; the page also shows their times
+    long: bool = False  # sentences, truncated to two lines
 
     @property
     def classes(self) -> str:

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response, Security
@@ -40,7 +42,7 @@ from shadowprice.rest.jobs import (
     SubmittedJobs,
 )
 from shadowprice.service.api.openapi import problems
-from shadowprice.service.api.references import find_job, find_reporting_job, find_view
+from shadowprice.service.api.references import find_job, find_reporting_job
 from shadowprice.service.api.requests import (
     CallerDep,
     Cursor,
@@ -55,6 +57,7 @@ from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
+from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.queries.event_text import format_event
@@ -163,19 +166,7 @@ async def submit(
     if not isinstance(records, list) or not 1 <= len(records) <= MAX_JOBS_PER_REQUEST:
         raise InputError(Fault("body.jobs", f"expected a list of 1 to {MAX_JOBS_PER_REQUEST} jobs"))
     driver = service.writing
-    cluster = driver.published.servers.cluster
-
-    def read() -> list[Submission]:
-        return read_submissions(
-            records,
-            cluster,
-            tenant=caller.scope,
-            runs=service.runner is not None,
-            single=not several,
-            families=service.families,
-            now=driver.clock.now(),
-        )
-
+    read = partial(_submissions, service, caller, records, single=not several)
     # Validating many jobs on the loop would delay other requests.
     submissions = await asyncio.to_thread(read) if len(records) > 4 else read()
     if service.runner is not None:
@@ -187,8 +178,7 @@ async def submit(
     if service.runner is not None:
         await _check_uploads(service, submissions, single=not several)
     new = await _new_submissions(service, caller.scope, submissions)
-    memory = sum(memory_of(submission.record) for submission in new)
-    with service.reserve(caller.scope, len(new), memory):
+    with _reserve(service, caller.scope, new):
         results = await driver.do(SubmitJobs(submissions, at_once=not several))
     if wait:
         await _wait_for_decisions(
@@ -214,6 +204,34 @@ async def submit(
     )
 
 
+def _submissions(
+    service: Service,
+    caller: Caller,
+    records: list[Any],
+    *,
+    single: bool = True,
+    quoted: bool = False,
+) -> list[Submission]:
+    """Validate the jobs of a request; a job that is only ``quoted`` needs no command."""
+    driver = service.writing
+    return read_submissions(
+        records,
+        driver.published.servers.cluster,
+        tenant=caller.scope,
+        runs=service.runner is not None and not quoted,
+        single=single,
+        families=service.families,
+        now=driver.clock.now(),
+    )
+
+
+def _reserve(
+    service: Service, tenant: str | None, submissions: list[Submission]
+) -> AbstractContextManager[None]:
+    memory = sum(memory_of(submission.record) for submission in submissions)
+    return service.reserve(tenant, len(submissions), memory)
+
+
 async def _new_submissions(
     service: Service, tenant: str | None, submissions: list[Submission]
 ) -> list[Submission]:
@@ -225,20 +243,14 @@ async def _new_submissions(
     is_open = service.writing.published.job_with_qualified_name
     new = [item for item in submissions if is_open(item.qualified_name) is None]
     try:
-        with service.reserve(tenant, len(new), sum(memory_of(item.record) for item in new)):
+        with _reserve(service, tenant, new):
             return new
     except ProblemError:
         return await service.read(lambda connection: without_known_jobs(connection, new))
 
 
 def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
-    """Refuse jobs whose user is not allowed.
-
-    Raises
-    ------
-    InputError
-        With every fault.
-    """
+    """Raise `InputError` if users of jobs are not allowed."""
     faults = [
         user_diagnostic(service.settings, submission.spec, "job" if single else f"jobs[{index}]")
         for index, submission in enumerate(submissions)
@@ -248,13 +260,7 @@ def _check_users(service: Service, submissions: list[Submission], *, single: boo
 
 
 async def _check_uploads(service: Service, submissions: list[Submission], *, single: bool) -> None:
-    """Record the use of uploads; refuse new jobs that name an unknown one.
-
-    Raises
-    ------
-    InputError
-        With every fault.
-    """
+    """Record the use of uploads; raise `InputError` if new jobs name unknown ones."""
     driver = service.writing
     faults: dict[str, Fault] = {}
     for index, submission in enumerate(submissions):
@@ -298,13 +304,7 @@ async def _job_of_request(service: Service, request: str | None) -> JobView | No
 
 
 async def get_view(service: Service, key: str) -> JobView:
-    """Return the job with a key, open or closed.
-
-    Raises
-    ------
-    ProblemError
-        If it was purged.
-    """
+    """Return the job with a key, open or closed; raise `ProblemError` if it was purged."""
     view = await find_view(service, key)
     if view is None:
         raise ProblemError("not-found", f"unknown job {quote_for_display(name_of_key(key))}")
@@ -314,10 +314,7 @@ async def get_view(service: Service, key: str) -> JobView:
 def scope_of(caller: Caller, tenant: str | None) -> str | None:
     """Return the tenant that a listing is confined to, None for all.
 
-    Raises
-    ------
-    ProblemError
-        If a tenant requests another tenant's entries.
+    Raise `ProblemError` if a tenant requests another tenant's entries.
     """
     if caller.scope is None:
         return tenant
@@ -437,15 +434,7 @@ async def resubmit(
     }
     record = {**stored[1], "name": body.name, "labels": labels}
     driver = service.writing
-    submissions = read_submissions(
-        [record],
-        driver.published.servers.cluster,
-        tenant=caller.scope,
-        runs=service.runner is not None,
-        single=True,
-        families=service.families,
-        now=driver.clock.now(),
-    )
+    submissions = _submissions(service, caller, [record])
     if service.runner is not None:
         _check_users(service, submissions, single=True)
         run = submissions[0].spec.run
@@ -455,7 +444,7 @@ async def resubmit(
             raise ProblemError("conflict", detail)
     submissions = [replace(item, request=request) for item in submissions]
     new = await _new_submissions(service, caller.scope, submissions)
-    with service.reserve(caller.scope, len(new), sum(memory_of(item.record) for item in new)):
+    with _reserve(service, caller.scope, new):
         key = await driver.do(ResubmitJob(view.key, submissions[0]))
     return (await get_view(service, key)).to_resource()
 
@@ -522,12 +511,9 @@ async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOu
         return await service.outlooks.build(
             service.writing, view.key, stored[1], tenant=tenant, waits=waits
         )
-    except ProblemError as error:
+    except ShadowpriceError as error:
         if error.code == "overloaded":
             raise
-        log.info("job %s has no outlook: %s", view.key, error)
-        return None
-    except ShadowpriceError as error:
         log.info("job %s has no outlook: %s", view.key, error)
         return None
 
@@ -688,27 +674,18 @@ async def quote(
     if isinstance(body, dict):
         body = {"name": "quote", **body}
     driver = service.writing
-    servers = driver.published.servers
-    [submission] = read_submissions(
-        [body],
-        servers.cluster,
-        tenant=caller.scope,
-        runs=False,
-        single=True,
-        families=service.families,
-        now=driver.clock.now(),
-    )
+    calendar = driver.published.servers.calendar
+    [submission] = _submissions(service, caller, [body], quoted=True)
     quoted: QuoteResult = await driver.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
-    resource = quoted.to_resource(submission.name, servers.calendar, names=caller.operates)
+    resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook or resource.answer == "admitted":
         return resource
-    waits = resource.answer == "queued"
     answer = await service.outlooks.build(
         driver,
         submission.qualified_name,
         submission.record,
         tenant=caller.scope,
-        waits=waits,
+        waits=resource.answer == "queued",
     )
     return resource.model_copy(update={"outlook": answer})

@@ -40,7 +40,7 @@ from shadowprice.service.queries import timeline as timelines
 from shadowprice.service.queries.comparison import observed_bars
 from shadowprice.service.queries.whatif import WhatIfParameters, parse_request, workload
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.price_history import history
 from shadowprice.service.state.prices import MAX_SLOTS
 from shadowprice.service.state.prices import prices as prices_of
@@ -62,8 +62,8 @@ async def prices(
     return answer.model_copy(update={"slots": answer.slots[:slots]})
 
 
-def _coming_prices(truth: DurableEngine, slots: int) -> Prices:
-    return prices_of(truth.engine, truth.calendar, truth.choice.name, slots)
+def _coming_prices(state: DurableState, slots: int) -> Prices:
+    return prices_of(state.engine, state.calendar, state.choice.name, slots)
 
 
 @router.get("/prices/history")

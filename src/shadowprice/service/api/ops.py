@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
@@ -135,13 +136,13 @@ async def change_timespan(
 
 def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
     """Yield warnings of what the service can't do now; a tenant gets those of its own jobs."""
-    if service.trainingjobs_error is not None and caller.operates:
+    if service.trainingjobs_error is not None and caller.is_operator:
         message = f"TrainingJobs are not watched: {service.trainingjobs_error}"
         yield {"code": NOT_FOLLOWED, "message": escape_controls(message)}
     published = service.writing.published
     for obstacle in service.obstacles():
-        view = published.jobs.get(obstacle.job) or published.recent.get(obstacle.job)
-        if not (caller.operates or (view is not None and view.tenant == caller.tenant)):
+        view = published.cached_job(obstacle.job)
+        if not (caller.is_operator or (view is not None and view.tenant == caller.tenant)):
             continue
         job = name_of_key(obstacle.job)
         name = f"generation {obstacle.generation} of {quote_for_display(job)}"
@@ -168,10 +169,11 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
     """Return the service's configuration, its current slot and the number of jobs by state."""
     driver = service.writing
     servers = driver.published.servers
-    states: dict[str, int] = {}
-    for view in driver.published.jobs.values():
-        if caller.scope is None or view.tenant == caller.scope:
-            states[view.state.value] = states.get(view.state.value, 0) + 1
+    states = Counter(
+        view.state.value
+        for view in driver.published.jobs.values()
+        if caller.scope is None or view.tenant == caller.scope
+    )
     return ServiceStatus(
         version=shadowprice.__version__,
         policy=driver.policy,
@@ -202,6 +204,6 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         sequence=driver.published.sequence,
         last_event=driver.hub.last,
         caller=TokenOwner(role=caller.role.value, tenant=caller.tenant),
-        health_error=service.ready() if caller.operates else None,
-        data=service.store.shown if caller.operates else None,
+        health_error=service.ready() if caller.is_operator else None,
+        data=service.store.shown if caller.is_operator else None,
     )

@@ -14,6 +14,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job_keys import ID_PREFIX, name_of_key, qualified_name, shown_key
 from shadowprice.core.wording import quote_for_display
 from shadowprice.service.auth import Caller, invalid_progress_token, verify_progress_token
+from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.state import store_queries
@@ -37,14 +38,8 @@ async def find_job(
 
     A name means the open job of that name, or the newest closed one. An operator may write
     ``tenant/name``, or ``/name`` for a job without a tenant. A number is an id if it isn't a name,
-    and ``id:17`` always is. Only jobs of ``tenant`` count if it is stated.
-
-    Raises
-    ------
-    ProblemError
-        If the caller has no such job.
-    InputError
-        If the name is that of several tenants' jobs.
+    and ``id:17`` always is. Only jobs of ``tenant`` count if it is stated. Raise `ProblemError` if
+    the caller has no such job, and `InputError` if several tenants have jobs of that name.
     """
     if reference.startswith(ID_PREFIX):
         views = await _jobs_with_id(service, caller, parse_id(reference.removeprefix(ID_PREFIX)))
@@ -61,27 +56,18 @@ async def find_job(
     return views[0]
 
 
-async def find_view(service: Service, key: str) -> JobView | None:
-    """Return the job with a key, open or closed; None if it was purged."""
-    published = service.writing.published
-    view = published.jobs.get(key) or published.recent.get(key)
-    if view is None:
-        stored = await service.read(lambda connection: store_queries.job(connection, key))
-        view = None if stored is None else stored[0]
-    return view
-
-
 async def _jobs_with_id(service: Service, caller: Caller, number: int | None) -> list[JobView]:
     if number is None:
         return []
     view = service.writing.published.job_with_id(number)
     if view is None:
         view = await service.read(lambda connection: store_queries.job_by_id(connection, number))
-    is_visible = view is not None and (caller.operates or view.tenant == caller.tenant)
+    is_visible = view is not None and (caller.is_operator or view.tenant == caller.tenant)
     return [view] if view is not None and is_visible else []
 
 
 async def _jobs_with_name(service: Service, scope: str | None, reference: str) -> list[JobView]:
+    """Return the jobs that a name means: open ones, else the newest of each tenant."""
     published = service.writing.published
     qualified = _qualified_names(scope, reference)
     views = [] if scope is not None else published.jobs_with_name(reference)
@@ -134,10 +120,8 @@ async def find_reporting_job(
 ) -> tuple[str, int]:
     """Return the key and the generation of the job whose progress token a header has.
 
-    Raises
-    ------
-    ProblemError
-        If the header has no progress token, or one of another job than the reference means.
+    Raise `ProblemError` if the header has no progress token, or one of another job than the
+    reference means.
     """
     key, generation = verify_progress_token(service.key, header)
     if reference in {name_of_key(key), shown_key(key)}:

@@ -88,10 +88,7 @@ _bearer = HTTPBearer(scheme_name="token", auto_error=False)
 async def caller_of(request: Request, _header: Annotated[Any, Security(_bearer)]) -> Caller:
     """Authenticate the caller.
 
-    Raises
-    ------
-    ProblemError
-        If the request has no valid token, or this instance is a standby.
+    Raise `ProblemError` if the request has no valid token, or this instance is a standby.
     """
     service = service_of(request)
     now = service.writing.clock.now()
@@ -99,13 +96,7 @@ async def caller_of(request: Request, _header: Annotated[Any, Security(_bearer)]
 
 
 async def operator_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
-    """Authenticate an operator.
-
-    Raises
-    ------
-    ProblemError
-        If the caller is a tenant.
-    """
+    """Authenticate an operator; raise `ProblemError` if the caller is a tenant."""
     caller.check_operator()
     return caller
 
@@ -116,13 +107,7 @@ OperatorDep = Annotated[Caller, Depends(operator_of)]
 
 
 def require_observe_mode(service: Service) -> None:
-    """Refuse a comparison if the service's own decisions are what runs.
-
-    Raises
-    ------
-    ProblemError
-        If the service does not only observe.
-    """
+    """Raise `ProblemError` unless the service only observes."""
     if not service.settings.observe:
         detail = "the service runs the jobs itself; a comparison needs serve --observe"
         raise ProblemError("unsupported", detail)
@@ -135,13 +120,7 @@ Cursor = Annotated[int | None, Query(ge=0, le=2**53, description="`next` of the 
 
 
 async def check_query(request: Request) -> None:
-    """Refuse query parameters that are unknown, repeated or not plain text.
-
-    Raises
-    ------
-    InputError
-        With the nearest known name.
-    """
+    """Raise `InputError` if a query parameter is unknown, repeated or not plain text."""
     if not request.scope["query_string"]:
         return
     route = request.scope["route"]
@@ -173,14 +152,9 @@ class JsonBody:
     """A dependency that reads a JSON body, and validates it against a model.
 
     It is a dependency of its own instead of FastAPI's body parameter, because FastAPI reads the
-    body before it authenticates the caller, without a limit, and accepts repeated keys.
-
-    Parameters
-    ----------
-    model : type
-        The model of the body; `openapi.document` describes the request with it.
-    validated : bool
-        Whether to return the model; False returns the plain JSON for validation by the handler.
+    body before it authenticates the caller, without a limit, and accepts repeated keys. Unless
+    ``validated``, the handler gets plain JSON and validates it; ``model`` then only describes the
+    request in the OpenAPI document.
     """
 
     def __init__(self, model: Any, *, validated: bool = True) -> None:
@@ -200,17 +174,16 @@ class JsonBody:
             return value
         spec, faults = validate(self.model, value, "body")
         if spec is None:
-            raise InputError([replace(fault, place=_path(fault.place)) for fault in faults])
+            # The location of a key, such as ``body: tenant``, is written ``body.tenant``.
+            faults = [
+                replace(fault, place=fault.place.replace("body: ", "body.", 1)) for fault in faults
+            ]
+            raise InputError(faults)
         return spec
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the body, with references to components."""
         return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
-
-
-def _path(place: str) -> str:
-    """Return the location ``body: tenant`` as ``body.tenant``."""
-    return place.replace("body: ", "body.", 1)
 
 
 async def read_json_body(
@@ -222,11 +195,8 @@ async def read_json_body(
 ) -> Any:
     """Return the JSON of a request's body; ``strict`` as in `parse_json`.
 
-    Raises
-    ------
-    ProblemError
-        If the body exceeds the limit in bytes, is not JSON, or has another media type, or if the
-        meter's limit is exceeded.
+    Raise `ProblemError` if the body exceeds ``limit`` bytes or the meter's limit, is not JSON, or
+    has another media type.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
@@ -251,12 +221,8 @@ async def read_json_body(
 def parse_json(text: bytes, *, strict: bool = True) -> Any:
     """Parse JSON whose keys are unique, numbers finite and nesting bounded.
 
-    Unless ``strict``, only the syntax is checked, and the caller must check each part.
-
-    Raises
-    ------
-    ProblemError
-        If it is malformed; with the location.
+    Unless ``strict``, only the syntax is checked, and the caller must check each part. Raise
+    `ProblemError` with the location of the first problem.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique if strict else None)

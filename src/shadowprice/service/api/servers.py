@@ -136,10 +136,7 @@ def checked_amounts(
 ) -> dict[str, int]:
     """Return amounts in the cluster's units.
 
-    Raises
-    ------
-    InputError
-        If the cluster doesn't have a resource, or counts it in another unit.
+    Raise `InputError` if the cluster lacks a resource, or counts it in another unit.
     """
     faults = []
     for name, amount in capacity.items():

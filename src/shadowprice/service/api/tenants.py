@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -55,12 +56,12 @@ class GrantRequest(StrictSpec):
 
 
 def _tenants(service: Service, only: str | None) -> list[Tenant]:
+    """Return all tenants, or one: those with a share, an account or an open job."""
     published = service.writing.published
     cluster, accounts = published.servers.cluster, published.accounts
-    states: dict[str | None, dict[str, int]] = {}
+    states: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     for view in published.jobs.values():
-        counts = states.setdefault(view.tenant, {})
-        counts[view.state.value] = counts.get(view.state.value, 0) + 1
+        states[view.tenant][view.state.value] += 1
     shares = {tenant.name: dict(tenant.share) for tenant in cluster.tenants}
     names = dict.fromkeys([*shares, *accounts, *(name for name in states if name is not None)])
     tenants = []
@@ -74,8 +75,9 @@ def _tenants(service: Service, only: str | None) -> list[Tenant]:
             resource_name: format_amount(amount, cluster.dimensions[cluster.column[resource_name]])
             for resource_name, amount in shares.get(name, {}).items()
         }
-        jobs = states.get(name, {})
-        tenants.append(Tenant(name=name, share=share, jobs=jobs, budget=budget, account=resource))
+        tenants.append(
+            Tenant(name=name, share=share, jobs=states[name], budget=budget, account=resource)
+        )
     return tenants
 
 
@@ -163,7 +165,7 @@ async def statement(
             raise _unknown(name)
     first, last = _span(service, name, since, until, back)
     query = statements.EntryFilter(
-        name, first, last, _kinds(kind), cursor, limit, names_all=caller.operates
+        name, first, last, _kinds(kind), cursor, limit, names_all=caller.is_operator
     )
     page, totals = await service.read(
         lambda connection: (

@@ -99,7 +99,7 @@ async def create_token(
     token = new_token()
     operation = CreateToken(token, AccessRole(spec.role), spec.tenant, spec.note, expires)
     number = await service.writing.do(operation)
-    service.tokens.made(number, operation)
+    service.tokens.created(number, operation)
     return NewToken(
         id=number,
         role=spec.role,

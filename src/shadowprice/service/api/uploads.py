@@ -17,7 +17,7 @@ from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import CallerDep, ServiceDep, api_router
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import to_datetime
-from shadowprice.service.problems import ProblemError
+from shadowprice.service.problems import RETRY_AFTER, ProblemError
 from shadowprice.service.uploads import IncomingUpload, StoredUpload
 from shadowprice.uploads.archive import MEDIA_TYPE
 
@@ -41,13 +41,7 @@ Digest = Annotated[
 
 
 def _tenant(caller: Caller, tenant: str | None) -> str | None:
-    """Return the tenant whose uploads a request means.
-
-    Raises
-    ------
-    ProblemError
-        If a tenant names another one.
-    """
+    """Return the tenant whose uploads a request means; raise `ProblemError` if it is another's."""
     if caller.scope is None:
         return tenant
     if tenant not in (None, caller.scope):
@@ -118,7 +112,7 @@ async def put_upload(
         await asyncio.to_thread(incoming.complete, service.writing.clock.now())
     stored = uploads.find(owner, digest)
     if stored is None:
-        raise ProblemError("storage", "the upload was removed", headers={"Retry-After": "10"})
+        raise ProblemError("storage", "the upload was removed", headers=RETRY_AFTER)
     response.status_code = 201
     return _resource(stored, owner)
 
@@ -126,13 +120,8 @@ async def put_upload(
 async def _receive(request: Request, incoming: IncomingUpload, check: Callable[[], None]) -> None:
     """Write the body of a request, in large pieces.
 
-    ``check`` raises ProblemError if the caller's token is no longer valid.
-
-    Raises
-    ------
-    ProblemError
-        If a limit is exceeded, no data come for `IDLE_TIMEOUT_SECONDS`, the token becomes invalid,
-        or the client disconnects.
+    ``check`` raises `ProblemError` if the caller's token is no longer valid. Raise it also if a
+    limit is exceeded, no data come for `IDLE_TIMEOUT_SECONDS`, or the client disconnects.
     """
     declared = request.headers.get("content-length", "")
     incoming.expect(int(declared) if declared.isdigit() else 0)
@@ -161,10 +150,7 @@ async def _receive(request: Request, incoming: IncomingUpload, check: Callable[[
 async def _next_chunk(stream: Any, deadline: float) -> bytes | None:
     """Return the next piece of a body; None after the last one.
 
-    Raises
-    ------
-    ProblemError
-        If it doesn't come in time, or the client disconnects.
+    Raise `ProblemError` if it doesn't come in time, or the client disconnects.
     """
     remaining = deadline - time.monotonic()
     if remaining <= 0:

@@ -54,35 +54,18 @@ class AccountEntry:
 class Account:
     """Account of a tenant with a budget. All amounts are in millionths of a point.
 
-    Parameters
-    ----------
-    tenant : str
-        Owner.
-    budget : Budget
-        Amount and times of the grants.
-    balance : int
-        Points that the tenant can spend. Negative if the budget was lowered below what was debited.
-    reserved : int
-        Points debited for open jobs, and not used yet.
-    spent : int
-        Points that jobs used in this period.
-    period : int
-        Number of the current period, the last one that was granted.
-    room : int
-        Remaining points of earlier periods that this period can still carry over. Negative if more
-        were carried over before the limit was lowered.
-    sums : mapping of EntryKind to int
-        Sums of this period's entries by kind, all positive.
+    ``room`` is what this period can still carry over from earlier ones; negative if more was
+    carried over before the limit was lowered.
     """
 
     tenant: str
     budget: Budget
-    balance: int = 0
-    reserved: int = 0
-    spent: int = 0
-    period: int = 0
+    balance: int = 0  # to spend; negative if the budget was lowered below what was debited
+    reserved: int = 0  # debited for open jobs, and not used yet
+    spent: int = 0  # used by jobs in this period
+    period: int = 0  # number of the current period, the last one that was granted
     room: int = 0
-    sums: Mapping[EntryKind, int] = field(default_factory=dict)
+    sums: Mapping[EntryKind, int] = field(default_factory=dict)  # of this period; all positive
 
     @property
     def begins(self) -> int:
@@ -107,15 +90,10 @@ Smaller steps of the clock must not repeat the grant of a period.
 
 
 class Accounts:
-    """The accounts of all tenants with a budget.
+    """The accounts of all tenants with a budget; ``next_entry`` is the number of the next entry.
 
-    Attributes
-    ----------
-    next_entry : int
-        Number of the next entry.
-    may_go_back : bool
-        Whether an account that is ahead of the clock is due. The clock may be wrong instead: once
-        it is corrected, the same periods would be granted again.
+    ``may_go_back`` says whether an account that is ahead of the clock is due. The clock may be
+    wrong instead: once it is corrected, the same periods would be granted again.
     """
 
     def __init__(self, known: Mapping[str, Account], next_entry: int) -> None:
@@ -198,7 +176,7 @@ def _with(account: Account, kind: EntryKind, points: int, **about: str | None) -
     return replace(account, balance=balance, sums=sums), (entry,)
 
 
-def _grant_up_to_limit(account: Account, points: int, note: str) -> AccountUpdate:
+def grant(account: Account, points: int, note: str) -> AccountUpdate:
     """Grant points, as far as the maximum balance allows."""
     return _with(account, EntryKind.GRANT, min(points, MAX_BALANCE - account.balance), note=note)
 
@@ -215,7 +193,7 @@ def _credit(account: Account, kind: EntryKind, points: int, **about: str | None)
 def open_account(tenant: str, budget: Budget, now: int) -> AccountUpdate:
     """Open an account with the grant of the current period, at nanoseconds since 1970."""
     account = Account(tenant, budget, period=budget.index(now // SECOND))
-    return _grant_up_to_limit(account, budget.points, "budget")
+    return grant(account, budget.points, "budget")
 
 
 def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
@@ -230,7 +208,7 @@ def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
     room = account.room + budget.carry_limit - account.budget.carry_limit
     changed = replace(account, budget=budget, period=period, room=room)
     if difference >= 0:
-        return _grant_up_to_limit(changed, difference, "budget changed")
+        return grant(changed, difference, "budget changed")
     return _with(changed, EntryKind.EXPIRY, difference, note="budget changed")
 
 
@@ -264,25 +242,14 @@ def start_period(account: Account, now: int) -> AccountUpdate:
     )
     # Grants of missed periods, as far as they could be carried over.
     between = budget.kept(carried + (missed - 1) * budget.points) - carried
-    after, missed_grant = _grant_up_to_limit(after, between, f"of {missed - 1} periods missed")
+    after, missed_grant = grant(after, between, f"of {missed - 1} periods missed")
     after = replace(after, room=budget.carry_limit - after.balance)
-    after, period_grant = _grant_up_to_limit(after, budget.points, "period")
+    after, period_grant = grant(after, budget.points, "period")
     return after, (*entries, *missed_grant, *period_grant)
 
 
-def grant(account: Account, points: int, note: str) -> AccountUpdate:
-    """Credit points that an operator grants."""
-    return _grant_up_to_limit(account, points, note)
-
-
 def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpdate:
-    """Debit the price of a job, and reserve it for the job.
-
-    Raises
-    ------
-    ValueError
-        If it exceeds the balance.
-    """
+    """Debit the price of a job, and reserve it; raise ValueError if it exceeds the balance."""
     if not account.can_pay(points):
         raise ValueError(f"{account.tenant} holds {account.balance}: debit of {points}")
     reserving = replace(account, reserved=account.reserved + points)
@@ -290,7 +257,7 @@ def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpd
 
 
 def use(account: Account, points: int) -> Account:
-    """Spend points that are reserved for a job; the balance stays."""
+    """Spend points that are reserved for a job; the balance is unchanged."""
     return replace(account, reserved=account.reserved - points, spent=account.spent + points)
 
 

@@ -1,8 +1,8 @@
 """Billing of engine events: payment checks, debits, use, payments and refunds.
 
-A `Billing` belongs to one transaction. `check` examines decisions, and slots beyond the stated work
-of jobs, before they take effect. Account entries are recorded while the consequences of an event
-are, and `write` flushes them.
+A `Billing` belongs to one unit of work. `check_affordable` examines decisions, and slots beyond the
+stated work of jobs, before they take effect. Account entries are recorded together with the
+consequences of an event, and written by `flush`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select
 
@@ -63,11 +63,10 @@ from shadowprice.service.clock import format_rfc3339
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.job_views import OVERRUN, PARTLY_ENDED, JobView
 from shadowprice.service.state.stated_work import covered_in_slot, nanoseconds_run
+from shadowprice.service.state.transaction import Transaction
 from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import in_chunks
 from shadowprice.service.store.prepared_statement import PreparedStatement
-
-if TYPE_CHECKING:
-    from shadowprice.service.state.transaction import Transaction
 
 log = logging.getLogger("shadowprice.service")
 
@@ -119,22 +118,12 @@ def insufficient_points_reason(
 
 @dataclass(frozen=True, slots=True)
 class RevisedWork:
-    """Work of a job before and after a revision that asks for more.
-
-    Parameters
-    ----------
-    before, after : Job
-        The old and the new description.
-    done : int
-        Mini-batches that are done.
-    raised : bool
-        Whether a process needs more, or a completion slot has a higher utility.
-    """
+    """Work of a job before and after a revision that asks for more."""
 
     before: Job
     after: Job
-    done: int
-    raised: bool
+    done: int  # mini-batches
+    raised: bool  # whether a process needs more, or a completion slot has a higher utility
 
     def remaining_process_slots(self) -> tuple[int, int]:
         """Return the minimum process-slots of the remaining work, before and after."""
@@ -166,31 +155,31 @@ class Billing:
     @property
     def accounts(self) -> Accounts:
         """All accounts."""
-        return self._batch.truth.accounts
+        return self._batch.state.accounts
 
     # ---------------------------------------------------------------- accounts
 
-    def put(self, changed: AccountUpdate) -> Account:
+    def apply(self, changed: AccountUpdate) -> Account:
         """Replace an account by its changed version, and record the entries of the change."""
         account, entries = changed
-        self._to_be_given_back(account.tenant)
+        self._register_undo(account.tenant)
         self.accounts.put(account)
         self.entries += entries
         return account
 
-    def _to_be_given_back(self, tenant: str) -> None:
+    def _register_undo(self, tenant: str) -> None:
         """Register a tenant's present account with the undo log, and mark it as changed."""
         undo = self._batch.undo
         undo.push(self.accounts.put_back, tenant, self.accounts.get(tenant))
         undo.put(self._touched, tenant, None)
 
-    def renew(self) -> None:
+    def start_due_periods(self) -> None:
         """Start the budget periods that are due, and end those of a clock that was wrong."""
         now, all_accounts = self._batch.now, self.accounts
         if not all_accounts.any_due(now):
             return
         for account in all_accounts.due(now):
-            after = self.put(accounts.start_period(account, now))
+            after = self.apply(accounts.start_period(account, now))
             self.emit(after, "renewed")
         all_accounts.refresh_next_renewal()
 
@@ -202,31 +191,25 @@ class Billing:
         now, account = self._batch.now, self.accounts.get(tenant)
         if budget is None:
             if account is not None:
-                views = self._batch.truth.views.values()
+                views = self._batch.state.views.values()
                 for view in [view for view in views if view.tenant == tenant]:
                     self._end_overrun(view)
                     account = self._refund_unused(account, view.key)
-                closed = self.put(accounts.close_account(account))
-                self._to_be_given_back(tenant)
+                closed = self.apply(accounts.close_account(account))
+                self._register_undo(tenant)
                 self.accounts.remove(tenant)
                 self.emit(closed, "removed")
         elif account is None:
-            self.emit(self.put(accounts.open_account(tenant, budget, now)), "set")
+            self.emit(self.apply(accounts.open_account(tenant, budget, now)), "set")
         elif account.budget != budget:
-            self.emit(self.put(accounts.change_budget(account, budget, now)), "changed")
+            self.emit(self.apply(accounts.change_budget(account, budget, now)), "changed")
 
     def grant(self, tenant: str, points: int, note: str) -> None:
-        """Give a tenant points beyond its budget.
-
-        Raises
-        ------
-        ProblemError
-            If the tenant has no budget.
-        """
+        """Give a tenant points beyond its budget; raise `ProblemError` if it has no budget."""
         account = self.accounts.get(tenant)
         if account is None:
             raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
-        self.emit(self.put(accounts.grant(account, points, note)), "granted")
+        self.emit(self.apply(accounts.grant(account, points, note)), "granted")
 
     def emit(self, account: Account, what: str) -> None:
         """Emit an event for a change of an account."""
@@ -235,23 +218,15 @@ class Billing:
 
     # ---------------------------------------------------------------- payment check
 
-    def check(
+    def check_affordable(
         self, event: DriverEvent, commands: Sequence[Command], completed_later: Set[str]
     ) -> Mapping[str, int]:
         """Check that tenants can pay for decisions on an event, before these take effect.
 
-        A slot beyond the stated work is free if its tenant can't pay, and the job is known to have
-        completed since (``completed_later``).
-
-        Returns
-        -------
-        mapping of str to int
-            The price of the slot that begins, for each job that pays for it.
-
-        Raises
-        ------
-        InsufficientPointsError
-            With each job whose price exceeds the balance that earlier jobs leave.
+        Return the price of the slot that begins, for each job that pays for it. The slot is free if
+        the tenant can't pay, and the job is known to have completed since (``completed_later``).
+        Raise `InsufficientPointsError` with each job whose price exceeds the balance that earlier
+        jobs leave.
         """
         if not self.accounts:
             return {}
@@ -269,7 +244,7 @@ class Billing:
         overruns: dict[str, int] = {}
         costs = slot_costs(self._batch, commands) if isinstance(event, SlotBegan) else {}
         for name, slot_cost in costs.items():
-            view, price = self._batch.truth.views[name], to_price_units(slot_cost)
+            view, price = self._batch.state.views[name], to_price_units(slot_cost)
             account = self.accounts.get(view.tenant)
             _, lacking = self._paid(view, event.slot, price)
             if account is None or can_pay(account, lacking):
@@ -280,7 +255,7 @@ class Billing:
         for command in commands:
             if not isinstance(command, Decided) or (cost := _cost(command.decision)) is None:
                 continue
-            known = self._batch.truth.views.get(command.decision.job)
+            known = self._batch.state.views.get(command.decision.job)
             if known is None or known.key in seen or not _unpaid(known):
                 continue
             seen.add(known.key)
@@ -295,7 +270,7 @@ class Billing:
 
     def _unaffordable_overrun(self, account: Account, name: str, price: int) -> Mapping[str, Any]:
         """Return why a job ends before a slot beyond its stated work."""
-        job, spec = self._batch.engine.jobs[name].job, self._batch.truth.specs[name]
+        job, spec = self._batch.engine.jobs[name].job, self._batch.state.specs[name]
         return insufficient_points_reason(
             account,
             price,
@@ -305,14 +280,14 @@ class Billing:
 
     # ---------------------------------------------------------------- payments
 
-    def decided(self, decision: Commit | Promise) -> None:
+    def debit_admission(self, decision: Commit | Promise) -> None:
         """Debit the price of a job whose first priced decision takes effect."""
-        view = self._batch.truth.views[decision.job]
+        view = self._batch.state.views[decision.job]
         if not _unpaid(view):
             return
         account = self.accounts.get(view.tenant)
         if account is None:
-            self._batch.change(view.key, price=0)
+            self._batch.update_view(view.key, price=0)
             return
         cost = _cost(decision)
         if cost is None:
@@ -326,24 +301,19 @@ class Billing:
                 unused = ((ANY_SLOT, min_process_slots(engine.jobs[view.key].job), price),)
             paid["planned"] = view.held + sum(places for _, places, _ in unused)
             paid["unused"] = tuple(sorted((*(view.unused or ()), *unused)))
-        self._batch.change(view.key, **paid)
+        self._batch.update_view(view.key, **paid)
         self._debit(account, price, view.key)
 
     def pay_overruns(self, slot: int, prices: Mapping[str, int]) -> None:
         """Debit the price of a slot that begins from jobs that run beyond their stated work.
 
-        Each job uses its unused price first. What it pays is reserved until it has used the slot.
-
-        Parameters
-        ----------
-        slot : int
-            The slot.
-        prices : mapping of str to int
-            Its price for each such job, in millionths of a point; the tenants can pay.
+        ``prices`` holds the slot's price for each such job, in millionths of a point; the tenants
+        can pay. Each job uses its unused price first. What it pays is reserved until it has used
+        the slot.
         """
-        engine, truth = self._batch.engine, self._batch.truth
+        engine, state = self._batch.engine, self._batch.state
         for name in list(engine.running) if self.accounts else ():
-            view = truth.views.get(name)
+            view = state.views.get(name)
             if view is None:
                 continue
             price = prices.get(name)
@@ -351,7 +321,7 @@ class Billing:
                 self._end_overrun(view)  # it repeats work, or its work was revised
                 continue
             try:
-                with self._batch.whole():
+                with self._batch.savepoint():
                     self._pay_overrun(view, slot, price)
             except ShadowpriceError:
                 raise
@@ -365,7 +335,7 @@ class Billing:
         changes: dict[str, Any] = {"slot_price": price, "unused": unused}
         if lacking:
             changes |= {"price": (view.price or 0) + lacking, "paid_at": self._batch.now}
-        self._batch.change(view.key, **changes)
+        self._batch.update_view(view.key, **changes)
         account = self.accounts.get(view.tenant)
         assert account is not None
         self._debit(account, lacking, view.key, f"beyond its stated work, slot {slot}")
@@ -388,43 +358,32 @@ class Billing:
         if view.slot_price is not None:
             is_overrun = view.reason is not None and view.reason.get("code") == OVERRUN
             reason = None if is_overrun else view.reason
-            self._batch.change(view.key, slot_price=None, reason=reason)
+            self._batch.update_view(view.key, slot_price=None, reason=reason)
 
     def _show_overrun(self, name: str, price: int) -> None:
         """Report to the owner of a job that the running slot is beyond its stated work."""
-        view = self._batch.truth.views[name]
+        view = self._batch.state.views[name]
         code = None if view.reason is None else view.reason.get("code")
         if code == PARTLY_ENDED:
             return
         job = self._batch.engine.jobs[name].job
-        reason = overrun_reason(job, self._batch.truth.specs[name], price)
-        self._batch.change(name, reason=reason)
+        reason = overrun_reason(job, self._batch.state.specs[name], price)
+        self._batch.update_view(name, reason=reason)
         if code != OVERRUN:
             self._batch.emit(OVERRUN, name, price=reason["price"], reason=reason["message"])
 
-    def revised(self, name: str, work: RevisedWork, cost: float | None) -> None:
+    def debit_revision(self, name: str, work: RevisedWork, cost: float | None) -> None:
         """Debit what a revised job asks for beyond what it paid for.
 
         Additional work costs its part of the remaining work's present cost. For a higher utility or
         larger processes, the debit is the present cost of the remaining work less the unused part
         of the price. Afterwards all remaining process-slots have the same price.
 
-        Parameters
-        ----------
-        name : str
-            The job.
-        work : RevisedWork
-            Its old and new work.
-        cost : float or None
-            Cost of all its remaining work at current prices; None if the policy stated none.
-
-        Raises
-        ------
-        ProblemError
-            If the price exceeds the tenant's balance, or the work has no price because the promise
-            was withdrawn.
+        ``cost`` is that of all remaining work at current prices; None if the policy stated none.
+        Raise `ProblemError` if the price exceeds the balance, or the withdrawn promise left no
+        price.
         """
-        view = self._batch.truth.views[name]
+        view = self._batch.state.views[name]
         account = self.accounts.get(view.tenant)
         if account is None or not _has_unsettled_price(view) or _unpaid(view):
             return
@@ -456,7 +415,7 @@ class Billing:
             remaining = max(1, after, view.planned - view.held)
             changes["planned"] = view.held + remaining
             changes["unused"] = ((ANY_SLOT, remaining, unused + extra), *present_slot)
-        self._batch.change(name, **changes)
+        self._batch.update_view(name, **changes)
         self._debit(account, extra, name, "revised")
 
     def _present_slot(self, view: JobView) -> UnusedSlots:
@@ -468,16 +427,16 @@ class Billing:
 
     def _debit(self, account: Account, points: int, job: str, note: str = "") -> None:
         if points:
-            after = self.put(accounts.debit(account, points, job, note))
+            after = self.apply(accounts.debit(account, points, job, note))
             held = in_points(after.balance)
             self._batch.emit("debited", job, points=in_points(points), held=held)
 
-    def charged(self, charge: Charge) -> None:
+    def transfer_payment(self, charge: Charge) -> None:
         """Pay a lender for the job's use of its share in a slot, out of the job's price.
 
         After a refund of the unused part of the price, the job runs on for free.
         """
-        view = self._batch.truth.views[charge.job]
+        view = self._batch.state.views[charge.job]
         if view.refund is not None:
             return
         amount = sum(charge.amounts.values())
@@ -486,17 +445,17 @@ class Billing:
             self._use(view, view.used + amount)
         account = self.accounts.get(charge.payee)
         if account is not None:
-            self.put(accounts.credit(account, amount, charge.job, charge.payer))
+            self.apply(accounts.credit(account, amount, charge.job, charge.payer))
 
     # ---------------------------------------------------------------- use
 
-    def standing(self, event: DriverEvent) -> SlotUsage:
+    def slot_usage(self, event: DriverEvent) -> SlotUsage:
         """Return the jobs that an event bills for the running slot, with their processes.
 
         Call it before the event. The end of a slot bills all running jobs, and the end of a job
         bills that job.
         """
-        engine, views = self._batch.engine, self._batch.truth.views
+        engine, views = self._batch.engine, self._batch.state.views
         if engine.slot_running is None or not self.accounts:
             return SlotUsage(0, {})
         names: Iterable[str] = ()
@@ -519,7 +478,7 @@ class Billing:
         batch = self._batch
         record, placement = batch.engine.jobs[view.key], batch.engine.running[view.key]
         covered, is_overrun, places = 0, False, 0
-        if not batch.truth.virtual:
+        if not batch.state.virtual:
             covered = covered_in_slot(batch, record, slot)
             is_overrun = view.slot_price is not None and nanoseconds_run(batch, record, slot) > 0
         is_paid = view.unused is not None and view.refund is None
@@ -527,14 +486,14 @@ class Billing:
             places = placement.total_workers + placement.total_ps
         return JobUsage(places, covered, is_overrun)
 
-    def stood(self, standing: SlotUsage) -> None:
+    def record_usage(self, standing: SlotUsage) -> None:
         """Record that jobs held processes in a slot, and the used part of their prices."""
         for name, usage in standing.jobs.items():
-            view = self._batch.truth.views[name]
+            view = self._batch.state.views[name]
             if usage.covered:
-                view = self._batch.change(name, covered=view.covered + usage.covered)
+                view = self._batch.update_view(name, covered=view.covered + usage.covered)
             if usage.is_overrun:
-                view = self._batch.change(
+                view = self._batch.update_view(
                     name,
                     overrun=view.overrun + (view.slot_price or 0),
                     overrun_slots=view.overrun_slots + 1,
@@ -547,36 +506,36 @@ class Billing:
 
     def _use(self, view: JobView, used: int, **changes: Any) -> None:
         """Set the used part of a job's price, and spend the difference."""
-        self._batch.change(view.key, used=used, **changes)
+        self._batch.update_view(view.key, used=used, **changes)
         account = self.accounts.get(view.tenant)
         if account is not None and used != view.used:
-            self.put((accounts.use(account, used - view.used), ()))
+            self.apply((accounts.use(account, used - view.used), ()))
 
-    def settle(self, name: str) -> None:
+    def refund_unused(self, name: str) -> None:
         """Refund the unused part of a closed job's price."""
-        account = self.accounts.get(self._batch.truth.views[name].tenant)
+        account = self.accounts.get(self._batch.state.views[name].tenant)
         if account is not None:
             self._refund_unused(account, name)
 
     def _refund_unused(self, account: Account, name: str) -> Account:
         """Refund the unused part of a job's price, once, and return the account."""
-        view = self._batch.truth.views[name]
+        view = self._batch.state.views[name]
         if not view.price or not _has_unsettled_price(view) or view.paid_at is None:
             return account
         unused = view.price - view.used
-        self._batch.change(name, refund=unused)
+        self._batch.update_view(name, refund=unused)
         if not unused:
             return account
-        after = self.put(accounts.refund(account, unused, name, view.paid_at))
+        after = self.apply(accounts.refund(account, unused, name, view.paid_at))
         held = in_points(after.balance)
         self._batch.emit("refunded", name, points=in_points(unused), held=held)
         return after
 
     # ---------------------------------------------------------------- writing
 
-    def write(self) -> None:
+    def flush(self) -> None:
         """Write the new entries and the changed accounts."""
-        store, connection = self._batch.truth.store, self._batch.connection
+        store, connection = self._batch.state.store, self._batch.connection
         all_accounts, rows = self.accounts, []
         for entry in self.entries:
             rows.append(
@@ -597,8 +556,7 @@ class Billing:
         if not self._touched:
             return
         table, names = tables.budgets, list(self._touched)
-        for start in range(0, len(names), 500):
-            chunk = names[start : start + 500]
+        for chunk in in_chunks(names):
             store.write(connection, delete(table).where(table.c.tenant.in_(chunk)))
         existing = [account for name in names if (account := all_accounts.get(name)) is not None]
         store.write(connection, _INSERT_BUDGETS, [_row(account) for account in existing])

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import select
-
 from shadowprice.core.budget import Budget
 from shadowprice.core.cluster import Tenant
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
-from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import stored_value
 
 _KEY: Final = "budgets"
 
@@ -90,13 +88,8 @@ class SyncBudgets:
 
     def perform(self, batch: Batch) -> None:
         """Apply the changed budgets to the accounts."""
-        table = tables.meta
-        text = batch.connection.execute(
-            select(table.c.value).where(table.c.key == _KEY)
-        ).scalar_one_or_none()
-        before = {
-            name: Budget.from_record(record) for name, record in json.loads(text or "{}").items()
-        }
+        stored = json.loads(stored_value(batch.connection, _KEY) or "{}")
+        before = {name: Budget.from_record(record) for name, record in stored.items()}
         if before == self.budgets:
             return
         for name in dict.fromkeys([*before, *self.budgets]):
@@ -104,4 +97,4 @@ class SyncBudgets:
             if budget != before.get(name):
                 batch.billing.set_budget(name, budget)
         records = {name: budget.record() for name, budget in self.budgets.items()}
-        batch.put(_KEY, json.dumps(records))
+        batch.set_value(_KEY, json.dumps(records))

@@ -11,7 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shadowprice.core.budget import POINT, format_points, in_points
 from shadowprice.core.events import Charge, Command, Decided
@@ -20,9 +20,7 @@ from shadowprice.core.policy import as_priced_policy
 from shadowprice.service.state.job_views import OVERRUN
 from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.stated_work import has_covered_stated_work
-
-if TYPE_CHECKING:
-    from shadowprice.service.state.transaction import Transaction
+from shadowprice.service.state.transaction import Transaction
 
 log = logging.getLogger("shadowprice.service")
 
@@ -32,16 +30,16 @@ def overrunning_jobs(batch: Transaction) -> list[str]:
 
     A job whose budget was removed runs on for free, and one that is done is about to be completed.
     """
-    truth, engine = batch.truth, batch.engine
+    state, engine = batch.state, batch.engine
     has_prices = engine.capabilities.prices or engine.capabilities.charges
-    if truth.virtual or not truth.accounts or not has_prices:
+    if state.virtual or not state.accounts or not has_prices:
         return []
     names = []
     for name in engine.running:
-        view = truth.views.get(name)
+        view = state.views.get(name)
         if view is None or view.done or view.refund is not None:
             continue
-        if truth.accounts.get(view.tenant) is None:
+        if state.accounts.get(view.tenant) is None:
             continue
         if has_covered_stated_work(view, engine.jobs[name]):
             names.append(name)

@@ -107,10 +107,7 @@ def _in_order_of_use(unused: UnusedSlots, slot: int) -> UnusedSlots:
 def pay_slot(unused: UnusedSlots, slot: int, places: int, price: int) -> tuple[UnusedSlots, int]:
     """Pay a price for the processes of a coming slot, first out of unused ones.
 
-    Returns
-    -------
-    (UnusedSlots, int)
-        The unused processes, with the slot's at its price, and the points that the others lack.
+    Return the unused processes, with the slot's at its price, and the points that the others lack.
     """
     remaining = [(slot, places, price)]
     for planned_slot, planned, points in _in_order_of_use(unused, slot):

@@ -28,7 +28,6 @@ from shadowprice.executors.contract import (
     PollsProgress,
     Progressed,
     Receipt,
-    Report,
     ReportsHealth,
     ReportsObstacles,
     ServerAllocation,
@@ -82,21 +81,8 @@ RETRY_SECONDS: Final = 1.0
 class ExecutionController:
     """Reconciles the executor's generations with the engine's desired state.
 
-    Parameters
-    ----------
-    key : bytes
-        The store's secret: signs progress tokens and command identities.
-    stated : collection of str
-        Servers of the cluster file. Their capacity is the file's, or less if the executor has less.
-
-    Attributes
-    ----------
-    settings : ServiceSettings or None
-        Define which users jobs may run as; None skips the check.
-    uploads : UploadStore or None
-        Files of jobs; None if the executor takes none.
-    inbox : PendingReports
-        Reports that are not recorded yet.
+    ``key`` is the store's secret, which signs progress tokens and command identities. The servers
+    in ``stated`` have the capacity of the cluster file, or less if the executor has less.
     """
 
     poll_seconds = POLL_SECONDS
@@ -106,20 +92,20 @@ class ExecutionController:
     ) -> None:
         self.executor = executor
         self.address = ""
-        self.settings: ServiceSettings | None = None
-        self.uploads: UploadStore | None = None
+        self.settings: ServiceSettings | None = None  # None skips the check of jobs' users
+        self.uploads: UploadStore | None = None  # None if the executor takes no files
         self._health_error: str | None = None
         self._driver = driver
         self._key = key
         discovers = executor.capabilities.discovers_servers
         self._servers = ServerDiscovery(driver, stated, discovers=discovers)
-        self._outbox = Reconciler()
-        self._unpacker = FileUnpacker(executor, self._order_again)
-        self.inbox = PendingReports()
+        self._reconciler = Reconciler()
+        self.pending = PendingReports()
         self._unreported: list[GenerationStatus] = []
         self._reported_obstacles: set[tuple[str, int]] = set()
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
+        self._unpacker = FileUnpacker(executor, self._due.set)
         self._ordering = asyncio.Lock()
         self._cluster: Cluster | None = None
         self._limited: tuple[Cluster | None, Mapping[str, Mapping[str, int]]] = (None, {})
@@ -128,22 +114,22 @@ class ExecutionController:
         self._background = BackgroundTasks(log, driver.metrics.failed)
         driver.listeners.append(self._published)
         driver.discard = self.discard
-        driver.fresh = self.fresh
+        driver.fetch_progress = self.fetch_progress
         driver.stale_jobs = self.stale_jobs
-        driver.foreign = self._outbox.is_orphan
+        driver.is_orphan = self._reconciler.is_orphan
 
     @property
     def health_error(self) -> str | None:
         """Why commands or reports are delayed; None if they aren't."""
         executor = self.executor.health_error if isinstance(self.executor, ReportsHealth) else None
-        return self._health_error or self._background.health_error or self.inbox.fault or executor
+        return self._health_error or self._background.health_error or self.pending.fault or executor
 
     def obstacles(self) -> list[Obstacle]:
         """Return the generations that can't be started or ended, and those that end too slowly."""
         executor = self.executor
         found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
         known, now = {(item.job, item.generation) for item in found}, self._driver.clock.now()
-        for (job, generation), since in self._outbox.overdue_stops(now).items():
+        for (job, generation), since in self._reconciler.overdue_stops(now).items():
             if (job, generation) not in known:
                 reason = f"it was stopped {(now - since) // SECOND} s ago, and hasn't ended"
                 found.append(Obstacle(job, generation, (), reason))
@@ -154,16 +140,13 @@ class ExecutionController:
     async def open(self) -> None:
         """Open the executor and resync with the generations that it holds.
 
-        Raises
-        ------
-        ExecutorError
-            If the executor is unreachable.
+        Raise `ExecutorError` if it is unreachable.
         """
         await self.executor.open()
         await self._configure()
-        await self._find()
+        await self._resync_generations()
 
-    async def _find(self) -> None:
+    async def _resync_generations(self) -> None:
         """Resync with the generations that the executor holds, and detect orphans.
 
         Starts and ends are reported again, because an earlier service may not have recorded them.
@@ -172,9 +155,9 @@ class ExecutionController:
         """
         generations = await self.executor.list()
         ordered = await self._driver.ordered([(item.job, item.generation) for item in generations])
-        orphans = [item for item in generations if not self._is_ours(item, ordered)]
+        orphans = [item for item in generations if not self._is_commanded(item, ordered)]
         for item in orphans:
-            new = not self._outbox.is_orphan(item.job, item.generation)
+            new = not self._reconciler.is_orphan(item.job, item.generation)
             if new and item.end is None:
                 log.warning(
                     "generation %d of %r runs on %s, but these data never ordered it (was a backup "
@@ -184,15 +167,15 @@ class ExecutionController:
                     ", ".join(share.server for share in item.placement),
                 )
                 self._unreported.append(item)
-        self._outbox.found(generations, orphans)
-        self.inbox.reports += [
+        self._reconciler.found(generations, orphans)
+        self.pending.reports += [
             Started(0, item.job, item.generation, item.started)
             for item in generations
             if item.started is not None
         ]
-        self.inbox.reports += [item.end for item in generations if item.end is not None]
+        self.pending.reports += [item.end for item in generations if item.end is not None]
 
-    def _is_ours(self, held: GenerationStatus, ordered: Mapping[tuple[str, int], int]) -> bool:
+    def _is_commanded(self, held: GenerationStatus, ordered: Mapping[tuple[str, int], int]) -> bool:
         key = held.job, held.generation
         if key not in ordered:
             return False
@@ -202,17 +185,17 @@ class ExecutionController:
     def mark_all_lost(self, reason: str) -> None:
         """Report as lost every generation that should run and that the executor doesn't hold."""
         timestamp = self._driver.clock.now() / SECOND
-        self.inbox.reports += [
+        self.pending.reports += [
             Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
             for job, command in self._driver.published.running.items()
-            if command.generation not in self._outbox.held.get(job, {})
+            if command.generation not in self._reconciler.held.get(job, {})
         ]
 
     def begin(self) -> None:
         """Start the background tasks."""
         self._background.again("watch", self._watch, "following the executor's reports")
-        self._background.again("runner", self._listen, "taking reports in")
-        self._background.again("runner", self._give, "giving orders")
+        self._background.again("runner", self._record_step, "taking reports in")
+        self._background.again("runner", self._command_step, "giving orders")
         self._wake.set()
 
     async def close(self) -> None:
@@ -222,7 +205,7 @@ class ExecutionController:
     def _published(self, outcome: CommitResult) -> None:
         for name, view in outcome.views.items():
             if not view.state.open:
-                self._outbox.closed(name)
+                self._reconciler.closed(name)
         self._wake.set()
 
     # ---------------------------------------------------------------- reports
@@ -230,7 +213,7 @@ class ExecutionController:
     async def _watch(self) -> bool:
         try:
             async for report in self.executor.watch():
-                self.inbox.reports.append(report)
+                self.pending.reports.append(report)
                 self._wake.set()
         except ExecutorError as error:
             self._unreachable(error)
@@ -238,7 +221,7 @@ class ExecutionController:
             return False
         return True  # the executor was closed
 
-    async def fresh(self) -> None:
+    async def fetch_progress(self) -> None:
         """Fetch the jobs' current progress, before a slot is accounted."""
         if not isinstance(self.executor, PollsProgress):
             return
@@ -252,108 +235,100 @@ class ExecutionController:
             self.executor.stale_jobs() if isinstance(self.executor, PollsProgress) else frozenset()
         )
 
-    async def settle(self) -> None:
+    async def record_pending(self) -> None:
         """Record pending reports; a report that fails stays pending and is retried.
 
-        Raises
-        ------
-        ProblemError
-            If the store isn't writable.
-        ExecutorError
-            If the executor is unreachable, so that it can't forget recorded generations yet.
+        Raise `ProblemError` if the store isn't writable, and `ExecutorError` if the executor is
+        unreachable, so that it can't forget recorded generations yet.
         """
         if self._unreported:
             orphans = tuple(self._unreported)
             await self._driver.do(EmitOrphans(orphans))
             del self._unreported[: len(orphans)]
-        await _each(self._forget, self._hear())
-        due = self.inbox.due
+        await _each(self._forget, self._keep_reports())
+        due = self.pending.due
         for entry in due:
             if isinstance(entry.report, ServerSeen | ServerGone):
-                await self._recorded_server(entry, entry.report)
+                await self._record_server(entry, entry.report)
         lasting = [entry for entry in due if not isinstance(entry.report, ServerSeen | ServerGone)]
         if lasting:
-            await _each(self._forget, await self._recorded(lasting))
+            await _each(self._forget, await self._record_batch(lasting))
 
-    def _hear(self) -> Sequence[Ended]:
+    def _keep_reports(self) -> Sequence[Ended]:
         """Move new reports to the pending ones, and return the ends of orphans.
 
         Progress is passed on at once, because jobs repeat it. Ends of orphans aren't recorded.
         """
         now, orphan_ends = self._driver.clock.now(), list[Ended]()
-        for report in self.inbox.reports:
-            self._outbox.record_report(report, now)
-            if self._outbox.is_orphan_report(report):
+        for report in self.pending.reports:
+            self._reconciler.record_report(report, now)
+            if self._reconciler.is_orphan_report(report):
                 orphan_ends += [report] if isinstance(report, Ended) else []
                 continue
             if isinstance(report, Progressed):
                 self._driver.report(report)
             else:
-                self.inbox.keep(report)
-        self.inbox.reports.clear()
+                self.pending.keep(report)
+        self.pending.reports.clear()
         return orphan_ends
 
-    async def _recorded_server(self, one: PendingReport, report: ServerSeen | ServerGone) -> None:
+    async def _record_server(self, entry: PendingReport, report: ServerSeen | ServerGone) -> None:
         try:
             await self._servers.take(report)
         except ProblemError:
             raise
         except Exception as error:
-            self._put_off(one, error)
+            self._retry_later(entry, error)
         else:
-            self.inbox.drop(one)
+            self.pending.drop(entry)
 
-    async def _recorded(self, kept: Sequence[PendingReport]) -> list[Ended | StartRefused]:
+    async def _record_batch(self, kept: Sequence[PendingReport]) -> list[Ended | StartRefused]:
         """Record reports, and return the recorded ends; bisect a batch that fails."""
         try:
-            deferred = await self._take(kept)
+            reports = [entry.report for entry in kept if isinstance(entry.report, DurableReport)]
+            deferred = await self._driver.do(RecordReports(reports)) or ()
         except ProblemError:
             raise  # the store is unavailable; the reports stay pending
         except Exception as error:
             if len(kept) == 1:
-                self._put_off(kept[0], error)
+                self._retry_later(kept[0], error)
                 return []
             half = len(kept) // 2  # isolates the bad report, so that the others are recorded
-            return [*await self._recorded(kept[:half]), *await self._recorded(kept[half:])]
+            return [*await self._record_batch(kept[:half]), *await self._record_batch(kept[half:])]
         ends: list[Ended | StartRefused] = []
         for entry in kept:
             if entry.report in deferred:
-                self._put_off(entry, None)
+                self._retry_later(entry, None)
                 continue
-            self.inbox.drop(entry)
+            self.pending.drop(entry)
             if isinstance(entry.report, Ended | StartRefused):
                 ends.append(entry.report)
         return ends
 
-    async def _take(self, kept: Sequence[PendingReport]) -> Collection[Report]:
-        """Record reports atomically; return those that have to be recorded later."""
-        reports = [entry.report for entry in kept if isinstance(entry.report, DurableReport)]
-        return await self._driver.do(RecordReports(reports)) or ()
-
-    def _put_off(self, one: PendingReport, error: Exception | None) -> None:
-        self.inbox.put_off(one, error)
+    def _retry_later(self, entry: PendingReport, error: Exception | None) -> None:
+        self.pending.put_off(entry, error)
         self._driver.metrics.failed("report")
 
     async def _forget(self, report: Ended | StartRefused) -> None:
         await self.executor.forget(report.job, report.generation)
-        self._outbox.recorded(report.job, report.generation)
+        self._reconciler.recorded(report.job, report.generation)
 
     # ---------------------------------------------------------------- commands
 
-    async def _listen(self) -> None:
-        """Record reports; runs concurrently with `_give`, so slow commands don't delay it."""
+    async def _record_step(self) -> None:
+        """Record reports; a loop of its own, so that slow commands don't delay it."""
         await self._sleep()
-        if await self._tried(self.take_in):
+        if await self._try(self.record_reports):
             self._due.set()
 
-    async def _give(self) -> None:
+    async def _command_step(self) -> None:
         """Send commands whenever the desired state may have changed."""
         await self._due.wait()
         self._due.clear()
-        if await self._tried(self.order):
+        if await self._try(self.send_commands):
             self._health_error = None
 
-    async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
+    async def _try(self, step: Callable[[], Awaitable[None]]) -> bool:
         """Run a step; if it fails, schedule a retry of both loops and return False."""
         try:
             await step()
@@ -361,10 +336,10 @@ class ExecutionController:
             self._unreachable(error)
         except ProblemError as error:
             log.info("orders wait: %s", error)
-            self._again()
+            self._schedule_retry()
         except Exception:
             self._resync = True
-            self._again()
+            self._schedule_retry()
             raise
         else:
             return True
@@ -382,7 +357,7 @@ class ExecutionController:
             await self._driver.do(RecordObstacles(tuple(fresh)))
         self._reported_obstacles = {(item.job, item.generation) for item in obstacles}
 
-    def _again(self) -> None:
+    def _schedule_retry(self) -> None:
         self._retry_at = monotonic() + RETRY_SECONDS
         self._wake.set()
 
@@ -391,31 +366,31 @@ class ExecutionController:
         self._health_error = f"failed to reach the executor: {error}"
         log.warning("%s", self._health_error)
         self._resync = True
-        self._again()
+        self._schedule_retry()
 
     async def _sleep(self) -> None:
         wait = self.poll_seconds
-        moment = self._outbox.next_retry_at(self._driver.published.running)
+        moment = self._reconciler.next_retry_at(self._driver.published.running)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
-        wait = min(wait, max(0.05, self.inbox.seconds_to_next_retry(wait)))
+        wait = min(wait, max(0.05, self.pending.seconds_to_next_retry(wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._wake.wait()
         await asyncio.sleep(max(0.0, self._retry_at - monotonic()))
         self._wake.clear()
 
-    async def take_in(self) -> None:
+    async def record_reports(self) -> None:
         """Record pending reports and acknowledge completed commands."""
         if self._resync:
             async with self._ordering:  # the executor doesn't list a start in flight
-                await self._find()
+                await self._resync_generations()
                 self._resync = False
         await self._configure()
         await self.limit_servers()
-        await self.settle()
+        await self.record_pending()
         published = self._driver.published
-        completed = self._outbox.acknowledged(published.running, published.unacknowledged)
+        completed = self._reconciler.acknowledged(published.running, published.unacknowledged)
         if completed:
             await self._driver.do(AcknowledgeCommands(completed))
         await self._report_obstacles()
@@ -425,12 +400,12 @@ class ExecutionController:
         """Return whether a job is closed, and the ends of its generations are recorded."""
         return job not in self._driver.published.jobs and not self.holds(job)
 
-    async def order(self) -> None:
+    async def send_commands(self) -> None:
         """Send the commands that make the actual state match the desired state."""
         async with self._ordering:
             published = self._driver.published
             now = self._driver.clock.now()
-            actions = self._outbox.actions(published.running, published.unacknowledged, now)
+            actions = self._reconciler.actions(published.running, published.unacknowledged, now)
             actions = [item for item in actions if not self._is_unpacking(item)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
@@ -440,20 +415,18 @@ class ExecutionController:
                 [(item.job, item.generation) for item in starts]
             )
             self._unpacker.retain(published.running)
-            await _each(partial(self._act, command_times), actions)
-
-    def _order_again(self) -> None:
-        self._due.set()
+            await _each(partial(self._perform, command_times), actions)
 
     def _is_unpacking(self, action: StartAction | StopAction) -> bool:
         return isinstance(action, StartAction) and self._unpacker.is_busy(action.order.job)
 
-    async def _act(
+    async def _perform(
         self, ordered: Mapping[tuple[str, int], int], action: StartAction | StopAction
     ) -> None:
+        """Execute an action; a start is skipped until its files are unpacked."""
         if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
-            self._outbox.stopping(action.job, action.generation, self._driver.clock.now())
+            self._reconciler.stopping(action.job, action.generation, self._driver.clock.now())
             return
         command = action.order
         wanted = self._driver.published.running.get(command.job)
@@ -470,17 +443,17 @@ class ExecutionController:
         if refusal:
             self._refuse(command, refusal)
             return
-        self._outbox.accepted(command.job, command.generation)
+        self._reconciler.accepted(command.job, command.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
-            self._outbox.held.get(command.job, {}).pop(command.generation, None)
+            self._reconciler.held.get(command.job, {}).pop(command.generation, None)
             self._resync = True
-            self._again()
+            self._schedule_retry()
         elif receipt is Receipt.STALE or (
             receipt is Receipt.DUPLICATE and not await self._is_held(command)
         ):
             # The executor's records are newer (a backup was restored): the number is taken.
-            self._outbox.mark_number_used(command.job, command.generation)
+            self._reconciler.mark_number_used(command.job, command.generation)
             reason = "the executor has a newer generation of the job, or another with this number"
             self._refuse(command, reason)
 
@@ -492,7 +465,7 @@ class ExecutionController:
 
     def _refuse(self, order: LaunchCommand, reason: str) -> None:
         timestamp = self._driver.clock.now() / SECOND
-        self.inbox.reports.append(
+        self.pending.reports.append(
             StartRefused(order.id, order.job, order.generation, timestamp, reason)
         )
         self._wake.set()
@@ -546,7 +519,7 @@ class ExecutionController:
 
     def holds(self, job: str) -> bool:
         """Return whether a job has a generation that runs or whose end isn't recorded."""
-        return bool(self._outbox.held.get(job))
+        return bool(self._reconciler.held.get(job))
 
     # ---------------------------------------------------------------- retention
 

@@ -13,7 +13,7 @@ from typing import Final
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.executors.contract import Executor, KeepsLocalRecords
 from shadowprice.executors.generations.disk import create_file, sync_directory
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 
 IDENTITY_FILE: Final = "mark"
 """File of the mark in the executor's directory."""
@@ -23,32 +23,20 @@ IDENTITY_KEY: Final = "executor"
 
 
 def check_executor_identity(
-    truth: DurableEngine, executor: Executor | None, *, nothing_runs: bool
+    state: DurableState, executor: Executor | None, *, nothing_runs: bool
 ) -> bool:
     """Refuse an executor's records that don't belong to the data; return whether they are new.
 
     If they are new, the running jobs are lost. Executors without local records always pass.
-
-    Parameters
-    ----------
-    truth : DurableEngine
-        The recovered data.
-    executor : Executor or None
-        The executor of jobs.
-    nothing_runs : bool
-        Whether an operator asserts that no job of these data, or of their copies, still runs.
-
-    Raises
-    ------
-    InputError
-        If the records are different without that assertion, or the mark can't be written.
+    ``nothing_runs`` is an operator's assertion that no job of these data, or of their copies, still
+    runs. Raise `InputError` if the records differ without it, or the mark can't be written.
     """
     if not isinstance(executor, KeepsLocalRecords):
         return False
-    store, directory = truth.store, executor.directory
+    store, directory = state.store, executor.directory
     stored, present = store.get(IDENTITY_KEY), _mark(directory)
     if stored is None:  # no executor with local records has run jobs of these data
-        differs = bool(truth.engine.running or truth.engine.unacknowledged)
+        differs = bool(state.engine.running or state.engine.unacknowledged)
     else:
         differs = stored != present
     if differs and not nothing_runs:

@@ -25,11 +25,7 @@ class FileUnpacker:
 
     A generation whose files are being unpacked isn't commanded yet, so that its job can be stopped
     at once. `Executor.start` finds the files there, or unpacks them itself if they are gone.
-
-    Parameters
-    ----------
-    ready : callable
-        Called when a task has ended.
+    ``ready`` is called when a task has ended.
     """
 
     def __init__(self, executor: Executor, ready: Callable[[], None]) -> None:
@@ -46,16 +42,8 @@ class FileUnpacker:
     def result(self, spec: GenerationSpec) -> str | None:
         """Return the result of unpacking a job's files; begin it if it hasn't begun.
 
-        Returns
-        -------
-        str or None
-            Why the generation is refused; empty if the files are there. None while they are
-            unpacked.
-
-        Raises
-        ------
-        ExecutorError
-            If the disk write failed.
+        The result is why the generation is refused, empty if the files are there, and None while
+        they are unpacked. Raise `ExecutorError` if the disk write failed.
         """
         if self._executor is None or not spec.archive:
             return ""

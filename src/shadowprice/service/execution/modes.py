@@ -20,13 +20,9 @@ WITHOUT_UPLOADS_HINT: Final = (
 
 
 def check_executor(settings: ServiceSettings, executor: Executor | None) -> None:
-    """Refuse an executor that doesn't support the service's mode.
+    """Raise `InputError` if the executor doesn't support the service's mode.
 
-    Raises
-    ------
-    InputError
-        If a commanding service has no executor, or if an observing service's executor can't
-        observe.
+    A commanding service needs an executor, and that of an observing service must observe.
     """
     if executor is None and not settings.observe:
         raise InputError(Fault("--executor", "nothing would run", "add --observe"))
@@ -41,12 +37,9 @@ def check_executor(settings: ServiceSettings, executor: Executor | None) -> None
 
 
 def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
-    """Refuse ``--allow-user`` if the executor can't run jobs as these users.
+    """Raise `InputError` if the executor can't run jobs as the users of ``--allow-user``.
 
-    Raises
-    ------
-    InputError
-        If the executor runs all jobs as one user, or if a user is unknown here or is root.
+    It may run all jobs as one user, or a user may be unknown here or root.
     """
     if not settings.users or executor is None or settings.observe:
         return
@@ -102,14 +95,9 @@ def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) ->
 
 
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
-    """Refuse a change between observing and commanding while jobs are open.
+    """Raise `InputError` for a change between observing and commanding while jobs are open.
 
     An observed job already runs under another scheduler, so commanding it would run it twice.
-
-    Raises
-    ------
-    InputError
-        If there are open jobs from the other mode.
     """
     mode, stored = ("observe" if observe else "command"), store.get("mode")
     if stored is not None and stored != mode and open_jobs:

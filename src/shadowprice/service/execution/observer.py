@@ -30,6 +30,7 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import in_chunks, stored_value
 
 log = logging.getLogger("shadowprice.service")
 
@@ -128,7 +129,7 @@ class RecordObservation:
             changed[name] = current
         self._write(batch, rows)
         _settle(batch, changed, rows, open_rows)
-        batch.put(LAST_OBSERVATION_KEY, str(now))
+        batch.set_value(LAST_OBSERVATION_KEY, str(now))
 
     @staticmethod
     def _came(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
@@ -158,11 +159,11 @@ class RecordObservation:
         table = tables.observed
         update = table.update().where(table.c.id == bindparam("key"))
         if rows.ended:
-            batch.also(update.values(ended=bindparam("at")), rows.ended)
+            batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
         if rows.again:
-            batch.also(update.values(ended=None), rows.again)
+            batch.execute_on_flush(update.values(ended=None), rows.again)
         if rows.began:
-            batch.also(table.insert(), rows.began)
+            batch.execute_on_flush(table.insert(), rows.began)
 
 
 def _precedence(observed: ObservedJob) -> tuple[bool, float]:
@@ -226,12 +227,11 @@ def _submitted(connection: Connection, names: Iterable[str]) -> dict[str, list[A
     """Return the newest open and the newest closed job of each name and tenant, oldest first."""
     table = tables.jobs
     rows: dict[str, list[Any]] = {}
-    ordered = sorted(names)
     columns = (table.c.key, table.c.name, table.c.qualified_name, table.c.open, table.c.submitted)
-    for index in range(0, len(ordered), 500):
+    for chunk in in_chunks(sorted(names)):
         newest = (
             select(func.max(table.c.id))
-            .where(table.c.name.in_(ordered[index : index + 500]))
+            .where(table.c.name.in_(chunk))
             .group_by(table.c.name, table.c.open, table.c.qualified_name)
         )
         query = select(*columns).where(table.c.id.in_(newest)).order_by(table.c.id)
@@ -257,19 +257,15 @@ def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]
     """Return the newest observed run of each job."""
     table = tables.observed
     rows: dict[str, Row[Any]] = {}
-    for index in range(0, len(names), 500):
-        in_chunk = table.c.job.in_(names[index : index + 500])
-        for row in connection.execute(select(table).where(in_chunk).order_by(table.c.id)):
-            rows[row.job] = row
+    for chunk in in_chunks(names):
+        query = select(table).where(table.c.job.in_(chunk)).order_by(table.c.id)
+        rows |= {row.job: row for row in connection.execute(query)}
     return rows
 
 
 def last_observation_time(connection: Connection) -> int | None:
     """Return the time of the last poll in nanoseconds since 1970; None if there was none."""
-    table = tables.meta
-    value = connection.execute(
-        select(table.c.value).where(table.c.key == LAST_OBSERVATION_KEY)
-    ).scalar()
+    value = stored_value(connection, LAST_OBSERVATION_KEY)
     return None if value is None else int(value)
 
 
@@ -327,18 +323,20 @@ def _settle(
         batch.emit(kind, name, tenant=owner, job_id=job_id, **data)
     table = tables.outcomes
     if inserts:
-        batch.also(table.insert(), inserts)
+        batch.execute_on_flush(table.insert(), inserts)
     if updates:
         values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
-        batch.also(table.update().where(table.c.job == bindparam("key")).values(**values), updates)
+        batch.execute_on_flush(
+            table.update().where(table.c.job == bindparam("key")).values(**values), updates
+        )
 
 
 def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
     table = tables.outcomes
     outcomes: dict[str, Row[Any]] = {}
-    for index in range(0, len(names), 500):
-        in_chunk = table.c.job.in_(names[index : index + 500])
-        outcomes |= {row.job: row for row in connection.execute(select(table).where(in_chunk))}
+    for chunk in in_chunks(names):
+        query = select(table).where(table.c.job.in_(chunk))
+        outcomes |= {row.job: row for row in connection.execute(query)}
     return outcomes
 
 
@@ -347,22 +345,22 @@ _Job = tuple[int, str | None, int, Mapping[str, Any], int]
 
 
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
+    """Return the submitted jobs among observed ones."""
     table = tables.jobs
     specs: dict[str, Mapping[str, Any]] = {}
-    for index in range(0, len(names), 500):
-        in_chunk = table.c.key.in_(names[index : index + 500])
-        for row in batch.connection.execute(select(table.c.key, table.c.spec).where(in_chunk)):
-            specs[row.key] = json.loads(row.spec)
+    for chunk in in_chunks(names):
+        query = select(table.c.key, table.c.spec).where(table.c.key.in_(chunk))
+        specs |= {row.key: json.loads(row.spec) for row in batch.connection.execute(query)}
     return {
         name: (
             job.view.id,
             job.view.tenant,
             job.view.submitted,
-            batch.truth.specs.get(name) or specs[name],
+            batch.state.specs.get(name) or specs[name],
             job.view.arrived,
         )
-        for name, job in batch.stored(names).items()
-        if name in specs or name in batch.truth.specs
+        for name, job in batch.find_jobs(names).items()
+        if name in specs or name in batch.state.specs
     }
 
 
@@ -400,13 +398,7 @@ class ObservationLoop:
         return self._health_error or self._background.health_error
 
     async def open(self) -> None:
-        """Open the executor.
-
-        Raises
-        ------
-        ExecutorError
-            If the executor is unreachable.
-        """
+        """Open the executor; raise `ExecutorError` if it is unreachable."""
         await self._executor.open()
 
     def begin(self) -> None:
@@ -420,12 +412,8 @@ class ObservationLoop:
     async def look(self) -> None:
         """Poll once, and record the changes.
 
-        Raises
-        ------
-        ExecutorError
-            If the executor is unreachable.
-        ProblemError
-            If the store can't be written.
+        Raise `ExecutorError` if the executor is unreachable, and `ProblemError` if the store can't
+        be written.
         """
         cluster = self._driver.published.servers.cluster
         if cluster is not self._cluster:

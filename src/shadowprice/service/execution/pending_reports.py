@@ -30,38 +30,19 @@ MAX_BACKOFF_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class PendingReport:
-    """A report that is not recorded yet.
-
-    Parameters
-    ----------
-    report : Report
-        The newest report of its subject.
-    fault : str
-        Why the last attempt failed; empty before the first one.
-    due : float
-        Monotonic time of the next attempt.
-    pause : float
-        Backoff in seconds after the next failure.
-    """
+    """The newest report of a subject, which is not recorded yet."""
 
     report: DurableReport | ServerSeen | ServerGone
-    fault: str = ""
-    due: float = 0.0
-    pause: float = INITIAL_BACKOFF_SECONDS
+    fault: str = ""  # why the last attempt failed; empty before the first one
+    due: float = 0.0  # monotonic time of the next attempt
+    pause: float = INITIAL_BACKOFF_SECONDS  # backoff in seconds after the next failure
 
 
 class PendingReports:
-    """Reports that are not recorded yet.
+    """Reports that are not recorded yet: new ones in ``reports``, and those to record in ``kept``.
 
-    Executors send each report once on a stream, so each one is kept until it is recorded. A
-    report that can't be recorded is retried with backoff, and doesn't delay other reports.
-
-    Attributes
-    ----------
-    reports : list of Report
-        New reports, not processed yet.
-    kept : dict of PendingReport
-        Reports to be recorded, by subject.
+    Executors send each report once on a stream, so each one is kept until it is recorded. A report
+    that can't be recorded is retried with backoff, and doesn't delay other reports.
     """
 
     def __init__(self) -> None:
@@ -102,19 +83,22 @@ class PendingReports:
             if entry is not None and entry.fault:
                 del self.kept[kind, server]
 
-    def drop(self, one: PendingReport) -> None:
+    def drop(self, entry: PendingReport) -> None:
         """Remove a recorded report; an end also removes the generation's start."""
-        if self.kept.get(_subject(one.report)) is one:  # a newer report may have replaced it
-            del self.kept[_subject(one.report)]
-        if isinstance(one.report, Ended | StartRefused):
-            self.kept.pop((Started, one.report.job, one.report.generation, ""), None)
+        if self.kept.get(_subject(entry.report)) is entry:  # a newer report may have replaced it
+            del self.kept[_subject(entry.report)]
+        if isinstance(entry.report, Ended | StartRefused):
+            self.kept.pop((Started, entry.report.job, entry.report.generation, ""), None)
 
-    def put_off(self, one: PendingReport, error: Exception | None) -> None:
+    def put_off(self, entry: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
         reason = "see the log" if error is None else f"{type(error).__name__}: {error}"
-        one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {reason}"
-        one.due, one.pause = monotonic() + one.pause, min(2.0 * one.pause, MAX_BACKOFF_SECONDS)
-        log.error("%s; retrying", one.fault, exc_info=error)
+        entry.fault = f"what was reported of {_about(entry.report)} cannot be recorded: {reason}"
+        entry.due, entry.pause = (
+            monotonic() + entry.pause,
+            min(2.0 * entry.pause, MAX_BACKOFF_SECONDS),
+        )
+        log.error("%s; retrying", entry.fault, exc_info=error)
 
 
 def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:

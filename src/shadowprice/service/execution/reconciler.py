@@ -60,11 +60,7 @@ class Reconciler:
 
     A generation without a command in the store is an orphan (``foreign``). The reconciler stops it,
     ignores its reports, doesn't reuse its number, and starts nothing on its servers until it ends.
-
-    Parameters
-    ----------
-    held : dict of str to dict of int to Phase
-        Phases of the generations whose end isn't recorded yet.
+    ``held`` has the phases of the generations whose end isn't recorded yet.
     """
 
     held: dict[str, dict[int, GenerationPhase]] = field(default_factory=dict)
@@ -173,6 +169,7 @@ class Reconciler:
         ]
 
     def _done(self, order: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
+        """Return whether a command is completed or superseded."""
         phases = self.held.get(order.job, {})
         if isinstance(order, Stop):
             return all(
@@ -201,14 +198,9 @@ class Reconciler:
     ) -> list[StartAction | StopAction]:
         """Return the actions that bring the executor closer to the desired state.
 
-        Parameters
-        ----------
-        running : mapping of str to Start or Resize
-            The desired state: the newest command of every job that should run.
-        unacknowledged : mapping of int to ExecutionCommand
-            Commands that are not completed yet, by number.
-        now : int
-            The service's time in nanoseconds since 1970.
+        ``running`` is the desired state: the newest command of every job that should run.
+        ``unacknowledged`` has the commands that are not completed, by number, and ``now`` is in
+        nanoseconds since 1970.
         """
         actions: list[StartAction | StopAction] = []
         stops = {order.job: number for number, order in unacknowledged.items()}

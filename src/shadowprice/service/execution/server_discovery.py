@@ -13,9 +13,13 @@ from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ServerGone, ServerInfo, ServerSeen
 from shadowprice.service.driver import Driver
-from shadowprice.service.state.commit_result import ClusterState
+from shadowprice.service.state.commit_result import ClusterState, Withheld
 from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
-from shadowprice.service.state.server_limits import LimitServers, Withheld, is_limiting
+from shadowprice.service.state.server_limits import (
+    LimitServers,
+    configured_capacity,
+    is_limiting,
+)
 
 log = logging.getLogger("shadowprice.service")
 
@@ -26,12 +30,8 @@ ROLE_LABEL: Final = "shadowprice.io/role"
 class ServerDiscovery:
     """Applies the executor's server reports to the engine's cluster.
 
-    Parameters
-    ----------
-    stated : collection of str
-        Servers of the cluster file. Their capacity is the file's, or less if the executor has less.
-    discovers : bool
-        Whether the executor discovers servers itself.
+    The servers in ``stated`` have the capacity of the cluster file, or less if the executor has
+    less. ``discovers`` says whether the executor discovers servers itself.
     """
 
     def __init__(self, driver: Driver, stated: Collection[str], *, discovers: bool) -> None:
@@ -126,12 +126,8 @@ def to_server_infos(cluster: Cluster, withheld: Withheld | None = None) -> Seque
     ``withheld`` holds amounts to add, which are configured but missing.
     """
     infos = []
-    for name, row in zip(cluster.names, cluster.capacity.tolist(), strict=True):
-        missing = (withheld or {}).get(name, {})
-        amounts = {
-            resource: amount + missing.get(resource, 0)
-            for resource, amount in zip(cluster.resources, row, strict=True)
-        }
+    for name in cluster.names:
+        amounts = configured_capacity(cluster, name, (withheld or {}).get(name, {}))
         limited = {key: amount for key, amount in amounts.items() if 0 < amount < UNLIMITED}
         infos.append(ServerInfo(name, limited))
     return infos

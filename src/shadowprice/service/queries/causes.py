@@ -43,36 +43,18 @@ _ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "sta
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records of a generation. All moments are seconds since 1970.
-
-    Parameters
-    ----------
-    generation : int
-        Number of the generation.
-    begins : float
-        Start of its slot, or the moment of its command if the service was down then.
-    started, ended : float
-        Start and end of its process.
-    placement : tuple of (server, workers, ps)
-        Placement of the generation.
-    low, high : float or None
-        Minimum and maximum of its reported mini-batches; None without a report.
-    first_at, last_at : float
-        Moments of its first and last report.
-    first_steps : float
-        Mini-batches done before its first report.
-    """
+    """Records of a generation. All moments are seconds since 1970."""
 
     generation: int
-    begins: float
-    started: float
+    begins: float  # of its slot, or of its command if the service was down then
+    started: float  # of its process, as is ``ended``
     ended: float
-    placement: tuple[tuple[str, int, int], ...]
-    low: float | None = None
-    high: float | None = None
-    first_at: float = 0.0
-    last_at: float = 0.0
-    first_steps: float = 0.0
+    placement: tuple[tuple[str, int, int], ...]  # server, workers, PS
+    low: float | None = None  # minimum of its reported mini-batches; None without a report
+    high: float | None = None  # maximum of them
+    first_at: float = 0.0  # of its first report
+    last_at: float = 0.0  # of its last report
+    first_steps: float = 0.0  # mini-batches done before its first report
 
     @property
     def seconds(self) -> float:
@@ -197,20 +179,10 @@ def causes(
 ) -> Iterable[Cause]:
     """Yield the causes of a job's delay; each pair of kind and detail occurs once.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        Generations that ran, oldest first.
-    events : sequence of mapping
-        Events that explain the ends of generations (`_ENDS`).
-    job : Job or None
-        The job with its stated speed; None if it can't be resolved any more.
-    cluster : Cluster
-        Cluster, for the length of a slot.
-    finished : bool
-        Whether the last generation completed all work.
-    waits_until : float or None
-        The current time if the job has waited since its last generation ended.
+    ``runs`` are the generations that ran, oldest first, and ``events`` explain their ends
+    (`_ENDS`). ``job`` has its stated speed; None if it can't be resolved any more. ``finished``
+    says whether the last generation completed all work. ``waits_until`` is the current time if the
+    job has waited since its last generation ended.
     """
     account = _SecondsByCause(runs, job, cluster)
     ended_by: tuple[str, str] | None = None

@@ -7,7 +7,6 @@ included in totals.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,11 +35,11 @@ from shadowprice.rest.jobs import JobReason
 from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
 from shadowprice.service.execution.observer import last_observation_time
 from shadowprice.service.queries.timeline import (
-    BAR_PAST,
     MAX_GENERATION_ROWS,
     JobInfo,
     PlannedBars,
     TimelineBar,
+    bars_of_runs,
     load_job_info,
     past_bars,
     utilization_levels,
@@ -61,28 +60,14 @@ MAX_UNMANAGED_JOBS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class JobComparison:
-    """A job as simulated and as observed.
-
-    Parameters
-    ----------
-    view : JobView
-        The job as simulated until now.
-    started, ended : int or None
-        Observed start and end, in nanoseconds since 1970; None if it hasn't happened.
-    runs : int
-        Number of observed executions; a restart or a move counts as another one.
-    done : bool or None
-        Whether the job was observed to succeed; None if unknown.
-    utility : float or None
-        Utility of the observed end; None if it hasn't ended, or the utility is unknown.
-    """
+    """A job as simulated until now (``view``), and as observed."""
 
     view: JobView
-    started: int | None = None
-    ended: int | None = None
-    runs: int = 0
-    done: bool | None = None
-    utility: float | None = None
+    started: int | None = None  # observed, in nanoseconds since 1970; None if it hasn't happened
+    ended: int | None = None  # observed, as ``started``
+    runs: int = 0  # observed executions; a restart or a move counts as another one
+    done: bool | None = None  # whether the job was observed to succeed; None if unknown
+    utility: float | None = None  # of the observed end; None if it hasn't ended, or is unknown
 
     @property
     def observed_state(self) -> ObservedState:
@@ -300,17 +285,8 @@ def observed_bars(
     rows = connection.execute(
         query.order_by(table.c.id.desc()).limit(MAX_GENERATION_ROWS + 1)
     ).all()
-    bars = []
-    for row in rows[:MAX_GENERATION_ROWS]:
-        ended = until if row.ended is None else min(row.ended, until)
-        start = max(float(calendar.in_slots(row.since)), float(first))
-        end = float(calendar.in_slots(ended))
-        if end > start:
-            bars += [
-                TimelineBar(row.job, server, start, end, workers, ps, BAR_PAST)
-                for server, workers, ps in json.loads(row.placement)
-            ]
-    return bars, len(rows) > MAX_GENERATION_ROWS
+    runs = [(row.job, row.since, row.ended, row.placement) for row in rows[:MAX_GENERATION_ROWS]]
+    return bars_of_runs(runs, calendar, first, until), len(rows) > MAX_GENERATION_ROWS
 
 
 def utilization(

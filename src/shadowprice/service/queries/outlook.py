@@ -1,7 +1,7 @@
-"""What a job that waits or was refused lacks, when it starts, and what would get it admitted.
+"""Outlooks of jobs that wait or were refused: missing resource, start, and helpful changes.
 
-The answers are of a copy of the engine, in a thread that isn't the writer's, and within a second of
-processor time. The search of changes is that of simulations (`shadowprice.advice`).
+They are computed on a copy of the engine, in another thread than the writer's, within a second of
+processor time. Simulations search changes in the same way (`shadowprice.advice`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from shadowprice.service.state.scarcity import find_scarcest
 log = logging.getLogger("shadowprice.service")
 
 LIMIT_SECONDS: Final = 0.9
-"""Processor time after which an answer starts no further quote or slot; one may take longer."""
+"""Processor time after which an outlook starts no further quote or slot, which may take longer."""
 
 MAX_REQUESTS: Final = 4
-"""Maximum number of requests of one tenant that wait for an answer."""
+"""Maximum number of requests of one tenant that wait."""
 
 START_SHARE: Final = 0.4
-"""Share of it in which the slots up to the start of a waiting job are planned."""
+"""Share of `LIMIT_SECONDS` for planning the slots up to the start of a waiting job."""
 
 _HELD: Final = (
     "the rest of the submission, and all that runs or is promised; each change as submitted now"
@@ -54,13 +54,13 @@ _HELD: Final = (
 
 
 class _TimeUpError(Exception):
-    """The processor time is over."""
+    """The limit of processor time is exceeded."""
 
 
 class OutlookQueue:
-    """Builds outlooks in a thread, one at a time: two would share one interpreter.
+    """Builds outlooks in a thread, one at a time, because two would share one interpreter.
 
-    Tenants take turns, so that the requests of one delay those of another by one outlook.
+    Tenants take turns, so that one tenant's requests delay those of another by one outlook.
     """
 
     def __init__(self) -> None:
@@ -76,16 +76,11 @@ class OutlookQueue:
         tenant: str | None,
         waits: bool,
     ) -> JobOutlook:
-        """Return the outlook of the job with a key; see `build_outlook` for the other arguments.
+        """Return the outlook of a job; see `build_outlook` for ``record`` and ``waits``.
 
-        ``tenant`` is the one that asks, None for an operator.
-
-        Raises
-        ------
-        ProblemError
-            If too many requests of the tenant wait.
-        ShadowpriceError
-            If the policy gives no quotes, or the cluster lacks a resource that the job names.
+        ``tenant`` is the requesting tenant, None for an operator. Raise `ProblemError` if too many
+        of its requests wait, and `ShadowpriceError` if the policy gives no quotes, or the cluster
+        lacks a resource that the job names.
         """
         async with self.turn(tenant):
             fork = await driver.do(ForkEngine(key, JobSpec.model_validate(record)))
@@ -131,7 +126,7 @@ class OutlookQueue:
 
 @dataclass(frozen=True, slots=True)
 class _ClockDeadlines:
-    """Later deadlines as times: ``by`` as a moment, those of a utility from the submission."""
+    """Writes later deadlines as times: ``by`` as a moment, a utility's as a duration."""
 
     calendar: SlotCalendar
     job: Job
@@ -141,9 +136,8 @@ class _ClockDeadlines:
         if key == ("by",):
             end = self.calendar.ends(self.job.arrival + math.ceil(slots))
             return format_rfc3339(-(-end // SECOND) * SECOND)  # later by less than a second
-        slot_seconds = Fraction(self.calendar.ends(0) - self.calendar.begins(0), SECOND)
         waits = Fraction(self.job.before_arrival)
-        seconds = (Fraction(slots) + waits + 1) * slot_seconds
+        seconds = (Fraction(slots) + waits + 1) * self.calendar.slot / SECOND
         # Rounded up by less than 1 %.
         unit, length = next(
             (pair for pair in (("h", 3600), ("min", 60)) if seconds >= 100 * pair[1]), ("s", 1)
@@ -152,15 +146,14 @@ class _ClockDeadlines:
 
     def describe_delay(self, slots: float) -> str:
         """Return the delay as a duration."""
-        length = (self.calendar.ends(0) - self.calendar.begins(0)) / SECOND
-        return f"{format_seconds(slots * length)} later"
+        return f"{format_seconds(slots * self.calendar.slot_seconds)} later"
 
 
 def build_outlook(fork: EngineFork, record: Mapping[str, Any], *, waits: bool) -> JobOutlook:
-    """Answer for a job with the submission ``record``, which waits or was refused.
+    """Return the outlook of a job that waits or was refused; ``record`` is its submission.
 
-    Changes of a job that waits are those that get it a promise, or let it start at once. A job that
-    the engine doesn't know waits from now on.
+    Changes of a waiting job get it a promise, or let it start at once. A job that the engine
+    doesn't know waits from now on.
     """
     started = time.thread_time()
     engine, calendar = fork.engine, fork.calendar

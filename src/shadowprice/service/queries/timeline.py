@@ -28,8 +28,9 @@ from shadowprice.rest.jobs import JobState
 from shadowprice.rest.monitoring import Timeline, TimelineBars, TimelineJob
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.read_model import ReadModel
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import in_chunks
 
 MAX_SLOTS: Final = 1_000
 """Maximum number of past slots, and of future slots."""
@@ -106,13 +107,13 @@ class PlannedBars:
     demands: Mapping[str, JobDemand]
 
 
-def planned_bars(truth: DurableEngine, slots: int) -> PlannedBars:
+def planned_bars(state: DurableState, slots: int) -> PlannedBars:
     """Return the reservations of the first ``slots`` slots that can still be decided.
 
     Call it between two batches, in the thread of the durable state.
     """
-    engine = truth.engine
-    names, coming = engine.cluster.names, truth.coming
+    engine = state.engine
+    names, coming = engine.cluster.names, state.coming
     last = coming + slots
     bars: list[TimelineBar] = []
     promises: dict[str, int] = {}
@@ -191,17 +192,28 @@ def past_bars(
     if job is not None:
         query = query.where(table.c.job == job)
     query = query.order_by(table.c.ordered.desc()).limit(MAX_GENERATION_ROWS + 1)
-    bars = []
     rows = connection.execute(query).all()
-    for row in rows[:MAX_GENERATION_ROWS]:
-        ended = now if row.ended is None else row.ended
-        start = max(float(calendar.in_slots(row.started)), float(first))
-        end = float(calendar.in_slots(min(ended, now)))
-        if end <= start:
-            continue
-        for server, workers, ps in json.loads(row.placement):
-            bars.append(TimelineBar(row.job, server, start, end, workers, ps, BAR_PAST))
-    return bars, len(rows) > MAX_GENERATION_ROWS
+    runs = [(row.job, row.started, row.ended, row.placement) for row in rows[:MAX_GENERATION_ROWS]]
+    return bars_of_runs(runs, calendar, first, now), len(rows) > MAX_GENERATION_ROWS
+
+
+def bars_of_runs(
+    runs: Iterable[tuple[str, int, int | None, str]], calendar: SlotCalendar, first: int, now: int
+) -> list[TimelineBar]:
+    """Return the past bars of runs: job, start, end and JSON of the placement.
+
+    Bars are clipped to the time from slot ``first`` until ``now``, in nanoseconds since 1970.
+    """
+    bars = []
+    for job, started, ended, placement in runs:
+        start = max(float(calendar.in_slots(started)), float(first))
+        end = float(calendar.in_slots(now if ended is None else min(ended, now)))
+        if end > start:
+            bars += [
+                TimelineBar(job, server, start, end, workers, ps, BAR_PAST)
+                for server, workers, ps in json.loads(placement)
+            ]
+    return bars
 
 
 def load_job_info(
@@ -224,9 +236,9 @@ def load_job_info(
         else:
             missing.append(name)
     table = tables.jobs
-    for start in range(0, len(missing), 500):
-        query = select(table.c.id, table.c.key, table.c.tenant, table.c.state, table.c.spec)
-        for row in connection.execute(query.where(table.c.key.in_(missing[start : start + 500]))):
+    query = select(table.c.id, table.c.key, table.c.tenant, table.c.state, table.c.spec)
+    for chunk in in_chunks(missing):
+        for row in connection.execute(query.where(table.c.key.in_(chunk))):
             result.ids[row.key] = row.id
             result.tenants[row.key] = row.tenant
             result.states[row.key] = row.state
@@ -313,26 +325,9 @@ def timeline(
 ) -> Timeline:
     """Return past, running and planned placements as a REST resource.
 
-    Parameters
-    ----------
-    connection : Connection
-        Reads the store.
-    published : ReadModel
-        The present state.
-    plans : PlannedBars
-        Planned placements.
-    now : int
-        Nanoseconds since 1970.
-    back, slots : int
-        Numbers of past and of future slots.
-    server, job : str, optional
-        Limit the result to one server or job.
-    scope : str, optional
-        The requesting tenant. Jobs of other tenants stay anonymous.
-    past : callable
-        Reads the past bars.
-    real : bool
-        Whether to omit planned placements.
+    ``back`` and ``slots`` are the numbers of past and of future slots, and ``now`` is in
+    nanoseconds since 1970. ``server`` and ``job`` limit the result. Jobs of other tenants than
+    ``scope`` stay anonymous. ``past`` reads the past bars, and ``real`` omits planned placements.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
@@ -435,6 +430,7 @@ __all__ = [
     "JobInfo",
     "PlannedBars",
     "TimelineBar",
+    "bars_of_runs",
     "load_job_info",
     "past_bars",
     "planned_bars",

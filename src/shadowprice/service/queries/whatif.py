@@ -1,7 +1,7 @@
-"""What the last days would have earned on other servers or under another policy.
+"""What-if runs: simulations of the recent jobs on other servers, or under another policy.
 
-A run in the background: the jobs that were submitted are simulated twice, on the cluster as it is
-and changed, each in a process of its own that gives way to everything else.
+A run continues in the background. It simulates the submitted jobs twice, on the cluster as it is
+and changed, each in a process with low priority.
 """
 
 from __future__ import annotations
@@ -38,20 +38,17 @@ from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
 
-MOST_JOBS: Final = 20_000
-"""Jobs that are simulated, the newest."""
+MAX_JOBS: Final = 20_000
+"""Maximum number of simulated jobs, newest first."""
 
-MOST_DAYS: Final = 366
-"""Days looked back at."""
+MAX_DAYS: Final = 366
+"""Maximum number of days to look back."""
 
-MOST_SERVERS: Final = 10_000
-"""Servers of a kind that are added or removed."""
+MAX_SERVERS: Final = 10_000
+"""Maximum number of servers of a kind to add or remove."""
 
 MAX_KEPT_RUNS: Final = 50
-"""Runs that are remembered."""
-
 MAX_QUEUED_RUNS: Final = 10
-"""Runs that wait for their turn."""
 
 REPORTED_METRICS: Final = (
     "total_utility",
@@ -69,55 +66,25 @@ _START: Final = "from shadowprice.cli.main import run; run()"
 
 @dataclass(frozen=True, slots=True)
 class WhatIfRequest:
-    """Request of a what-if run.
+    """Request of a what-if run."""
 
-    Parameters
-    ----------
-    days : float
-        How far to look back.
-    servers : mapping of str to int
-        Servers to add (below 0: to take away) by kind.
-    choice : PolicyChoice
-        Who decides on the changed cluster.
-    """
-
-    days: float
-    servers: Mapping[str, int]
-    choice: PolicyChoice
+    days: float  # to look back
+    servers: Mapping[str, int]  # number to add, or to remove if negative, by kind
+    choice: PolicyChoice  # policy on the changed cluster
 
 
 @dataclass(slots=True)
 class WhatIfRun:
-    """A question and what came of it so far.
+    """A what-if run: its request and its results so far."""
 
-    Parameters
-    ----------
-    id : int
-        Its number, since the service was started.
-    question : Question
-        What was asked.
-    requested_at : int
-        When.
-    state : str
-        ``waiting``, ``running``, ``done``, ``failed`` or ``cancelled``.
-    done : int
-        Simulations that are over, of two.
-    jobs : int
-        Jobs that are simulated.
-    results : dict
-        Summaries, ``as_is`` and ``changed``.
-    reason : str
-        Why it failed.
-    """
-
-    id: int
+    id: int  # counts from 1 at each start of the service
     question: WhatIfRequest
-    requested_at: int
+    requested_at: int  # nanoseconds since 1970
     state: WhatIfState = "waiting"
-    done: int = 0
-    jobs: int = 0
-    results: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""
+    done: int = 0  # completed simulations, of two
+    jobs: int = 0  # number of simulated jobs
+    results: dict[str, Any] = field(default_factory=dict)  # summaries ``as_is`` and ``changed``
+    reason: str = ""  # why it failed
     task: asyncio.Task[None] | None = None
 
     def to_resource(self) -> WhatIf:
@@ -148,8 +115,8 @@ class WhatIfRun:
 class WhatIfParameters(StrictSpec):
     """A what-if run to start: servers to add or remove by kind, or another policy."""
 
-    days: Annotated[Positive, Field(le=MOST_DAYS)] = 7.0
-    servers: dict[Name, Annotated[int, Field(ge=-MOST_SERVERS, le=MOST_SERVERS)]] = Field(
+    days: Annotated[Positive, Field(le=MAX_DAYS)] = 7.0
+    servers: dict[Name, Annotated[int, Field(ge=-MAX_SERVERS, le=MAX_SERVERS)]] = Field(
         default_factory=dict
     )
     policy: Name | None = None
@@ -161,10 +128,7 @@ def parse_request(
 ) -> WhatIfRequest:
     """Validate the parameters of a request; ``now`` is the service's policy.
 
-    Raises
-    ------
-    InputError
-        If a kind of server, a count, the policy or a parameter is invalid.
+    Raise `InputError` if a kind of server, a count, the policy or a parameter is invalid.
     """
     faults = []
     servers = parameters.servers
@@ -247,7 +211,7 @@ def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
         select(table.c.id, table.c.key, table.c.spec, table.c.submitted)
         .where(table.c.submitted >= since)
         .order_by(table.c.id.desc())
-        .limit(MOST_JOBS)
+        .limit(MAX_JOBS)
     ).all()
     if not rows:
         return []
@@ -276,7 +240,7 @@ def _to_duration(by: str, submitted: int) -> str:
 
 
 class WhatIfRunner:
-    """Runs of what-if questions, one at a time."""
+    """Executes what-if runs, one at a time."""
 
     def __init__(self) -> None:
         self._runs: dict[int, WhatIfRun] = {}
@@ -287,13 +251,7 @@ class WhatIfRunner:
         return list(reversed(self._runs.values()))
 
     def get(self, number: int) -> WhatIfRun:
-        """Return a run.
-
-        Raises
-        ------
-        ProblemError
-            If the run is unknown.
-        """
+        """Return a run; raise `ProblemError` if it is unknown."""
         if number not in self._runs:
             raise ProblemError("not-found", f"there is no what-if {number}")
         return self._runs[number]
@@ -308,10 +266,7 @@ class WhatIfRunner:
     ) -> WhatIfRun:
         """Start a run in a background task.
 
-        Raises
-        ------
-        ProblemError
-            If too many runs wait, or no job was submitted in that time.
+        Raise `ProblemError` if too many runs wait, or no job was submitted in that time.
         """
         if not jobs:
             raise ProblemError("conflict", f"nothing was submitted in {question.days:g} days")

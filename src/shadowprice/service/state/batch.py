@@ -6,7 +6,9 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Connection
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import (
@@ -35,10 +37,11 @@ from shadowprice.core.relative_values import MAX_TENANTS, counted_share
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
-from shadowprice.service.budgets.billing import InsufficientPointsError
+from shadowprice.service.budgets.billing import Billing, InsufficientPointsError
 from shadowprice.service.budgets.overruns import overrunning_jobs
 from shadowprice.service.budgets.usage import SlotUsage
 from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
 from shadowprice.service.state.job_views import (
     OVERRUN,
@@ -58,7 +61,19 @@ VALUES_KEY: Final = "values"
 class Batch(Transaction):
     """A unit of work that passes events to the engine; `Transaction` collects the rows."""
 
-    def take(
+    def __init__(self, state: DurableState, connection: Connection) -> None:
+        super().__init__(state, connection)
+        self.billing = Billing(self)
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return (*super()._lists(), self.billing.entries)
+
+    def flush(self) -> None:
+        """Write all recorded changes to the store."""
+        super().flush()
+        self.billing.flush()
+
+    def apply_event(
         self,
         event: DriverEvent,
         *,
@@ -71,50 +86,42 @@ class Batch(Transaction):
         If the event gives a waiting job, or one beyond its stated work, a price that its tenant
         can't pay, abandon that job first.
 
-        Parameters
-        ----------
-        event : DriverEvent
-            The event.
-        counted : iterable of str
-            Jobs whose progress it changes, besides those of its commands.
-        billed : bool
-            Whether the job that it ends pays for the running slot. A job that was lost through no
-            fault of its own doesn't, or one that had ended before the slot began.
-        completed_later : set of str
-            Jobs that completed after the slot that begins. They aren't abandoned for its price.
+        ``counted`` are jobs whose progress it changes, besides those of its commands. Unless
+        ``billed``, the job that it ends doesn't pay for the running slot, because it was lost
+        through no fault of its own, or had ended before the slot began. ``completed_later`` are
+        jobs that completed after the slot that begins; they aren't abandoned for its price.
 
-        Raises
-        ------
-        InsufficientPointsError
-            If a tenant can't pay for jobs that arrive with it. The event has no effect.
-        ShadowpriceError
-            If the event is invalid, or the policy fails. The event has no effect.
+        Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event,
+        and `ShadowpriceError` if the event is invalid or the policy fails. The event then has no
+        effect.
         """
         if isinstance(event, SlotBegan) and overrunning_jobs(self):
             # Their tenants may be unable to pay. The rollback restores exactly this policy state.
             self.engine.session.dump_state()
         try:
-            return self._take(event, counted, completed_later, billed=billed)
+            return self._apply(event, counted, completed_later, billed=billed)
         except InsufficientPointsError as error:
             waiting = [name for name in error.reasons if name in self.engine.open_jobs]
             if not waiting:
                 raise
             reasons = error.reasons
-        with self.whole():  # if the event fails, the jobs are kept
+        with self.savepoint():  # if the event fails, the jobs are kept
             for name in waiting:
-                self._give_up(event, name, reasons[name])
-            return self.take(event, counted=counted, billed=billed, completed_later=completed_later)
+                self._abandon(event, name, reasons[name])
+            return self.apply_event(
+                event, counted=counted, billed=billed, completed_later=completed_later
+            )
 
-    def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
+    def _abandon(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
         """Abandon an open job before an event whose price its tenant can't pay."""
-        engine, view = self.engine, self.truth.views[name]
+        engine, view = self.engine, self.state.views[name]
         ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
         slot = engine.slot if isinstance(event, SlotEnded) else event.slot
-        self.take(JobCancelled(slot, name))
+        self.apply_event(JobCancelled(slot, name))
         self.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
-        self.change(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
+        self.update_view(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
 
-    def _take(
+    def _apply(
         self,
         event: DriverEvent,
         counted: Iterable[str],
@@ -124,50 +131,44 @@ class Batch(Transaction):
     ) -> list[Command]:
         engine = self.engine
         started = time.perf_counter()
-        occupied = self.billing.standing(event) if billed else SlotUsage(0, {})
+        # Before the event, which may end the jobs that it bills.
+        occupied = self.billing.slot_usage(event) if billed else SlotUsage(0, {})
         with _blamed(event.tag), engine.staged(event) as staged:
-            overruns = self.billing.check(event, staged.commands, completed_later)
+            # Within the block, so that an error rolls the event back.
+            overruns = self.billing.check_affordable(event, staged.commands, completed_later)
             line = entry_line(staged.entry, engine.cluster.names)
-        self.truth.decided(time.perf_counter() - started)
+        self.state.decided(time.perf_counter() - started)
         sequence = staged.entry.sequence
         self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
-        self.truth.last_at = self.now
-        self.billing.stood(occupied)
+        self.state.last_at = self.now
+        self.billing.record_usage(occupied)
         if isinstance(event, SlotBegan):
             self.billing.pay_overruns(event.slot, overruns)
-        self._note(event, staged.commands, counted)
+        self._record_consequences(event, staged.commands, counted)
         return staged.commands
 
-    def weighed(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    def weigh(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
         """Return jobs that arrive together with the utilities that count.
 
-        Raises
-        ------
-        ShadowpriceError
-            If a value can't be compared.
+        Raise `ShadowpriceError` if a value can't be compared.
         """
-        truth, engine = self.truth, self.engine
-        if truth.values is None:
+        state, engine = self.state, self.engine
+        if state.values is None:
             return tuple(jobs)
         with _blamed("comparing values"):
-            return truth.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, truth.coming)
+            return state.values.weigh(jobs, engine.open_jobs.values(), engine.cluster, state.coming)
 
-    def begin_policy_anew(self) -> None:
-        """Resync the policy with the engine's state.
-
-        Raises
-        ------
-        ShadowpriceError
-            If the policy can't resync, or fails.
-        """
+    def resync_policy(self) -> None:
+        """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""
         with _blamed("beginning anew"):
             self.engine.session.resync()
 
     # ---------------------------------------------------------------- consequences
 
-    def _note(
+    def _record_consequences(
         self, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
     ) -> None:
+        """Record the commands of an event, and refresh the views of all jobs that it touched."""
         touched: dict[str, None] = dict.fromkeys(counted)
         for job in getattr(event, "jobs", ()):
             touched[job.name] = None
@@ -181,57 +182,59 @@ class Batch(Transaction):
         messages: dict[str, str] = {}
         for command in commands:
             if isinstance(command, Start | Resize | Stop):
-                self._order(command)
+                self._record_command(command)
                 touched[command.job] = None
             elif isinstance(command, Decided):
-                self._decision(command, messages)
+                self._record_decision(command, messages)
                 touched[command.decision.job] = None
             else:
                 touched[command.job] = None
                 if isinstance(command, Displaced):
                     messages.setdefault(command.job, command.reason)
                     self.emit("displaced", command.job, reason=command.reason)
-                    if command.job in self.truth.views:
+                    if command.job in self.state.views:
                         message = f"{command.reason}: it waits for free resources"
-                        self.change(command.job, reason={"code": "displaced", "message": message})
+                        self.update_view(
+                            command.job, reason={"code": "displaced", "message": message}
+                        )
                 elif isinstance(command, Completed):
-                    self._completed(command)
+                    self._record_completion(command)
         for name in touched:
             record = self.engine.jobs.get(name)
-            if record is not None and name in self.truth.views:
-                self._refresh(record, messages.get(name, ""))
+            if record is not None and name in self.state.views:
+                self._refresh_view(record, messages.get(name, ""))
 
     def _is_unaware(self, name: str) -> bool:
         """Return whether a job's view doesn't say yet that the timespan has ended."""
-        view = self.truth.views.get(name)
+        view = self.state.views.get(name)
         return view is not None and not _waits_for_end(view)
 
-    def _decision(self, command: Decided, messages: dict[str, str]) -> None:
+    def _record_decision(self, command: Decided, messages: dict[str, str]) -> None:
         decision = command.decision
         name = decision.job
-        view = self.truth.views.get(name)
+        view = self.state.views.get(name)
         if view is None:
             return
         match decision:
             case Commit(_, _, payoff, utility, cost):
                 if decision.message:
                     messages[name] = with_clock_times(decision.message, self.calendar)
-                self.billing.decided(decision)
-                self._priced(view, payoff, utility, cost)
+                self.billing.debit_admission(decision)
+                self._record_price(view, payoff, utility, cost)
             case Promise():
                 if decision.message:
                     messages[name] = with_clock_times(decision.message, self.calendar)
                 if decision.completion is not None:
-                    self.billing.decided(decision)
-                    self._priced(view, decision.payoff, decision.utility, decision.cost)
+                    self.billing.debit_admission(decision)
+                    self._record_price(view, decision.payoff, decision.utility, decision.cost)
                 else:
                     job = self.engine.jobs[name].job
                     reason = queue_reason(self.engine, self.calendar, job, decision.message)
-                    self.change(name, reason=self._lasting_reason(view) or reason)
+                    self.update_view(name, reason=self._lasting_reason(view) or reason)
             case Queue():
                 job = self.engine.jobs[name].job
                 reason = queue_reason(self.engine, self.calendar, job, decision.message)
-                self.change(name, reason=self._lasting_reason(view) or reason)
+                self.update_view(name, reason=self._lasting_reason(view) or reason)
                 self.emit("standby", name, decision=True, message=reason["message"])
             case Reject() | Drop():
                 kind = "refused" if isinstance(decision, Reject) else "given-up"
@@ -240,7 +243,7 @@ class Batch(Transaction):
                 self.emit(kind, name, decision=True, reason=reason)
             case Place():
                 if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
-                    self.change(name, reason=None)
+                    self.update_view(name, reason=None)
                     self.emit("placed", name, decision=True)
             case Charge():
                 self.emit(
@@ -252,11 +255,11 @@ class Batch(Transaction):
                     payee=decision.payee,
                     amounts=dict(decision.amounts),
                 )
-                self.billing.charged(decision)
+                self.billing.transfer_payment(decision)
             case _:
                 pass
 
-    def _priced(
+    def _record_price(
         self, view: JobView, payoff: float | None, utility: float | None, cost: float | None
     ) -> None:
         """Record the values of a decision, in units of the stated utility."""
@@ -266,14 +269,15 @@ class Batch(Transaction):
             name: value if value is None or share == 1.0 else value / share
             for name, value in values.items()
         }
-        self.change(view.key, reason=self._lasting_reason(view), **stated)
+        self.update_view(view.key, reason=self._lasting_reason(view), **stated)
 
     def _lasting_reason(self, view: JobView) -> Mapping[str, Any] | None:
         """Return the reason of a view if decisions don't outdate it while the job runs."""
         is_lasting = view.reason is not None and view.reason.get("code") in _LASTING_REASONS
         return view.reason if is_lasting and view.key in self.engine.running else None
 
-    def _order(self, command: Start | Resize | Stop) -> None:
+    def _record_command(self, command: Start | Resize | Stop) -> None:
+        """Record a command with its generation, and emit its event."""
         record: dict[str, Any] = {
             "slot": command.slot,
             "after": list(command.after),
@@ -282,25 +286,25 @@ class Batch(Transaction):
         name, engine = command.job, self.engine
         if isinstance(command, Stop):
             record["finished"] = command.finished
-            if name in self.truth.orders:
-                self.undo.drop(self.truth.orders, name)
-            self._over_at_once(command)
+            if name in self.state.orders:
+                self.undo.drop(self.state.orders, name)
+            self._end_previous_at_once(command)
             if not command.finished:
                 self.emit("stopped", name, slot=command.slot, generation=command.generation)
         else:
             record["on"] = on = placement_record(command.placement, engine.cluster.names)
             record["plan"] = command.plan
-            self.undo.put(self.truth.orders, name, command)
+            self.undo.put(self.state.orders, name, command)
             begin_generation(self, name)
-            view = self.truth.views.get(name)
+            view = self.state.views.get(name)
             if view is not None and view.reason and view.reason.get("code") == "displaced":
-                self.change(name, reason=None)
+                self.update_view(name, reason=None)
             kind = "started" if isinstance(command, Start) else "resized"
             self.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
             start = None
-            if self.truth.virtual:
-                self._over_at_once(command)
-                self._ran_at_once(command)
+            if self.state.virtual:
+                self._end_previous_at_once(command)
+                self._run_at_once(command)
                 start = self.calendar.begins(command.slot)
             self._generations.append(
                 {
@@ -327,36 +331,40 @@ class Batch(Transaction):
             }
         )
 
-    def _over_at_once(self, command: Start | Resize | Stop) -> None:
+    def _end_previous_at_once(self, command: Start | Resize | Stop) -> None:
         """In virtual mode, end the job's previous generation when the command's slot begins."""
-        if not self.truth.virtual:
+        if not self.state.virtual:
             return
         self._over.append({"of": command.job, "at": self.calendar.begins(command.slot)})
 
-    def _ran_at_once(self, command: Start | Resize) -> None:
-        view = self.truth.views.get(command.job)
+    def _run_at_once(self, command: Start | Resize) -> None:
+        view = self.state.views.get(command.job)
         if view is not None:
             start = self.calendar.begins(command.slot)
             first = start if view.first_start is None else view.first_start
-            self.change(
+            self.update_view(
                 command.job, started=command.generation, running_since=start, first_start=first
             )
 
-    def _completed(self, command: Completed) -> None:
-        view = self.truth.views.get(command.job)
+    def _record_completion(self, command: Completed) -> None:
+        view = self.state.views.get(command.job)
         self._remember_value(command)
         if view is None:
             return
-        kept = None if view.first_promise is None else command.slot <= view.first_promise
-        self.change(command.job, utility=command.utility)
-        data: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
-        if not (self.truth.virtual or view.reports):
+        self.update_view(command.job, utility=command.utility)
+        self.emit_finished(view, command.slot, command.utility)
+
+    def emit_finished(self, view: JobView, slot: int, utility: float | None) -> None:
+        """Emit the event of a job that completed in a slot."""
+        kept = None if view.first_promise is None else slot <= view.first_promise
+        data: dict[str, Any] = {"slot": slot, "utility": utility, "kept": kept}
+        if not (self.state.virtual or view.reports):
             data["reported"] = False  # it may have done no work: only its exit was observed
-        self.emit("finished", command.job, **data)
+        self.emit("finished", view.key, **data)
 
     def _remember_value(self, command: Completed) -> None:
         """Add a finished job to what its tenant's values are compared with."""
-        values, job = self.truth.values, self.engine.jobs[command.job].job
+        values, job = self.state.values, self.engine.jobs[command.job].job
         if values is None or job.stated_utility is None:
             return
         finished = values.sum_with(job, self.engine.cluster, command.slot)
@@ -364,39 +372,40 @@ class Batch(Transaction):
         if len(values.finished) > MAX_TENANTS:
             oldest = min(values.finished, key=lambda name: values.finished[name].slot)
             self.undo.drop(values.finished, oldest)
-        self.put(VALUES_KEY, values.record)  # once for all jobs that finished
+        self.set_value(VALUES_KEY, values.record)  # once for all jobs that finished
 
-    def _refresh(self, record: JobRecord, message: str) -> None:
+    def _refresh_view(self, record: JobRecord, message: str) -> None:
+        """Update the view of a job after an event, and emit changes of its promise."""
         name = record.job.name
-        before = self.truth.views[name]
+        before = self.state.views[name]
         if before.first_promise is None and record.status.open:
             before = self._with_margin(record, before)
         changes = view_changes(self.engine, record, before, self.calendar, self.now)
         if not changes["state"].open:
             self.closed.append(name)
-            self.billing.settle(name)
+            self.billing.refund_unused(name)
         elif changes["promise"] != before.promise:
-            self._promised(name, before, changes, message)
+            self._emit_promise(name, before, changes, message)
         waits = changes.get("reason")
         if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
             self.emit("standby", name, message=f"waits: {waits['message']}")
-        self.change(name, **changes)
+        self.update_view(name, **changes)
 
     def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
         """Add the promise margin to the view of a job that is about to get a promise."""
         planned, job = promised_slot(record), record.job
         if planned is None:
             return view
-        margin = self.truth.margins.margin(
+        margin = self.state.margins.margin(
             view.tenant, view.family, planned, job.arrival, self.engine.until
         )
-        self.change(view.key, margin=margin.slots, margin_jobs=margin.jobs)
-        return self.truth.views[view.key]
+        self.update_view(view.key, margin=margin.slots, margin_jobs=margin.jobs)
+        return self.state.views[view.key]
 
-    def _promised(
+    def _emit_promise(
         self, name: str, before: JobView, changes: Mapping[str, Any], message: str
     ) -> None:
-        promise, view = changes["promise"], self.truth.views[name]
+        promise, view = changes["promise"], self.state.views[name]
         if before.promise is None and before.first_promise is None:
             self.emit(
                 "admitted",
@@ -420,6 +429,23 @@ class Batch(Transaction):
                 first=before.first_promise,
                 reason=message,
             )
+
+
+class Operation(Protocol):
+    """An atomic operation on the durable state.
+
+    An operation of several independent steps runs each step within `Batch.savepoint`. It doesn't
+    raise if a step fails: its answer says which steps succeeded.
+    """
+
+    def perform(self, batch: Batch) -> Any:
+        """Perform the operation, and return the answer for its caller.
+
+        It records rows with the batch (`Batch.execute_on_flush`, `Batch.set_value`), which writes
+        them later. A row that is written at once, to get its id, must be the last step. Raise
+        `ShadowpriceError` if the operation fails. The caller rolls it back.
+        """
+        ...
 
 
 _LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from shadowprice.core.amounts import format_seconds
-from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339
+from shadowprice.service.clock import SlotCalendar, format_rfc3339
 
 _SPAN: Final = re.compile(r"\b(in )?slots (\d{1,15}) to (\d{1,15})\b")
 _BEFORE: Final = re.compile(
@@ -45,8 +45,7 @@ def with_clock_times(text: str, calendar: SlotCalendar) -> str:
         return f"{_LATER.get(word, word)} {end(match[3])}".lstrip()
 
     def count(match: re.Match[str]) -> str:
-        seconds = float(match[1]) * (calendar.ends(0) - calendar.begins(0)) / SECOND
-        return f"{match[0]} ({format_seconds(seconds)})"
+        return f"{match[0]} ({format_seconds(float(match[1]) * calendar.slot_seconds)})"
 
     if "slot" not in text:
         return text

@@ -12,42 +12,32 @@ import logging
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
-from shadowprice.core.events import Resize, Start
+from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.relative_values import RelativeValues
-from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.accounts import Accounts
-from shadowprice.service.clock import SECOND, MonotonicWallClock, SlotCalendar
-from shadowprice.service.state.batch import VALUES_KEY, Batch
-from shadowprice.service.state.commit_result import ClusterState, CommitResult, Operation
-from shadowprice.service.state.job_views import JobView
-from shadowprice.service.state.margins import Margins
+from shadowprice.service.clock import SECOND, MonotonicWallClock
+from shadowprice.service.state.batch import VALUES_KEY, Batch, Operation
+from shadowprice.service.state.commit_result import ClusterState, CommitResult
+from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.ending import read_end
 from shadowprice.service.state.operations import (
     SubmitJobs,
     leading_submissions,
     submit_in_one_event,
 )
 from shadowprice.service.state.prices import prices, prices_by_kind
-from shadowprice.service.state.recovery import (
-    RecoveredState,
-    policy_fingerprint,
-    put_policy,
-    recover,
-)
+from shadowprice.service.state.recovery import policy_fingerprint, put_policy, recover
 from shadowprice.service.state.restart_costs import RestartCostEstimator
-from shadowprice.service.state.server_limits import Withheld, read_withheld
+from shadowprice.service.state.server_limits import read_withheld
 from shadowprice.service.state.speed_estimates import SpeedEstimator
-from shadowprice.service.state.start_ups import StartUps, read_start_ups
-from shadowprice.service.state.stated_work import StatedJobs
-from shadowprice.service.state.timespan import TimespanEnd, read_end
+from shadowprice.service.state.start_ups import read_start_ups
 from shadowprice.service.store import Store, tables
 
 log = logging.getLogger("shadowprice.service")
@@ -71,12 +61,10 @@ POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 """Minimum time between two writes of a larger policy state."""
 
 
-class DurableEngine:
-    """The engine, the service's data about its jobs, and the store.
+class DurableEngine(DurableState):
+    """The state with its store: commits operations, writes snapshots and recovers.
 
-    ``store`` is open for writing, and ``cluster`` comes from the cluster file. If ``virtual``, no
-    job really runs: a command counts as carried out when it is issued. ``max_overrun`` is given to
-    jobs when they arrive or are revised. ``relative_values`` says whether values of jobs count
+    ``cluster`` comes from the cluster file. ``relative_values`` says whether values of jobs count
     relative to those of their tenant's other jobs.
     """
 
@@ -98,11 +86,10 @@ class DurableEngine:
         self.max_overrun = max_overrun
         self._relative_values = relative_values
         self._file_cluster = cluster
-        self.decided: Callable[[float], None] = lambda _: None
+        self.decided = lambda _: None
         self.speeds = SpeedEstimator()
-        self.stated = StatedJobs()
-        # Newest generation with progress reports, and its maximum progress, by job.
-        self.furthest: dict[str, tuple[int, int]] = {}
+        self.stated_jobs = {}
+        self.furthest = {}
         self.restarts = RestartCostEstimator(json.loads(store.get("restarts") or "{}"))
         self.recover()
         self.downtime_ns = clock.now() - self.last_at
@@ -113,37 +100,31 @@ class DurableEngine:
     def recover(self) -> None:
         """Load the state from the store, or initialize an empty store.
 
-        Raises
-        ------
-        StoreError
-            If the store can't be read.
-        InputError
-            If its content doesn't fit the cluster file or the policy.
+        Raise `StoreError` if the store can't be read, and `InputError` if its content doesn't fit
+        the cluster file or the policy.
         """
         started = time.monotonic()
-        recovered: RecoveredState = recover(
+        recovered = recover(
             self.store, self._file_cluster, self.choice, self.clock, virtual=self.virtual
         )
-        self.engine: Engine = recovered.engine
+        self.engine = recovered.engine
         # Copying the policy state before each event would cost more than everything else.
         self.engine.session.keeps_memory = False
-        self.calendar: SlotCalendar = recovered.calendar
-        self.views: dict[str, JobView] = recovered.views
-        self.specs: dict[str, Mapping[str, Any]] = recovered.specs
-        self.orders: dict[str, Start | Resize] = recovered.orders
-        self.backlog: deque[str] = deque(recovered.pending)
-        self.next_job: int = recovered.next_job
-        self.next_event_id: int = recovered.next_event_id
-        self.accounts: Accounts = recovered.accounts
-        self.last_at: int = recovered.last_at
-        self.end: TimespanEnd = read_end(self.store)
-        self.start_ups: StartUps = read_start_ups(self.store)
-        self.withheld: Withheld = read_withheld(self.store)
-        self.margins: Margins = recovered.margins
-        self.values: RelativeValues | None = None
+        self.calendar = recovered.calendar
+        self.views, self.specs = recovered.views, recovered.specs
+        self.orders = recovered.orders
+        self.backlog = deque(recovered.pending)
+        self.next_job, self.next_event_id = recovered.next_job, recovered.next_event_id
+        self.accounts = recovered.accounts
+        self.last_at = recovered.last_at
+        self.end = read_end(self.store)
+        self.start_ups = read_start_ups(self.store)
+        self.withheld = read_withheld(self.store)
+        self.margins = recovered.margins
+        self.values = None
         if self._relative_values:
             self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))
-        self._snapshot_sequence: int = recovered.snapshot_sequence
+        self._snapshot_sequence = recovered.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced
         self._memory_is_large = False
@@ -151,19 +132,6 @@ class DurableEngine:
         self._posted: Mapping[tuple[str, str], float] = {}
         self.recovery_seconds = time.monotonic() - started
         self.recovered_events = recovered.replayed
-
-    @property
-    def coming(self) -> int:
-        """The first slot that can still be decided now."""
-        engine = self.engine
-        if engine.slot_running is not None:
-            return engine.slot
-        next_slot = max(engine.slot, self.calendar.slot_at(self.clock.now()) + 1)
-        try:
-            engine.state.check_skip(next_slot)
-        except EventError:
-            return engine.slot  # overdue: it must begin before a later slot
-        return next_slot
 
     def outcome(self) -> CommitResult:
         """Return the complete present state as an outcome."""
@@ -212,13 +180,9 @@ class DurableEngine:
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
         """Perform operations in order, in one transaction.
 
-        The answers of the outcome hold an error for each operation that failed.
-
-        Raises
-        ------
-        StoreError
-            If nothing was written. The engine was recovered; if that failed too, `damaged` is set
-            and the caller must call `recover`.
+        The answers of the outcome hold an error for each operation that failed. Raise `StoreError`
+        if nothing was written. The engine was recovered then; if that failed too, `damaged` is set
+        and the caller must call `recover`.
         """
         try:
             return self._commit(operations)
@@ -249,10 +213,10 @@ class DurableEngine:
     """Whether the engine may be ahead of the store and needs `recover`."""
 
     def _commit(self, operations: Sequence[Operation]) -> CommitResult:
-        outcome = CommitResult()
+        outcome, sequence = CommitResult(), self.engine.sequence
         with self.store.transaction() as connection:
             batch = Batch(self, connection)
-            batch.billing.renew()
+            batch.billing.start_due_periods()  # first, so that operations see present balances
             remaining = list(operations)
             while remaining:
                 together = leading_submissions(remaining)
@@ -262,7 +226,10 @@ class DurableEngine:
                     answers = [self._attempt(batch, remaining[0])]
                 outcome.answers += answers
                 del remaining[: len(answers)]
-            batch.write()
+            batch.flush()
+            if self.engine.sequence > sequence and (row := self.policy_state_row(batch.now)):
+                self.store.write(connection, delete(tables.memory))
+                self.store.write(connection, tables.memory.insert(), [row])
         if not self.virtual:
             for view in batch.views.values():
                 self.margins.follow(view)
@@ -270,7 +237,7 @@ class DurableEngine:
             self.views.pop(name, None)
             self.specs.pop(name, None)
             self.speeds.forget(name)
-            self.stated.forget(name)
+            self.stated_jobs.pop(name, None)
             self.furthest.pop(name, None)
             self.restarts.forget(name)
         self.engine.state.collect()
@@ -282,7 +249,7 @@ class DurableEngine:
     def _together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
         """Decide submissions in one event; if that fails, each in its own event."""
         try:
-            with batch.whole():
+            with batch.savepoint():
                 return submit_in_one_event(batch, submits)
         except ShadowpriceError as error:
             if error.code == "storage":
@@ -293,7 +260,7 @@ class DurableEngine:
     def _attempt(batch: Batch, operation: Operation) -> Any:
         """Perform an operation atomically; return its answer, or its error as the answer."""
         try:
-            with batch.whole():
+            with batch.savepoint():
                 return operation.perform(batch)
         except ShadowpriceError as error:
             if error.code == "storage":
@@ -315,10 +282,7 @@ class DurableEngine:
     def write_snapshot(self) -> None:
         """Write a snapshot at once, and delete the journal entries that it replaces.
 
-        Raises
-        ------
-        StoreError
-            If it can't be written.
+        Raise `StoreError` if it can't be written.
         """
         self._snapshotting = None  # an unfinished snapshot is outdated
         for _ in self._snapshot():
@@ -334,12 +298,7 @@ class DurableEngine:
 
         Events may be handled between two calls: the snapshot holds the state that it captured
         first. If the process ends before it is complete, the previous snapshot and its journal
-        remain.
-
-        Raises
-        ------
-        StoreError
-            If it can't be written.
+        remain. Raise `StoreError` if it can't be written.
         """
         until = time.perf_counter() + seconds
         if self._snapshotting is None:

@@ -1,9 +1,11 @@
-"""Effects of the timespan's end on jobs, as reasons that state its clock time."""
+"""The end of the timespan, and its effects on jobs, as reasons that state its clock time."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.core.job import Job
@@ -13,9 +15,13 @@ from shadowprice.engine.engine import Engine
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.scarcity import find_scarcest
+from shadowprice.service.store import Store
 
 CODE: Final = "timespan"
 """Code of the reason of a job that waits because the timespan has ended."""
+
+END_KEY: Final = "timespan"
+"""Key of the end in the store."""
 
 _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, RefusalReason.NO_VALUE})
 """Reasons that an earlier end of the timespan can cause."""
@@ -24,6 +30,28 @@ _LACKING: Final = frozenset({RefusalReason.NEVER_FITS, RefusalReason.NO_ROOM, Re
 """Reasons for which a job lacks a resource."""
 
 _HOLDER: Final = re.compile(r"the promise to (.*?) would break")
+
+
+@dataclass(frozen=True, slots=True)
+class TimespanEnd:
+    """The stored end of the timespan.
+
+    ``at`` is in nanoseconds since 1970, and None means no end. ``option`` is the last applied text
+    of ``--until``: the same text at the next start changes nothing.
+    """
+
+    at: int | None = None
+    option: str | None = None
+
+    def stored(self) -> str:
+        """Serialize the end for the store."""
+        return json.dumps({"at": self.at, "option": self.option})
+
+
+def read_end(store: Store) -> TimespanEnd:
+    """Read the end from the store."""
+    text = store.get(END_KEY)
+    return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
 
 
 def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:

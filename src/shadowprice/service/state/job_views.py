@@ -53,143 +53,60 @@ _OF_STATUS: Final[Mapping[Status, State]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job after an event. All moments are nanoseconds since 1970.
+    """A job after an event. Moments are nanoseconds since 1970, prices millionths of a point."""
 
-    Parameters
-    ----------
-    id : int
-        Number in the order of submission.
-    key : str
-        Unique key (`core.job_keys`), by which the engine and the executor know the job.
-    name : str
-        Name, unique among the open jobs of its tenant.
-    tenant : str or None
-        Owner of the job.
-    state : State
-        State for clients.
-    submitted : int
-        Moment of submission.
-    arrived : int
-        Moment that determines its arrival slot and the start of its utility's clock.
-    arrival : int or None
-        Arrival slot; None until the job is decided.
-    promise, first_promise : int or None
-        Slots by whose end the job is to complete: the present and the first promise.
-    promise_at : int or None
-        End of the slot ``promise``.
-    margin : int
-        Slots between the planned completion and the promise (`truth.margins`).
-    margin_jobs : int
-        Number of finished jobs that the margin was learnt from.
-    completion, completion_at : int or None
-        Slot and moment of the completion; of the planned completion while the job is open.
-    progress, required : float
-        Mini-batches; tasks for a bag.
-    generation : int
-        Newest generation, by number.
-    started : int
-        Newest generation that was observed to run.
-    running_since : int or None
-        Moment when generation ``started`` began to run.
-    first_start : int or None
-        Moment when the job first ran.
-    workers, ps : int
-        Counts of the present placement.
-    servers : tuple of str
-        Servers of the present placement.
-    payoff, utility, cost : float or None
-        Values of the decision; ``utility`` is the earned one once the job is finished.
-    reason : mapping or None
-        Why the job was refused, waits, or ended without success.
-    setback : mapping or None
-        Why the newest generation was refused or lost: code and message. None once one runs.
-    failures, lost : int
-        Generations that failed, and generations lost through no fault of the job.
-    family : str or None
-        Family whose speed curve the job uses; None if it states its own.
-    measured : tuple of int
-        Worker counts with a measured speed.
-    reports : bool
-        Whether the job ever reported progress, even of 0.
-    done : bool
-        Whether a generation exited 0 while it was being stopped. It is not restarted.
-    covered, covered_before : int
-        Stated work that its slots covered (`stated_work`), in millionths of a mini-batch: now, and
-        when its newest generation began. Only counted if its tenant has an account.
-    blamed : int
-        Newest generation that failed by itself, or in which its owner revised the job.
-    price : int or None
-        All debits in millionths of a point: the price at the admission, revisions, and slots beyond
-        the stated work. 0 if its tenant has no account, None until it is priced.
-    paid_at : int or None
-        Moment of the debit at the admission, or of the last one for a slot beyond the stated work.
-    planned, held : int
-        Process-slots (workers and PS) that the price of the stated work covers, and those held so
-        far. Both are 0 if the job pays other tenants instead.
-    used : int
-        Used part of the price, in millionths of a point.
-    unused : tuple of (int, int, int) or None
-        Paid but unused parts: slot, process count, price (`service.budgets.usage`). None if nothing
-        was paid in advance, or other tenants are paid.
-    overrun, overrun_slots : int
-        Used part of the price for slots beyond the stated work, and their number.
-    slot_price : int or None
-        Price of the running slot if it is beyond the stated work, in millionths of a point.
-    refund : int or None
-        Refund in millionths of a point when the job was closed.
-    decided, closed : int or None
-        Moments of the first decision and of the end.
-    """
-
-    id: int
-    key: str
-    name: str
+    id: int  # number in the order of submission
+    key: str  # by which the engine and the executor know the job (`core.job_keys`)
+    name: str  # unique among the open jobs of its tenant
     tenant: str | None
     state: State
     submitted: int
-    arrived: int
-    arrival: int | None = None
-    promise: int | None = None
+    arrived: int  # determines its arrival slot and the start of its utility's clock
+    arrival: int | None = None  # arrival slot; None until the job is decided
+    promise: int | None = None  # slot by whose end the job is to complete
     first_promise: int | None = None
-    promise_at: int | None = None
-    margin: int = 0
-    margin_jobs: int = 0
-    completion: int | None = None
-    completion_at: int | None = None
-    progress: float = 0.0
+    promise_at: int | None = None  # end of that slot
+    margin: int = 0  # slots between the planned completion and the promise (`state.margins`)
+    margin_jobs: int = 0  # finished jobs that the margin was learnt from
+    completion: int | None = None  # slot; the planned one while the job is open
+    completion_at: int | None = None  # moment, as ``completion``
+    progress: float = 0.0  # mini-batches; tasks for a bag
     required: float = 0.0
-    generation: int = 0
-    started: int = 0
-    running_since: int | None = None
-    first_start: int | None = None
-    workers: int = 0
+    generation: int = 0  # newest, by number
+    started: int = 0  # newest generation that was observed to run
+    running_since: int | None = None  # when generation ``started`` began to run
+    first_start: int | None = None  # when the job first ran
+    workers: int = 0  # of the present placement, as are ``ps`` and ``servers``
     ps: int = 0
     servers: tuple[str, ...] = ()
-    payoff: float | None = None
-    utility: float | None = None
+    payoff: float | None = None  # of the decision, as are ``utility`` and ``cost``
+    utility: float | None = None  # the earned one once the job is finished
     cost: float | None = None
-    reason: Mapping[str, Any] | None = None
-    setback: Mapping[str, str] | None = None
-    failures: int = 0
-    lost: int = 0
-    family: str | None = None
-    measured: tuple[int, ...] = ()
-    reports: bool = False
-    done: bool = False
-    covered: int = 0
-    covered_before: int = 0
-    blamed: int = 0
-    price: int | None = None
-    paid_at: int | None = None
-    planned: int = 0
+    reason: Mapping[str, Any] | None = None  # why it was refused, waits, or ended without success
+    setback: Mapping[str, str] | None = None  # why the newest generation was refused or lost
+    failures: int = 0  # generations that failed
+    lost: int = 0  # generations lost through no fault of the job
+    family: str | None = None  # whose speed curve the job uses; None if it states its own
+    measured: tuple[int, ...] = ()  # worker counts with a measured speed
+    reports: bool = False  # whether it ever reported progress, even of 0
+    done: bool = False  # whether a generation exited 0 while being stopped; not restarted
+    # Only counted if its tenant has an account:
+    covered: int = 0  # stated work covered by slots (`stated_work`), in millionths of a mini-batch
+    covered_before: int = 0  # the same when its newest generation began
+    blamed: int = 0  # newest generation that failed by itself, or in which the owner revised it
+    price: int | None = None  # all debits; 0 if its tenant has no account, None until it is priced
+    paid_at: int | None = None  # moment of the last debit for the admission or an overrun slot
+    planned: int = 0  # process-slots that the price of the stated work covers
+    # Paid but unused parts: slot, process count, price (`service.budgets.usage`). None if nothing
+    # was paid in advance, or if other tenants are paid.
     unused: tuple[tuple[int, int, int], ...] | None = None
-    held: int = 0
-    used: int = 0
-    overrun: int = 0
-    overrun_slots: int = 0
-    slot_price: int | None = None
-    refund: int | None = None
-    decided: int | None = None
+    held: int = 0  # process-slots held so far; with ``planned`` 0 if it pays other tenants instead
+    used: int = 0  # part of the price
+    overrun: int = 0  # part of ``used`` for slots beyond the stated work
+    overrun_slots: int = 0  # number of these slots
+    slot_price: int | None = None  # of the running slot if it is beyond the stated work
+    refund: int | None = None  # when the job was closed
+    decided: int | None = None  # first decision
     closed: int | None = None
 
     def stored(self) -> str:
@@ -294,8 +211,8 @@ def minibatches(job: Job, units: int) -> float:
 def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     """Return the promise of an open job: its planned completion plus its margin.
 
-    The promise stays unchanged if the plan slips within the margin. A margin never reaches past the
-    end of the timespan.
+    It is unchanged if the plan slips within the margin. A margin never reaches past the end of the
+    timespan.
     """
     planned = promised_slot(record)
     if planned is None:

@@ -80,15 +80,9 @@ class Margin:
 class _Delays:
     """Delays of a group of jobs, as shares of their planned time.
 
-    Parameters
-    ----------
-    newest : deque of float
-        Delays of the newest finished jobs.
-    slipped : dict of str to float
-        Present delays of open jobs that complete later than first planned, by name.
-    given_up : float
-        Share of promises that the quantile allows to break, at most ``1 - TARGET_SHARE``: alpha of
-        Gibbs and Candes.
+    ``slipped`` has the present delays of open jobs that complete later than first planned, by name.
+    ``given_up`` is the share of promises that the quantile allows to break, at most ``1 -
+    TARGET_SHARE``: alpha of Gibbs and Candes.
     """
 
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))

@@ -41,9 +41,8 @@ from shadowprice.service.budgets.billing import (
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.clock_texts import with_clock_times
-from shadowprice.service.state.commit_result import Operation
 from shadowprice.service.state.ending import (
     lengthened,
     queue_reason,
@@ -87,7 +86,9 @@ class KnownJobs:
     @classmethod
     def of_batch(cls, batch: Batch, submissions: Sequence[Submission]) -> KnownJobs:
         """Return the jobs in a batch, also those it adds."""
-        return cls(batch.newest(_names(submissions)), batch.of_requests(_requests(submissions)))
+        return cls(
+            batch.newest_jobs(_names(submissions)), batch.jobs_of_requests(_requests(submissions))
+        )
 
     @classmethod
     def stored(cls, connection: Connection, submissions: Sequence[Submission]) -> KnownJobs:
@@ -160,38 +161,38 @@ class SubmitJobs:
 
     def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
         """Return the key of each job, with its problem if it can't be accepted."""
-        truth = batch.truth
-        if len(truth.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
-            raise ProblemError("overloaded", f"{len(truth.backlog)} jobs wait to be decided on")
-        answers, fresh = self._take_in(batch, KnownJobs.of_batch(batch, self.submissions))
+        state = batch.state
+        if len(state.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
+            raise ProblemError("overloaded", f"{len(state.backlog)} jobs wait to be decided on")
+        answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
-            _arrive_fresh(batch, fresh)
+            _decide_new(batch, fresh)
         else:
-            truth.backlog.extend(fresh)
+            state.backlog.extend(fresh)
         return answers
 
-    def _take_in(
+    def _record_new(
         self, batch: Batch, known: KnownJobs
     ) -> tuple[list[tuple[str, ProblemError | None]], dict[str, Submission]]:
         """Record the new jobs; return the response, and the new submissions by key.
 
         New jobs are added to ``known``.
         """
-        truth = batch.truth
+        state = batch.state
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: dict[str, Submission] = {}
         for submission in self.submissions:
             answer = known.find(submission)
             if answer is None:
-                now, number = batch.now, truth.next_job
+                now, number = batch.now, state.next_job
                 is_repeated = submission.qualified_name in known.newest
                 key = submission.key(number, is_repeated=is_repeated)
                 view = JobView(
                     number, key, submission.name, submission.tenant, State.PENDING, now, now,
                     family=submission.spec.family,
                 )  # fmt: skip
-                truth.next_job += 1
-                batch.add(view, submission.record, submission.content, submission.request)
+                state.next_job += 1
+                batch.insert_job(view, submission.record, submission.content, submission.request)
                 known.add(submission, view)
                 fresh[key] = submission
                 answer = key, None
@@ -220,50 +221,43 @@ def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
 def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
     """Submit the jobs of several requests in one event; return the response to each request.
 
-    Raises
-    ------
-    ShadowpriceError
-        If the event can't be handled.
+    Raise `ShadowpriceError` if the event can't be handled.
     """
     responses: list[Any] = []
     fresh: dict[str, Submission] = {}
     known = KnownJobs.of_batch(batch, [item for submit in submits for item in submit.submissions])
     for item in submits:
-        response, new = item._take_in(batch, known)
+        response, new = item._record_new(batch, known)
         responses.append(response)
         fresh |= new
-    _arrive_fresh(batch, fresh)
+    _decide_new(batch, fresh)
     return responses
 
 
-def _arrive_fresh(batch: Batch, fresh: Mapping[str, Submission]) -> None:
-    _arrive(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
+def _decide_new(batch: Batch, fresh: Mapping[str, Submission]) -> None:
+    _decide(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
 
 
-def _resolved(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
+def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
 
     Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`).
-
-    Raises
-    ------
-    InputError
-        If the cluster lacks a resource that the job needs.
+    Raise `InputError` if the cluster lacks a resource that the job needs.
     """
     cluster = batch.engine.cluster
     job = resolve_job(spec, cluster, batch.calendar, moment, key=key)
-    account = batch.truth.accounts.get(job.tenant)
+    account = batch.state.accounts.get(job.tenant)
     if account is not None:
         job = replace(job, points=max(0, account.balance) / POINT)
     if spec.tasks is not None:
         return job
-    if not batch.truth.virtual:
+    if not batch.state.virtual:
         job = replace(
-            job, resumable=_is_resumable(batch, key, spec), max_overrun=batch.truth.max_overrun
+            job, resumable=_is_resumable(batch, key, spec), max_overrun=batch.state.max_overrun
         )
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
-    share = batch.truth.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
+    share = batch.state.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
 
 
@@ -275,48 +269,48 @@ def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
     return None if record is None else record.job.resumable
 
 
-def _arrive(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
+def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
     """Decide stored jobs in one event; ``specs`` holds specifications that are already parsed."""
-    truth = batch.truth
-    slot = truth.coming
+    state = batch.state
+    slot = state.coming
     slot_start = batch.calendar.begins(slot)
     jobs = []
     for key in keys:
-        view = truth.views[key]
-        spec = specs[key] if specs else JobSpec.model_validate(truth.specs[key])
+        view = state.views[key]
+        spec = specs[key] if specs else JobSpec.model_validate(state.specs[key])
         moment = min(view.submitted, slot_start)
         try:
-            job = _resolved(batch, key, spec, moment)
+            job = _resolve(batch, key, spec, moment)
         except InputError as error:  # the servers changed after the job was accepted
             batch.emit("refused", key, decision=True, reason={"message": str(error)})
-            batch.close(key, State.REFUSED, {"code": "input", "message": str(error)})
+            batch.close_job(key, State.REFUSED, {"code": "input", "message": str(error)})
             continue
         if moment != view.arrived:
-            batch.change(key, arrived=moment)
+            batch.update_view(key, arrived=moment)
         jobs.append(job)
     try:
         if jobs:
-            batch.take(JobsArrived(slot, batch.weighed(jobs)))
+            batch.apply_event(JobsArrived(slot, batch.weigh(jobs)))
             explain_end(batch, jobs)
     except InsufficientPointsError as error:
         if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
             for job in jobs:
-                _arrive_alone(batch, job.name)
+                _decide_alone(batch, job.name)
             return
         [(key, reason)] = error.reasons.items()
         batch.emit("refused", key, decision=True, reason=dict(reason))
-        batch.close(key, State.REFUSED, reason)
+        batch.close_job(key, State.REFUSED, reason)
 
 
-def _arrive_alone(batch: Batch, key: str) -> None:
+def _decide_alone(batch: Batch, key: str) -> None:
     """Decide one job in an event of its own; refuse it if the event fails."""
     try:
-        with batch.whole():
-            _arrive(batch, [key])
+        with batch.savepoint():
+            _decide(batch, [key])
     except ShadowpriceError as error:
         reason = {"code": error.code, "message": f"the policy failed to decide on it: {error}"}
         batch.emit("refused", key, decision=True, reason=reason)
-        batch.close(key, State.REFUSED, reason)
+        batch.close_job(key, State.REFUSED, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,21 +321,21 @@ class DecideBacklog:
 
     def perform(self, batch: Batch) -> int:
         """Return the number of jobs that remain in the backlog."""
-        truth = batch.truth
+        state = batch.state
         keys: list[str] = []
-        while truth.backlog and len(keys) < self.most:
-            key = truth.backlog.popleft()
-            view = truth.views.get(key)
+        while state.backlog and len(keys) < self.most:
+            key = state.backlog.popleft()
+            view = state.views.get(key)
             if view is not None and view.state is State.PENDING:
                 keys.append(key)
         try:
-            with batch.whole():
-                _arrive(batch, keys)
+            with batch.savepoint():
+                _decide(batch, keys)
         except ShadowpriceError as error:
             log.error("failed to decide on %d jobs together: %s", len(keys), error)
             for key in keys:
-                _arrive_alone(batch, key)
-        return len(truth.backlog)
+                _decide_alone(batch, key)
+        return len(state.backlog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,17 +346,17 @@ class CancelJob:
 
     def perform(self, batch: Batch) -> JobView:
         """Return the cancelled job."""
-        view = batch.view(self.key)
+        view = batch.get_view(self.key)
         if view.state is State.CANCELLED:
             return view
         if not view.state.open:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
         batch.emit("cancelled", self.key)
         if self.key not in batch.engine.open_jobs:
-            return batch.close(
+            return batch.close_job(
                 self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
             )
-        batch.take(JobCancelled(batch.truth.coming, self.key))
+        batch.apply_event(JobCancelled(batch.state.coming, self.key))
         return batch.views[self.key]
 
 
@@ -380,7 +374,7 @@ class ResubmitJob:
     def perform(self, batch: Batch) -> str:
         """Return the key of the new job."""
         is_new = KnownJobs.of_batch(batch, [self.submission]).find(self.submission) is None
-        if is_new and batch.view(self.key).state.open:
+        if is_new and batch.get_view(self.key).state.open:
             CancelJob(self.key).perform(batch)  # first, because the new job may need its servers
         [(key, problem)] = SubmitJobs([self.submission], at_once=True).perform(batch)
         if problem is not None:
@@ -393,7 +387,7 @@ class ReviseJob:
     """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values.
 
     If the revision asks for more, the policy must admit the remaining work at current prices. Only
-    the difference is debited. If it is refused, the job stays as it was. With ``dry_run``, every
+    the difference is debited. If it is refused, the job is unchanged. With ``dry_run``, every
     change is rolled back.
     """
 
@@ -407,17 +401,17 @@ class ReviseJob:
             return self._revise(batch)
         batch.engine.session.dump_state()  # so that the rollback restores this policy state
         try:
-            with batch.whole():
+            with batch.savepoint():
                 raise _DryRunError(self._revise(batch))
         except _DryRunError as result:
             return result.view
 
     def _revise(self, batch: Batch) -> JobView:
-        view = batch.view(self.key)
+        view = batch.get_view(self.key)
         if not view.state.open:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
-        truth = batch.truth
-        record = merge_changes(truth.specs[self.key], self.changes)
+        state = batch.state
+        record = merge_changes(state.specs[self.key], self.changes)
         [submission] = read_submissions(
             [record],
             batch.engine.cluster,
@@ -427,35 +421,33 @@ class ReviseJob:
             owned=True,
             now=view.submitted,
         )
-        if record != truth.specs[self.key]:
-            with batch.whole():
+        if record != state.specs[self.key]:
+            with batch.savepoint():
                 self._apply(batch, view, submission.spec)
             # Hashed without its family's curve, so that the revised file can be submitted again.
-            content_before = batch.stored([self.key])[self.key].content
-            added = family_keys(truth.specs[self.key], content_before)
+            content_before = batch.find_jobs([self.key])[self.key].content
+            added = family_keys(state.specs[self.key], content_before)
             content = content_hash(without_keys(record, added - self.changes.keys()))
-            batch.revise(self.key, record, content)
+            batch.update_spec(self.key, record, content)
             if submission.spec.family != view.family:
-                batch.change(self.key, family=submission.spec.family)
-            batch.change(self.key, blamed=view.generation)
-            after = truth.views.get(self.key) or batch.views[self.key]
+                batch.update_view(self.key, family=submission.spec.family)
+            batch.update_view(self.key, blamed=view.generation)
+            after = state.views.get(self.key) or batch.views[self.key]
             required = [view.required, after.required]
             batch.emit("revised", self.key, changes=dict(self.changes), required=required)
-        return truth.views.get(self.key) or batch.views[self.key]
+        return state.views.get(self.key) or batch.views[self.key]
 
     def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
         """Revise the job in the engine, and debit the price of its additional demand.
 
-        Raises
-        ------
-        ProblemError
-            If the policy refuses, the revision would displace another job, or the tenant can't pay.
+        Raise `ProblemError` if the policy refuses, the revision would displace another job, or the
+        tenant can't pay.
         """
-        truth, engine = batch.truth, batch.engine
+        state, engine = batch.state, batch.engine
         record = engine.open_jobs.get(self.key)
         if record is None:
             return  # the job waits to be decided
-        job = _resolved(batch, self.key, spec, view.arrived)
+        job = _resolve(batch, self.key, spec, view.arrived)
         before = record.job
         job = replace(
             job,
@@ -463,18 +455,18 @@ class ReviseJob:
             before_arrival=before.before_arrival,
             points=None if job.points is None else before.points,  # its budget may be removed
         )
-        stated = _resolved(
-            batch, self.key, JobSpec.model_validate(truth.specs[self.key]), view.arrived
+        stated = _resolve(
+            batch, self.key, JobSpec.model_validate(state.specs[self.key]), view.arrived
         )
-        horizon = truth.coming - job.arrival + engine.cluster.horizon
+        horizon = state.coming - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
-        counted = _reweighed(batch, before, stated, job, is_admission=is_admission)
+        counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
         done = record.progress * before.work // before.required
         if is_admission:
             # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
-            commands = batch.take(JobRevised(truth.coming, counted, is_admission))
+            commands = batch.apply_event(JobRevised(state.coming, counted, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
             raise _refused_revision(view.name, reason) from error
@@ -487,18 +479,20 @@ class ReviseJob:
             terms = RevisedWork(
                 stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
             )
-            batch.billing.revised(self.key, terms, cost_of_revision(commands, self.key))
+            batch.billing.debit_revision(self.key, terms, cost_of_revision(commands, self.key))
         if not SPEED_KEYS.isdisjoint(self.changes):
             rescale_covered(batch, stated, job)
 
 
-def _reweighed(batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool) -> Job:
+def _with_counted_utility(
+    batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool
+) -> Job:
     """Return a revised job with the utility that counts.
 
     Only a revision that must be admitted can raise the factor of its stated utility. ``stated`` is
     the job before the revision, at its stated speed.
     """
-    [weighed] = batch.weighed([after])
+    [weighed] = batch.weigh([after])
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
     is_same = after.utility == stated.utility and after.worker_slots == stated.worker_slots
@@ -524,39 +518,17 @@ def _refused_revision(name: str, reason: str) -> ProblemError:
 
 @dataclass(frozen=True, slots=True)
 class QuoteResult:
-    """A policy's quote, with the effects of the budget, the timespan and the promise margin.
-
-    Parameters
-    ----------
-    quote : Quote
-        The policy's answer.
-    refusal : mapping or None
-        The policy's reason if the job would be refused.
-    message : str
-        Further information, such as what the job would wait for.
-    price : int or None
-        Price in millionths of a point; None if the policy gave no price.
-    held : int or None
-        Balance of the tenant in millionths of a point; None if it has no budget.
-    reason : mapping or None
-        Why the service would refuse a job that the policy would admit.
-    timespan : mapping
-        Effect of the end of the timespan; empty if the end can't limit the plan.
-    margin : Margin
-        Margin between the planned completion and the promise.
-    share : float
-        Factor by which the stated utility counts. Utility and price are divided by it.
-    """
+    """A policy's quote, with the effects of the budget, the timespan and the promise margin."""
 
     quote: Quote
-    refusal: Mapping[str, Any] | None = None
-    message: str = ""
-    price: int | None = None
-    held: int | None = None
-    reason: Mapping[str, Any] | None = None
-    timespan: Mapping[str, Any] = field(default_factory=dict)
-    margin: Margin = field(default_factory=Margin)
-    share: float = 1.0
+    refusal: Mapping[str, Any] | None = None  # the policy's reason if the job would be refused
+    message: str = ""  # such as what the job would wait for
+    price: int | None = None  # in millionths of a point; None if the policy gave none
+    held: int | None = None  # the tenant's balance, as ``price``; None without a budget
+    reason: Mapping[str, Any] | None = None  # why the service would refuse what the policy admits
+    timespan: Mapping[str, Any] = field(default_factory=dict)  # empty if its end is too far
+    margin: Margin = field(default_factory=Margin)  # from plan to promise
+    share: float = 1.0  # factor of the stated utility; divides utility and price
 
     def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
         """Return the quote as a REST resource.
@@ -604,10 +576,10 @@ class QuoteJob:
 
     def perform(self, batch: Batch) -> QuoteResult:
         """Return the quote for the first slot that can still be decided."""
-        engine, truth = batch.engine, batch.truth
+        engine, state = batch.engine, batch.state
         if not engine.capabilities.quotes:
-            raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
-        slot = truth.coming
+            raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
+        slot = state.coming
         if slot > engine.slot:
             # An idle engine stays at an older slot until the next event. Advance the ledger as
             # that event would, because a quote is for the slot that can still be decided.
@@ -615,10 +587,10 @@ class QuoteJob:
             engine.ledger.advance(slot)
         moment = min(batch.now, batch.calendar.begins(slot))
         key = self.submission.qualified_name
-        newest = batch.newest([key]).get(key)
+        newest = batch.newest_jobs([key]).get(key)
         if newest is not None and newest.view.state.open:
             key = newest.view.key
-        [job] = batch.weighed([_resolved(batch, key, self.submission.spec, moment)])
+        [job] = batch.weigh([_resolve(batch, key, self.submission.spec, moment)])
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
@@ -633,10 +605,10 @@ class QuoteJob:
         margin = Margin()
         if quote.completion is not None:
             family = self.submission.spec.family
-            margin = truth.margins.margin(
+            margin = state.margins.margin(
                 job.tenant, family, quote.completion, job.arrival, engine.until
             )
-        account = truth.accounts.get(job.tenant)
+        account = state.accounts.get(job.tenant)
         if account is None:
             return QuoteResult(
                 quote, refusal, message, price, timespan=effect, margin=margin, share=share
@@ -652,18 +624,10 @@ class QuoteJob:
 
 @dataclass(frozen=True, slots=True)
 class EngineFork:
-    """A copy of the engine at one moment, and a job to ask it about.
+    """A copy of the engine at one moment, and a job to query it about.
 
-    Parameters
-    ----------
-    engine : Engine
-        The copy, at the first slot that can still be decided.
-    calendar : SlotCalendar
-        The times of slots.
-    job : Job
-        The job as it would arrive if it were submitted now.
-    resolve : callable
-        Resolves another specification of the job in the same way; raises InputError.
+    The copy is at the first slot that can still be decided, and the job is as if submitted now.
+    ``resolve`` resolves another specification of the job in the same way, or raises `InputError`.
     """
 
     engine: Engine
@@ -681,12 +645,12 @@ class ForkEngine:
 
     def perform(self, batch: Batch) -> EngineFork:
         """Return the copy; the engine doesn't change."""
-        truth, calendar = batch.truth, batch.calendar
+        state, calendar = batch.state, batch.calendar
         if not batch.engine.capabilities.quotes:
-            raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
-        slot = truth.coming
+            raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
+        slot = state.coming
         moment = min(batch.now, calendar.begins(slot))
-        [job] = batch.weighed([_resolved(batch, self.key, self.spec, moment)])
+        [job] = batch.weigh([_resolve(batch, self.key, self.spec, moment)])
         cluster = batch.engine.cluster
         share = job.restart
         plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key)
@@ -702,7 +666,7 @@ class ForkEngine:
             return other
 
         twin = clone(batch.engine)
-        values = None if truth.values is None else RelativeValues(truth.values.finished)
+        values = None if state.values is None else RelativeValues(state.values.finished)
         if slot > twin.slot:
             twin.state.check_skip(slot)
             twin.ledger.advance(slot)
@@ -726,7 +690,7 @@ class UpdateServers:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event for each server."""
-        batch.take(CapacityChanged(batch.truth.coming, dict(self.servers)))
+        batch.apply_event(CapacityChanged(batch.state.coming, dict(self.servers)))
         if self.sets_capacity:
             forget_withheld(batch, self.servers.keys())
         for name in self.servers:
@@ -743,7 +707,7 @@ class SetServerAvailability:
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
         kind = ServerBack if self.back else ServerLost
-        batch.take(kind(batch.truth.coming, self.server))
+        batch.apply_event(kind(batch.state.coming, self.server))
         batch.emit("server", server=self.server, what="back" if self.back else "lost")
 
 
@@ -755,5 +719,5 @@ class UpdateTenants:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        batch.take(CapacityChanged(batch.truth.coming, {}, self.tenants))
+        batch.apply_event(CapacityChanged(batch.state.coming, {}, self.tenants))
         batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

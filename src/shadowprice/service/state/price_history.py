@@ -15,9 +15,10 @@ from sqlalchemy import Connection, delete, select
 
 from shadowprice.rest.monitoring import PriceSlot
 from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.prices import prices
 from shadowprice.service.store import Store, tables
+from shadowprice.service.store.lookups import in_chunks
 
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
@@ -38,8 +39,8 @@ _SWEPT: Final = 1_000
 class PriceSampler:
     """Takes samples of prices, in the thread that owns the durable state."""
 
-    def __init__(self, truth: DurableEngine) -> None:
-        self._truth = truth
+    def __init__(self, state: DurableState) -> None:
+        self._state = state
         self._slot: int | None = None
         self._hour = self._minute = -1
         self._not_before = 0.0
@@ -47,23 +48,17 @@ class PriceSampler:
     @property
     def due(self) -> bool:
         """Whether a new slot runs, and enough time passed since the last sample."""
-        running = self._truth.engine.slot_running
+        running = self._state.engine.slot_running
         return (
             running is not None and running != self._slot and time.monotonic() >= self._not_before
         )
 
     def take(self) -> None:
-        """Take a sample, and write it to the store.
-
-        Raises
-        ------
-        StoreError
-            If it can't be written.
-        """
-        truth, started = self._truth, time.monotonic()
-        self._slot = truth.engine.slot_running
-        now = truth.clock.now()
-        result = prices(truth.engine, truth.calendar, truth.choice.name, 1)
+        """Take a sample, and write it to the store; raise `StoreError` if it can't be written."""
+        state, started = self._state, time.monotonic()
+        self._slot = state.engine.slot_running
+        now = state.clock.now()
+        result = prices(state.engine, state.calendar, state.choice.name, 1)
         if result.slots:
             [row] = result.slots
             hour, minute = now // HOUR, now // MINUTE
@@ -71,8 +66,8 @@ class PriceSampler:
             self._hour, self._minute = hour, minute
             kinds = json.dumps(row.kinds, separators=(",", ":"))
             record = {"at": now, "slot": row.slot, "grain": grain, "record": kinds}
-            with truth.store.transaction() as connection:
-                truth.store.write(connection, tables.prices.insert(), [record])
+            with state.store.transaction() as connection:
+                state.store.write(connection, tables.prices.insert(), [record])
         spent = time.monotonic() - started
         self._not_before = time.monotonic() + max(_LEAST, _SHARE * spent)
 
@@ -91,9 +86,8 @@ def history(
             break
     chosen = ids[:: max(1, -(-len(ids) // most))]
     rows: list[Any] = []
-    for start in range(0, len(chosen), 500):
-        part = select(table).where(table.c.id.in_(chosen[start : start + 500]))
-        rows += connection.execute(part).all()
+    for chunk in in_chunks(chosen):
+        rows += connection.execute(select(table).where(table.c.id.in_(chunk))).all()
     return [
         PriceSlot(
             slot=row.slot,
@@ -107,10 +101,7 @@ def history(
 def purge_prices(store: Store, now: int, before: int) -> None:
     """Purge samples from before a moment, and those that are too old for their grain.
 
-    Raises
-    ------
-    StoreError
-        If the store can't be written.
+    Raise `StoreError` if the store can't be written.
     """
     table = tables.prices
     old = (
@@ -123,5 +114,5 @@ def purge_prices(store: Store, now: int, before: int) -> None:
     if not ids:
         return
     with store.transaction() as connection:
-        for start in range(0, len(ids), 500):
-            store.write(connection, delete(table).where(table.c.id.in_(ids[start : start + 500])))
+        for chunk in in_chunks(ids):
+            store.write(connection, delete(table).where(table.c.id.in_(chunk)))

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import PricedPolicy, View, as_priced_policy
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.engine import Engine
@@ -47,39 +46,26 @@ def server_classes_of(cluster: Cluster) -> ServerClasses:
     return ServerClasses(tuple(names), tuple(rows))
 
 
-class _LaterLedger:
-    """View of a ledger whose window starts some slots later."""
+class _Replacing:
+    """An object for a policy, with some attributes of another object replaced."""
 
-    def __init__(self, engine: Engine, later: int) -> None:
-        self._view = engine.view.ledger
-        self._later = later
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._view, name)
-
-    @property
-    def start(self) -> int:
-        return self._view.start + self._later
-
-    @property
-    def used(self) -> NDArray[np.int64]:
-        return self._view.used[self._later :]
-
-    @property
-    def versions(self) -> NDArray[np.int64]:
-        return self._view.versions[self._later :]
-
-
-class _LaterView:
-    """View for a policy, some slots later."""
-
-    def __init__(self, engine: Engine, later: int) -> None:
-        self._view = engine.view
-        self.slot = engine.view.slot + later
-        self.ledger = _LaterLedger(engine, later)
+    def __init__(self, original: object, **replaced: Any) -> None:
+        self._original = original
+        self.__dict__.update(replaced)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._view, name)
+        return getattr(self._original, name)
+
+
+def _later_view(view: View, later: int) -> Any:
+    """Return a view whose ledger's window starts some slots later."""
+    ledger = _Replacing(
+        view.ledger,
+        start=view.ledger.start + later,
+        used=view.ledger.used[later:],
+        versions=view.ledger.versions[later:],
+    )
+    return _Replacing(view, slot=view.slot + later, ledger=ledger)
 
 
 def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int) -> Prices:
@@ -99,8 +85,7 @@ def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int)
     count = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
     for later in range(min(count, MAX_SLOTS)):
         slot = ledger.start + later
-        view: Any = _LaterView(engine, later)
-        posted = None if policy is None else policy.slot_prices(view)
+        posted = None if policy is None else policy.slot_prices(_later_view(engine.view, later))
         used = ledger.used[later] if later < window else None
         by_kind: dict[str, dict[str, ResourcePrice]] = {}
         for name, members in zip(kinds.names, kinds.rows, strict=True):
@@ -133,28 +118,6 @@ def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int)
     )
 
 
-class _OtherUse:
-    """View of a ledger's first slot without a use of it."""
-
-    def __init__(self, ledger: LedgerView, use: NDArray[np.int64]) -> None:
-        self._ledger = ledger
-        self.used = np.maximum(0, ledger.used[:1] - use)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ledger, name)
-
-
-class _OthersView:
-    """View for a policy, without a use of the first slot."""
-
-    def __init__(self, view: View, use: NDArray[np.int64]) -> None:
-        self._view = view
-        self.ledger = _OtherUse(view.ledger, use)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._view, name)
-
-
 def placement_costs(
     policy: PricedPolicy, view: View, placements: Mapping[str, tuple[Job, Placement]]
 ) -> dict[str, float]:
@@ -182,7 +145,8 @@ def placement_costs(
                 use[row] = workers * job.worker
                 if job.ps is not None:
                     use[row] += ps * job.ps
-        others: Any = _OthersView(view, use)
+        used_by_others = np.maximum(0, view.ledger.used[:1] - use)
+        others: Any = _Replacing(view, ledger=_Replacing(view.ledger, used=used_by_others))
         prices = policy.slot_prices(others)
         for name, (_, placement) in remaining.items():
             if name in later:

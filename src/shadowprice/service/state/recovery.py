@@ -42,6 +42,7 @@ from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalen
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margins, read_margins
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
+from shadowprice.service.store.lookups import in_chunks, stored_value
 from shadowprice.service.store.retention import last_job
 
 log = logging.getLogger("shadowprice.service")
@@ -80,14 +81,9 @@ def recover(
     """Recover the durable state from a store, or initialize an empty store.
 
     ``cluster`` comes from the cluster file, and ``choice`` is the policy from now on. If
-    ``virtual``, no job really runs, so commands need no acknowledgement.
-
-    Raises
-    ------
-    InputError
-        If the data doesn't fit the cluster's slots or resources, or has an unknown format.
-    StoreError
-        If the store can't be read.
+    ``virtual``, no job really runs, so commands need no acknowledgement. Raise `InputError` if the
+    data doesn't fit the cluster's slots or resources, or has an unknown format, and `StoreError` if
+    the store can't be read.
     """
     version = store.get("format")
     if version is None:
@@ -129,6 +125,7 @@ def _begin(
     *,
     virtual: bool,
 ) -> RecoveredState:
+    """Initialize an empty store with the first snapshot."""
     engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
     calendar = SlotCalendar.starting(now, cluster.slot_seconds)
@@ -154,8 +151,9 @@ def _packed(engine: Engine) -> bytes:
 
 
 def _value(connection: Connection, key: str) -> str:
-    table = tables.meta
-    return str(connection.execute(select(table.c.value).where(table.c.key == key)).scalar_one())
+    value = stored_value(connection, key)
+    assert value is not None, key  # every store has it since its first start
+    return value
 
 
 def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCalendar:
@@ -279,10 +277,7 @@ def _replayed(
 def build_live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
     """Build the policy for the live service.
 
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is unknown, or the policy can't run live.
+    Raise `InputError` if the policy or a parameter is unknown, or the policy can't run live.
     """
     return choice.build(PolicyContext(cluster=cluster, itemised=True, end_moves=True))
 
@@ -397,11 +392,9 @@ def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]
     commands: dict[str, Start | Resize] = {}
     names = list(engine.running)
     table, index = tables.commands, engine.cluster.index
-    for start in range(0, len(names), 500):
+    for chunk in in_chunks(names):
         rows = connection.execute(
-            select(table)
-            .where(table.c.job.in_(names[start : start + 500]), table.c.kind != "stop")
-            .order_by(table.c.id)
+            select(table).where(table.c.job.in_(chunk), table.c.kind != "stop").order_by(table.c.id)
         )
         for row in rows:
             record = json.loads(row.record)
@@ -429,21 +422,9 @@ def cluster_file_diff(
 ) -> CapacityChanged | None:
     """Return the event that applies the changes of the cluster file; None if it has none.
 
-    Parameters
-    ----------
-    before : Cluster
-        Content of the file when it was last read.
-    file : Cluster
-        Content of the file now.
-    now : Cluster
-        The cluster in force, including the changes of operators.
-    slot : int
-        First slot that can still be decided.
-
-    Raises
-    ------
-    InputError
-        If the file changes the set of resources or the horizon, or the event is invalid.
+    ``before`` is the file's content when it was last read, and ``now`` the cluster in force, with
+    the changes of operators. ``slot`` is the first slot that can still be decided. Raise
+    `InputError` if the file changes the set of resources or the horizon, or the event is invalid.
     """
     if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
         raise InputError(

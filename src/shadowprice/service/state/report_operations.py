@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import bindparam, select
 
-from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
     Acknowledged,
     JobEnded,
@@ -25,6 +25,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import MICRO
 from shadowprice.core.specs import JobSpec
+from shadowprice.core.utility import utility_value
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import (
     Ended,
@@ -39,18 +40,18 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
+from shadowprice.service.budgets.billing import REFUSAL_CODE
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
-from shadowprice.service.state.job_views import PARTLY_ENDED, view_changes
+from shadowprice.service.state.job_views import PARTLY_ENDED, JobView, State, view_changes
 from shadowprice.service.state.restart_costs import is_restart
-from shadowprice.service.state.start_ups import (
-    note_process,
-    note_work,
-    ordered_at,
-    stated_seconds,
-)
+from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
+from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
+from shadowprice.service.state.start_ups import StartUp, stated_seconds
 from shadowprice.service.state.stated_work import forget_repeated
+from shadowprice.service.state.store_queries import command_times
+from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
@@ -58,6 +59,8 @@ log = logging.getLogger("shadowprice.service")
 FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1
 """Maximum work before a first report that still measures the start, as a share of a slot."""
 
+MAX_WORK_EXCESS: Final = 1.25
+"""Factor by which work may exceed its estimated time before the excess counts as start-up."""
 
 _WENT_BACK: Final = (
     "its progress went back, which is not counted; report mini-batches since the job's beginning, "
@@ -104,8 +107,8 @@ class RecordReports:
         for report in self.reports:
             if report.job not in waiting:
                 try:
-                    with batch.whole():
-                        self._take(batch, report)
+                    with batch.savepoint():
+                        self._apply(batch, report)
                     continue
                 except ShadowpriceError as error:
                     if error.code == "storage":
@@ -115,22 +118,22 @@ class RecordReports:
             remaining.append(report)
         return tuple(remaining)
 
-    def _take(self, batch: Batch, report: DurableReport) -> None:
+    def _apply(self, batch: Batch, report: DurableReport) -> None:
         if isinstance(report, Started):
-            self._started(batch, report)
+            self._apply_start(batch, report)
             return
         if isinstance(report, InvalidProgress):
             self.misreported(batch, report)
             return
         if isinstance(report, PartlyEnded):
-            self._partly_ended(batch, report)
+            self._apply_partial_end(batch, report)
             return
         judged = _judge_exit(batch, report)
-        if self._first(batch, judged):
-            self._over(batch, judged, exited_early=judged is not report)
+        if self._record_end(batch, judged):
+            self._apply_end(batch, judged, exited_early=judged is not report)
 
     @staticmethod
-    def _first(batch: Batch, report: StartRefused | Ended) -> bool:
+    def _record_end(batch: Batch, report: StartRefused | Ended) -> bool:
         """Record the end of a generation; return whether it was not recorded before.
 
         The end of a generation that was never commanded says nothing about its job.
@@ -144,14 +147,15 @@ class RecordReports:
             code, reason = None, report.reason
             if isinstance(report, Ended):
                 code, reason = report.code, f"{report.ending}: {report.reason}"
-            batch.end(name, generation, int(report.at * SECOND), code, reason)
+            batch.record_generation_end(name, generation, int(report.at * SECOND), code, reason)
         return not was_recorded
 
     @staticmethod
-    def _started(batch: Batch, report: Started) -> None:
+    def _apply_start(batch: Batch, report: Started) -> None:
+        """Record that a generation runs, unless a newer one was observed."""
         name, started_at = report.job, int(report.at * SECOND)
         table = tables.generations
-        batch.also(
+        batch.execute_on_flush(
             table.update()
             .where(
                 (table.c.job == bindparam("one"))
@@ -161,25 +165,25 @@ class RecordReports:
             .values(started=bindparam("at")),
             [{"one": name, "which": report.generation, "at": started_at}],
         )
-        view = batch.truth.views.get(name)
+        view = batch.state.views.get(name)
         record = batch.engine.open_jobs.get(name)
         if view is None or record is None:
             return
         if report.generation == record.generation and record.running_since < 0:
-            coming = batch.truth.coming
+            coming = batch.state.coming
             # Another machine's clock may be ahead.
             since = max(0, min(batch.calendar.slot_at(started_at), coming - 1))
-            batch.take(JobStarted(coming, name, report.generation, since))
+            batch.apply_event(JobStarted(coming, name, report.generation, since))
         if report.generation <= view.started:
             return
-        note_process(batch, report)
-        batch.change(name, started=report.generation, running_since=started_at, setback=None)
+        _note_process(batch, report)
+        batch.update_view(name, started=report.generation, running_since=started_at, setback=None)
         if view.first_start is None:
-            batch.change(name, first_start=started_at)
+            batch.update_view(name, first_start=started_at)
         changes = view_changes(
-            batch.engine, record, batch.truth.views[name], batch.calendar, batch.now
+            batch.engine, record, batch.state.views[name], batch.calendar, batch.now
         )
-        batch.change(name, **changes)
+        batch.update_view(name, **changes)
         batch.emit("running", name, generation=report.generation)
 
     @staticmethod
@@ -209,10 +213,10 @@ class RecordReports:
             batch.emit("misreported", name, generation=generation, reason=report.reason)
 
     @staticmethod
-    def _partly_ended(batch: Batch, report: PartlyEnded) -> None:
+    def _apply_partial_end(batch: Batch, report: PartlyEnded) -> None:
         """Record which workers of a running generation exited 0, and which have not ended."""
         name, generation = report.job, report.generation
-        record, view = batch.engine.open_jobs.get(name), batch.truth.views.get(name)
+        record, view = batch.engine.open_jobs.get(name), batch.state.views.get(name)
         if record is None or view is None or record.generation != generation:
             return
         have = "has" if len(report.running) == 1 else "have"
@@ -222,12 +226,13 @@ class RecordReports:
         )
         reason = {"code": PARTLY_ENDED, "message": message}
         if name in batch.engine.running and view.reason != reason:
-            batch.change(name, reason=reason)
+            batch.update_view(name, reason=reason)
             batch.emit(PARTLY_ENDED, name, generation=generation, reason=message)
 
-    def _over(
+    def _apply_end(
         self, batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False
     ) -> None:
+        """Complete, fail or continue the job of a generation that ended or was refused."""
         engine, name, generation = batch.engine, report.job, report.generation
         record = engine.open_jobs.get(name)
         if (
@@ -235,40 +240,40 @@ class RecordReports:
             and report.ending is Ending.STOPPED
             and (record is None or report.forced or exited_early)
         ):
-            self._ended(batch, report)
+            self._emit_end(batch, report)
         if record is None:
             if isinstance(report, Ended) and report.ending is Ending.LOST:
-                reason, owner = report.reason, _owner(batch, name)
+                reason, owner = report.reason, _event_owner(batch, name)
                 batch.emit("lost", name, **owner, generation=generation, reason=reason)
+            elif isinstance(report, Ended) and report.ending is Ending.DONE:
+                _complete_abandoned(batch, report)
             return
-        slot = batch.truth.coming
+        slot = batch.state.coming
         current = record.generation == generation and name in engine.running
         if isinstance(report, StartRefused):
             if current:
-                batch.change(name, setback={"code": "start-failed", "message": report.reason})
+                batch.update_view(name, setback={"code": "start-failed", "message": report.reason})
                 batch.emit("start-failed", name, generation=generation, reason=report.reason)
-                batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
+                batch.apply_event(StartFailed(slot, name, generation, report.reason or "refused"))
             return
         if report.ending is Ending.DONE:
-            if report.reason not in {
-                "",
-                ALL_WORKERS_SUCCEEDED,
-            }:  # processes died or were left behind
+            # Any other reason means that processes died or were left behind.
+            if report.reason not in {"", ALL_WORKERS_SUCCEEDED}:
                 reason = _with_tail(report)
                 batch.emit("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
                 ended = JobEnded(slot, name, record.generation)
-                batch.take(ended, billed=_ran_in_slot(batch, report))
+                batch.apply_event(ended, billed=_ran_in_slot(batch, report))
             else:
-                batch.change(name, done=True)
+                batch.update_view(name, done=True)
         elif current:
-            self._failed(batch, record, report)
+            self._apply_failure(batch, record, report)
         elif report.ending is Ending.FAILED:
             # The job continues in another generation, without what this one failed to save.
-            self._ended(batch, report)
+            self._emit_end(batch, report)
 
     @staticmethod
-    def _ended(batch: Batch, report: Ended) -> None:
+    def _emit_end(batch: Batch, report: Ended) -> None:
         """Emit the end of a stopped generation, with the last lines of its log.
 
         Its job is closed already, the executor had to kill the generation, or its processes did
@@ -281,27 +286,27 @@ class RecordReports:
         batch.emit(
             "ended",
             report.job,
-            **_owner(batch, report.job),
+            **_event_owner(batch, report.job),
             generation=report.generation,
             code=report.code,
             reason=_with_tail(report),
         )
 
     @staticmethod
-    def _failed(batch: Batch, record: JobRecord, report: Ended) -> None:
+    def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
         """Record that a generation failed or was lost while it should run."""
         name = report.job
-        view = batch.truth.views[name]
-        slot = batch.truth.coming
+        view = batch.state.views[name]
+        slot = batch.state.coming
         if report.ending is not Ending.FAILED:
             # Not caused by the job, so it doesn't use up a retry.
             setback = {"code": "lost", "message": report.reason}
-            batch.change(name, lost=view.lost + 1, setback=setback)
+            batch.update_view(name, lost=view.lost + 1, setback=setback)
             batch.emit("lost", name, generation=report.generation, reason=report.reason)
             allowed = record.failures + 1
         else:
-            batch.change(name, blamed=report.generation)
-            run = batch.truth.specs[name].get("run") or {}
+            batch.update_view(name, blamed=report.generation)
+            run = batch.state.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
             hint = explain_command_failure(run, report.reason, report.tail)
             if hint:
@@ -309,7 +314,7 @@ class RecordReports:
         reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
         is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
-        batch.take(failed, billed=is_billed)
+        batch.apply_event(failed, billed=is_billed)
         if report.ending is Ending.FAILED:
             batch.emit(
                 "failed" if name not in batch.engine.open_jobs else "retrying",
@@ -318,6 +323,64 @@ class RecordReports:
                 code=report.code,
                 reason=reason,
             )
+
+
+def _complete_abandoned(batch: Batch, report: Ended) -> None:
+    """Complete a job that exited 0 before the slot that its tenant couldn't pay.
+
+    The slot began before the exit was reported, so the job was abandoned. It neither held nor paid
+    the slot.
+    """
+    job = batch.find_jobs([report.job]).get(report.job)
+    if job is None or job.view.state is not State.FAILED:
+        return
+    view = job.view
+    if (view.reason or {}).get("code") != REFUSAL_CODE or view.generation != report.generation:
+        return
+    commands = tables.commands
+    record = batch.connection.execute(
+        select(commands.c.record)
+        .where(
+            (commands.c.job == report.job)
+            & (commands.c.generation == report.generation)
+            & (commands.c.kind == "stop")
+        )
+        .order_by(commands.c.id)
+        .limit(1)
+    ).scalar()
+    at = int(report.at * SECOND)
+    if record is None or at > batch.calendar.begins(json.loads(record)["slot"]):
+        return
+    slot = json.loads(record)["slot"] - 1
+    batch.correct(
+        replace(
+            view,
+            state=State.FINISHED,
+            reason=None,
+            progress=view.required,
+            completion=slot,
+            completion_at=min(at, batch.calendar.ends(slot)),
+            utility=_utility_at(batch, view, slot),
+        )
+    )
+    batch.emit_finished(view, slot, batch.state.views[view.key].utility)
+
+
+def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
+    """Return the utility of a closed job that completed in a slot.
+
+    It is that of the decision if the servers changed so that the job can't be resolved any more.
+    """
+    table = tables.jobs
+    spec = batch.connection.execute(
+        select(table.c.spec).where(table.c.key == view.key)
+    ).scalar_one()
+    parsed = JobSpec.model_validate(json.loads(spec))
+    try:
+        job = resolve_job(parsed, batch.engine.cluster, batch.calendar, view.arrived, key=view.key)
+    except InputError:
+        return view.utility
+    return utility_value(job.utility, slot - job.arrival)
 
 
 def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | Ended:
@@ -332,9 +395,9 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     if record is None:
         return report
     # The engine counts no reports of a generation that was stopped, or of its first slot.
-    generation, reached = batch.truth.furthest.get(report.job, (0, 0))
+    generation, reached = batch.state.furthest.get(report.job, (0, 0))
     has_reported = generation == report.generation
-    if not (has_reported or batch.truth.views[report.job].reports):
+    if not (has_reported or batch.state.views[report.job].reports):
         return report
     total = record.job.work * MICRO
     measured = max(record.measured, reached if has_reported else 0)
@@ -409,14 +472,14 @@ class RecordObstacles:
             batch.emit(
                 "obstructed",
                 obstacle.job,
-                **_owner(batch, obstacle.job),
+                **_event_owner(batch, obstacle.job),
                 generation=obstacle.generation,
                 servers=list(obstacle.servers),
                 reason=obstacle.reason,
             )
 
 
-def _owner(batch: Batch, job: str) -> dict[str, Any]:
+def _event_owner(batch: Batch, job: str) -> dict[str, Any]:
     """Return the tenant and id of an event's job, open or closed; empty if it is unknown."""
     table = tables.jobs
     query = select(table.c.tenant, table.c.id.label("job_id")).where(table.c.key == job)
@@ -436,9 +499,9 @@ class AcknowledgeCommands:
         numbers = tuple(number for number in self.commands if number in waiting)
         if not numbers:
             return
-        batch.take(Acknowledged(batch.truth.coming, numbers))
+        batch.apply_event(Acknowledged(batch.state.coming, numbers))
         table = tables.commands
-        batch.also(
+        batch.execute_on_flush(
             table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
             [{"key": number} for number in numbers],
         )
@@ -454,51 +517,53 @@ class RecordProgress:
     def perform(self, batch: Batch) -> None:
         """Record the progress of running generations, and store the points of all reports."""
         progress: dict[str, tuple[int, int]] = {}
-        restarts, speeds = batch.truth.restarts, batch.truth.speeds
+        restarts, speeds = batch.state.restarts, batch.state.speeds
         running: list[tuple[Progressed, float | None]] = []
         behind: list[str] = []
         repeating: dict[str, Progressed] = {}
         first_reports = self._first_reports()
-        for record, report in self._of_running(batch):
+        for record, report in self._reports_of_running(batch):
             name = report.job
             first_report = first_reports.get((name, report.generation), report)
-            running.append((report, _lost_at_start(batch, record, first_report)))
-            note_work(batch, record, first_report)
+            running.append((report, _first_start_seconds(batch, record, first_report)))
+            _note_work(batch, record, first_report)
             # A job completes only when its processes exit 0, so progress stops just below that.
             maximum = record.job.work * MICRO - 1
             micro = min(report.progress, maximum)
             # A first report of 0 counts: from now on progress is measured, not derived from time.
-            first = not batch.truth.views[name].reports
+            first = not batch.state.views[name].reports
             if first:
-                batch.change(name, reports=True)
+                batch.update_view(name, reports=True)
             if micro > record.measured or first:
                 progress[name] = (report.generation, micro)
             elif micro < record.measured:
                 behind.append(name)
-            if first_report.progress < record.measured and self._is_first(batch, report):
+            if first_report.progress < record.measured and self._is_first_report(batch, report):
                 repeating[name] = first_report
         for name, report in repeating.items():
-            self._went_back(batch, name, report)
+            self._record_repetition(batch, name, report)
         if progress:
-            batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
+            batch.apply_event(
+                ProgressMeasured(batch.state.coming, progress), counted=list(progress)
+            )
         # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
-            speeds.unknown(name)
+            speeds.skip_slot(name)
         for report, _ in running:
             record = batch.engine.jobs[report.job]
             # Until then it may still load: a stop would lose that.
             if report.checkpoints and record.job.resumable is None and record.measured > 0:
                 _set_resumable(batch, record, resumable=True)
         noted = [
-            _note_change(batch, _first_with_cost(report, first_reports), lost)
+            _record_restart_cost(batch, _first_with_cost(report, first_reports), lost)
             for report, lost in running
         ]
         if any(noted):
-            batch.put("restarts", json.dumps(restarts.record()))
+            batch.set_value("restarts", json.dumps(restarts.record()))
         for point in self.points:
-            self._follow(batch, point)
+            self._record_furthest(batch, point)
         if self.points:
-            batch.also(
+            batch.execute_on_flush(
                 tables.progress.insert(),
                 [
                     {
@@ -512,7 +577,7 @@ class RecordProgress:
                 ],
             )
 
-    def _of_running(self, batch: Batch) -> Iterator[tuple[JobRecord, Progressed]]:
+    def _reports_of_running(self, batch: Batch) -> Iterator[tuple[JobRecord, Progressed]]:
         """Yield the newest report of each running generation, with its job."""
         engine = batch.engine
         for name, report in self.newest.items():
@@ -523,13 +588,13 @@ class RecordProgress:
                 yield record, report
 
     @staticmethod
-    def _is_first(batch: Batch, report: Progressed) -> bool:
+    def _is_first_report(batch: Batch, report: Progressed) -> bool:
         """Return whether this is the first report of its generation."""
-        generation, _ = batch.truth.furthest.get(report.job, (0, 0))
+        generation, _ = batch.state.furthest.get(report.job, (0, 0))
         return generation < report.generation
 
     @staticmethod
-    def _went_back(batch: Batch, name: str, report: Progressed) -> None:
+    def _record_repetition(batch: Batch, name: str, report: Progressed) -> None:
         """Record that a generation repeats work, given its first report.
 
         If the previous generation saved nothing, the job becomes non-resumable.
@@ -540,7 +605,7 @@ class RecordProgress:
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
         forget_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
-        batch.take(ProgressMeasured(batch.truth.coming, measured))
+        batch.apply_event(ProgressMeasured(batch.state.coming, measured))
         if not saved and record.job.resumable is not False:
             _set_resumable(batch, record, resumable=False)
 
@@ -553,12 +618,12 @@ class RecordProgress:
         return reports
 
     @staticmethod
-    def _follow(batch: Batch, point: Progressed) -> None:
+    def _record_furthest(batch: Batch, point: Progressed) -> None:
         """Emit an event if the progress of a generation decreases; it isn't counted.
 
         A new generation may start below the previous one, because it resumes from a checkpoint.
         """
-        furthest = batch.truth.furthest
+        furthest = batch.state.furthest
         generation, reached = furthest.get(point.job, (0, 0))
         if point.generation > generation or point.progress >= reached:
             if point.generation >= generation:
@@ -573,40 +638,40 @@ def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
     """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
-        batch.take(JobRevised(batch.truth.coming, job))
+        batch.apply_event(JobRevised(batch.state.coming, job))
     except ShadowpriceError as error:
         if error.code == "storage":
             raise
         log.error("failed to record whether job %r saves its progress: %s", job.name, error)
 
 
-def _stated(batch: Batch, name: str) -> float:
+def _stated_restart_seconds(batch: Batch, name: str) -> float:
     """Return the restart seconds that the job file, or else the cluster file, states; or 0."""
     cluster = batch.engine.cluster
-    stated = JobSpec.model_validate(batch.truth.specs[name]).restart
+    stated = JobSpec.model_validate(batch.state.specs[name]).restart
     return float(
         cluster.restart_seconds if stated is None else stated.in_seconds(cluster.slot_seconds)
     )
 
 
-def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
+def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -> bool:
     """Record the measured cost of a restart or a first start; return whether there was any.
 
     ``lost`` is the cost of a first start in seconds; None if the report measures none.
     """
-    name, restarts = report.job, batch.truth.restarts
-    tenant = batch.truth.views[name].tenant
+    name, restarts = report.job, batch.state.restarts
+    tenant = batch.state.views[name].tenant
     is_new = restarts.note(
         name,
         tenant,
         report.generation,
         report.metrics,
-        resized=isinstance(batch.truth.orders.get(name), Resize),
+        resized=isinstance(batch.state.orders.get(name), Resize),
         observed=partial(_observed_seconds, batch, report),
-        stated=partial(_stated, batch, name),
+        stated=partial(_stated_restart_seconds, batch, name),
     )
     if lost is not None:
-        restarts.started(tenant, lost, _stated(batch, name))
+        restarts.started(tenant, lost, _stated_restart_seconds(batch, name))
     return is_new or lost is not None
 
 
@@ -624,10 +689,10 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
     They last from the command of the generation to the report. A paused job was stopped earlier, by
     a command of its own; that stop counts from the command to the end of the processes.
     """
-    order = batch.truth.orders.get(report.job)
+    order = batch.state.orders.get(report.job)
     if order is None:
         return 0.0
-    ordered = ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
+    ordered = _ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
     seconds = report.at - ordered / SECOND
     if isinstance(order, Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
@@ -655,18 +720,75 @@ def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
     return max(0.0, float((row.ended - row.at) / SECOND))
 
 
-def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
+def _note_process(batch: Batch, report: Started) -> None:
+    """Record the time from the start of a generation's slot until its process ran."""
+    order = batch.state.orders.get(report.job)
+    if order is None or order.generation != report.generation:
+        return
+    start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
+    if report.at * SECOND > end:  # a service that was down issues the command late
+        ordered = _ordered_at(batch, report.job, report.generation)
+        start = ordered if ordered > end else start
+    seconds = max(0.0, report.at - start / SECOND)
+    _record_start_up(batch, StartUp(report.job, report.generation, seconds, seconds))
+
+
+def _ordered_at(batch: Batch, job: str, generation: int) -> int:
+    """Return when a generation was commanded, in nanoseconds since 1970; 0 if that isn't stored."""
+    return command_times(batch.connection, [(job, generation)]).get((job, generation), 0)
+
+
+def _note_work(batch: Batch, record: JobRecord, report: Progressed) -> None:
+    """Extend the start-up of a generation if a progress report shows that it took longer."""
+    known = batch.state.start_ups.find(report.job, report.generation)
+    if known is None or record.job.bag is not None:
+        return
+    seconds = _seconds_until_work(batch, record, report, known)
+    if seconds > known.seconds:
+        _record_start_up(batch, replace(known, seconds=seconds))
+
+
+def _seconds_until_work(
+    batch: Batch, record: JobRecord, report: Progressed, known: StartUp
+) -> float:
+    """Return the start-up time of a generation according to a report; 0 if it shows none."""
+    if report.generation > 1:  # its first report includes the work of earlier generations
+        loading = report.metrics.get("change_start", -1.0)
+        first_step = report.metrics.get("change_first_step", -1.0)
+        return known.process + loading + first_step if min(loading, first_step) >= 0.0 else 0.0
+    order = batch.state.orders.get(report.job)
+    if record.measured or report.progress <= 0 or not isinstance(order, Start):
+        return 0.0
+    slot_seconds = batch.calendar.slot_seconds
+    worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
+    since = report.at - batch.calendar.begins(order.slot) / SECOND
+    return since - MAX_WORK_EXCESS * worked if worked <= slot_seconds else 0.0
+
+
+def _record_start_up(batch: Batch, start_up: StartUp) -> None:
+    before, slot_seconds = batch.state.start_ups, batch.calendar.slot_seconds
+    after = before.with_start_up(start_up, slot_seconds)
+    batch.undo.assign(batch.state, "start_ups", after)
+    batch.set_value(START_UPS_KEY, after.stored())
+    if after.too_long != before.too_long:
+        warning = after.warning(slot_seconds)
+        message = "starting jobs takes little of a slot again"
+        data = {"code": SLOT_TOO_SHORT, "message": message} if warning is None else warning
+        batch.emit("warning", **data, active=after.too_long)
+
+
+def _first_start_seconds(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
     """Return the seconds that a job's first start took of its slot; None if unmeasurable.
 
     That is the time until its first report, less the time for its work at the estimated speed.
     If the work takes more than `FIRST_REPORT_MAX_SLOT_SHARE` of a slot, the time would measure the
     speed instead.
     """
-    order = batch.truth.orders.get(report.job)
+    order = batch.state.orders.get(report.job)
     first = record.generation == 1 and not record.measured and report.progress > 0
     if not first or not isinstance(order, Start) or record.job.bag is not None:
         return None
-    slot_seconds = float(batch.calendar.slot / SECOND)
+    slot_seconds = batch.calendar.slot_seconds
     since = report.at - batch.calendar.begins(order.slot) / SECOND
     worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
     if since < 0 or worked > FIRST_REPORT_MAX_SLOT_SHARE * slot_seconds:

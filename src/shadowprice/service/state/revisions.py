@@ -14,12 +14,7 @@ from shadowprice.core.job import Job
 def asks_for_more(before: Job, after: Job, *, horizon: int) -> bool:
     """Return whether a revised job asks for more: work, resources, time or utility.
 
-    Parameters
-    ----------
-    before, after : Job
-        The descriptions, with one arrival.
-    horizon : int
-        Slots from the arrival slot on in which utilities are compared.
+    The descriptions have one arrival. Utilities are compared in ``horizon`` slots from it on.
     """
     return (
         raises_terms(before, after, horizon=horizon)

@@ -25,32 +25,15 @@ Amounts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ScarceResource:
-    """The scarcest resource for a job.
-
-    Parameters
-    ----------
-    resource : str
-        The resource.
-    servers : str
-        Kind of server that comes closest to running the job.
-    process : str
-        ``worker`` or ``parameter server``.
-    processes : int
-        Minimum number of such processes.
-    amount, largest : str
-        Amount of the resource for one process, and the largest amount that a server of the kind
-        has.
-    places : int
-        Number of processes that the empty servers of all kinds hold.
-    """
+    """The scarcest resource for a job."""
 
     resource: str
-    servers: str
-    process: str
-    processes: int
-    amount: str
-    largest: str
-    places: int
+    servers: str  # kind of server that comes closest to running the job
+    process: str  # ``worker`` or ``parameter server``
+    processes: int  # minimum number of them
+    amount: str  # of the resource, for one process
+    largest: str  # amount that a server of the kind has
+    places: int  # processes that the empty servers of all kinds hold
 
     def record(self) -> dict[str, str]:
         """Return the resource and the kind of server, as keys of a reason."""

@@ -13,12 +13,10 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import is_device
 from shadowprice.core.events import CapacityChanged, ServerState
 from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.commit_result import Withheld
 from shadowprice.service.store import Store
 
 log = logging.getLogger("shadowprice.service")
-
-Withheld = Mapping[str, Mapping[str, int]]
-"""Configured amounts that the executor lacks, by server and resource."""
 
 _KEY: Final = "withheld"
 
@@ -50,8 +48,8 @@ class LimitServers:
 
     def perform(self, batch: Batch) -> None:
         """Apply the changes, and emit an event for each changed server."""
-        cluster, truth = batch.engine.cluster, batch.truth
-        withheld = dict(truth.withheld)
+        cluster, state = batch.engine.cluster, batch.state
+        withheld = dict(state.withheld)
         servers: dict[str, ServerState | None] = {}
         for name in self.available.keys() & cluster.index.keys():
             row = cluster.index[name]
@@ -67,11 +65,11 @@ class LimitServers:
             if limited != configured_capacity(cluster, name, {}):
                 is_drained = row in batch.engine.state.drained
                 servers[name] = ServerState(cluster.roles[row], limited, drained=is_drained)
-        if withheld != truth.withheld:
+        if withheld != state.withheld:
             _put(batch, withheld)
         if not servers:
             return
-        batch.take(CapacityChanged(truth.coming, dict(sorted(servers.items()))))
+        batch.apply_event(CapacityChanged(state.coming, dict(sorted(servers.items()))))
         for name in sorted(servers):
             what = _describe(cluster, withheld.get(name, {}))
             log.warning("server %s: %s", name, what)
@@ -107,14 +105,14 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
 
 def forget_withheld(batch: Batch, servers: Collection[str]) -> None:
     """Forget what is withheld of servers whose configured capacity has changed."""
-    withheld = {name: item for name, item in batch.truth.withheld.items() if name not in servers}
-    if len(withheld) < len(batch.truth.withheld):
+    withheld = {name: item for name, item in batch.state.withheld.items() if name not in servers}
+    if len(withheld) < len(batch.state.withheld):
         _put(batch, withheld)
 
 
 def _put(batch: Batch, withheld: Withheld) -> None:
-    batch.undo.assign(batch.truth, "withheld", withheld)
-    batch.put(_KEY, json.dumps(withheld, sort_keys=True))
+    batch.undo.assign(batch.state, "withheld", withheld)
+    batch.set_value(_KEY, json.dumps(withheld, sort_keys=True))
 
 
 def _describe(cluster: Cluster, missing: Mapping[str, int]) -> str:

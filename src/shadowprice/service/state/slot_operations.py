@@ -40,37 +40,21 @@ ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SlotAdvanceResult:
-    """Result of `AdvanceSlots`.
+    """Result of `AdvanceSlots`."""
 
-    Parameters
-    ----------
-    caught_up : bool
-        Whether the current slot runs. Only then all reports were applied.
-    left : tuple of Started, Refused, Ended or Misreported
-        Reports that failed; see `RecordReports.perform`.
-    """
-
-    caught_up: bool
-    left: tuple[DurableReport, ...] = ()
+    caught_up: bool  # whether the current slot runs; only then all reports were applied
+    left: tuple[DurableReport, ...] = ()  # those that failed; see `RecordReports.perform`
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceSlots:
     """Advance time: end the slots that are over, and begin those that are due.
 
-    Parameters
-    ----------
-    virtual : bool
-        Whether jobs are simulated: they progress at the declared rate and complete with their work.
-    stale_jobs : frozenset of str
-        Jobs with stale progress: they may have done more than was reported.
-    reports : sequence of Started, Refused, Ended or Misreported
-        Pending reports of the executor. Each is applied in the slot in which it happened.
-    since : int
-        Moment since which the service receives reports, in nanoseconds since 1970. Progress reports
-        of slots that began before may be lost.
-    last_reports : mapping of str to int
-        Moment of each job's newest progress report, in nanoseconds since 1970.
+    If ``virtual``, jobs are simulated: they progress at the declared rate and complete with their
+    work. ``stale_jobs`` may have done more than was reported. Each of the executor's pending
+    ``reports`` is applied in the slot in which it happened. Progress reports of slots that began
+    before ``since`` may be lost, because the service receives reports only since then.
+    ``last_reports`` has the moment of each job's newest one. Moments are nanoseconds since 1970.
     """
 
     virtual: bool = False
@@ -87,7 +71,7 @@ class AdvanceSlots:
         reports = deque(sorted(self.reports, key=lambda report: report.at))
         remaining: list[DurableReport] = []
         try:
-            caught_up = self._go_on(batch, reports, remaining)
+            caught_up = self._advance(batch, reports, remaining)
             if caught_up:
                 remaining += RecordReports(tuple(reports)).perform(batch)
         except ShadowpriceError as error:
@@ -96,36 +80,36 @@ class AdvanceSlots:
             return error
         return SlotAdvanceResult(caught_up, tuple(remaining))
 
-    def _go_on(
+    def _advance(
         self, batch: Batch, reports: deque[DurableReport], left: list[DurableReport]
     ) -> bool:
         """End and begin slots; return whether the current slot was reached."""
         engine = batch.engine
         started = time.monotonic()
-        target = self._within_reach(batch)
+        target = self._reachable_slot(batch)
         for _ in range(MAX_SLOTS_PER_BATCH):
             running = engine.slot_running
             if running is not None:
                 if running >= target:
                     return True
-                left += self._happened(batch, reports, batch.calendar.ends(running))
-                self._end(batch, running, _completed_later(batch, reports))
+                left += self._apply_reports(batch, reports, batch.calendar.ends(running))
+                self._end_slot(batch, running, _completed_later(batch, reports))
             next_slot = engine.slot
             if next_slot > target:
                 return True
-            if next_slot < target and self._idle(batch, target):
+            if next_slot < target and self._can_skip_to(batch, target):
                 next_slot = target
             if not engine.open_jobs and engine.state.idle:
                 return True  # without jobs, no slot needs to begin
-            self._begin(batch, next_slot, _completed_later(batch, reports))
+            self._begin_slot(batch, next_slot, _completed_later(batch, reports))
             if not self.virtual:
-                self._finish(batch)
+                self._complete_done_jobs(batch)
             if time.monotonic() - started > ADVANCE_TIME_BUDGET_SECONDS:
                 break
         return engine.slot_running is not None and engine.slot_running >= target
 
     @staticmethod
-    def _happened(
+    def _apply_reports(
         batch: Batch, reports: deque[DurableReport], until: int
     ) -> Sequence[DurableReport]:
         """Apply reports from before the end of a slot, ``until``; return those that failed."""
@@ -134,13 +118,13 @@ class AdvanceSlots:
             happened.append(reports.popleft())
         return RecordReports(happened).perform(batch)
 
-    def _within_reach(self, batch: Batch) -> int:
+    def _reachable_slot(self, batch: Batch) -> int:
         """Return the current slot; if too many were missed, first move slot 0 to a later time."""
         calendar, engine = batch.calendar, batch.engine
         target = calendar.slot_at(batch.now)
         missed = target - engine.slot
         if missed <= MAX_CATCH_UP_SLOTS or (
-            engine.slot_running is None and self._idle(batch, target)
+            engine.slot_running is None and self._can_skip_to(batch, target)
         ):
             return target
         shift = int((missed - MAX_CATCH_UP_SLOTS) * calendar.slot)
@@ -148,34 +132,35 @@ class AdvanceSlots:
         return batch.calendar.slot_at(batch.now)
 
     @staticmethod
-    def _idle(batch: Batch, slot: int) -> bool:
+    def _can_skip_to(batch: Batch, slot: int) -> bool:
         try:
             batch.engine.state.check_skip(slot)
         except EventError:
             return False
         return True
 
-    def _begin(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
+    def _begin_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         try:
-            batch.take(SlotBegan(slot), completed_later=completed_later)
+            batch.apply_event(SlotBegan(slot), completed_later=completed_later)
         except PolicyError as error:
             # The event was rolled back. The policy state may be the cause, so resync the policy
             # and retry. If it fails again, the slot waits and the service reports the error.
             log.error("slot %d could not begin (%s); resetting the policy", slot, error)
-            batch.begin_policy_anew()
-            batch.take(SlotBegan(slot), completed_later=completed_later)
+            batch.resync_policy()
+            batch.apply_event(SlotBegan(slot), completed_later=completed_later)
 
     @staticmethod
-    def _finish(batch: Batch) -> None:
+    def _complete_done_jobs(batch: Batch) -> None:
         """Complete the jobs that exited 0 while they were being stopped."""
-        engine, views = batch.engine, batch.truth.views
+        engine, views = batch.engine, batch.state.views
         for name in [name for name in engine.running if name in views and views[name].done]:
             try:
-                batch.take(JobEnded(batch.truth.coming, name, engine.jobs[name].generation))
+                batch.apply_event(JobEnded(batch.state.coming, name, engine.jobs[name].generation))
             except ShadowpriceError as error:  # the job starts, and is completed in the next slot
                 log.error("failed to close the finished job %r: %s", name, error)
 
-    def _end(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
+    def _end_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
+        """End a slot with the progress of its jobs, then replan with what was measured."""
         engine = batch.engine
         progress: dict[str, int] = {}
         slot_start = batch.calendar.begins(slot)
@@ -186,62 +171,62 @@ class AdvanceSlots:
                 # Less progress could abandon the job before the slot in which it was done.
                 progress[name] = max(0, record.remaining - 1)
                 continue
-            is_measured = not self.virtual and (record.measured or batch.truth.views[name].reports)
+            is_measured = not self.virtual and (record.measured or batch.state.views[name].reports)
             if is_measured and not (missed and self.last_reports.get(name, 0) < slot_start):
                 continue  # its measured progress counts, even if it is 0
-            progress[name] = self._gain(batch, record, slot)
-        batch.take(SlotEnded(slot, progress), counted=list(engine.running))
+            progress[name] = self._declared_progress(batch, record, slot)
+        batch.apply_event(SlotEnded(slot, progress), counted=list(engine.running))
         if not self.virtual:
             if missed:  # the next report covers several slots
                 for name in engine.running:
-                    batch.truth.speeds.unknown(name)
+                    batch.state.speeds.skip_slot(name)
             else:
-                self._remeasure(batch, slot)
-            self._recharge(batch)
+                self._update_speeds(batch, slot)
+            self._update_restart_costs(batch)
 
     @staticmethod
-    def _recharge(batch: Batch) -> None:
+    def _update_restart_costs(batch: Batch) -> None:
         """Replan jobs with their measured restart cost."""
-        slot_seconds = float(batch.calendar.slot / SECOND)
+        slot_seconds = batch.calendar.slot_seconds
         for name in list(batch.engine.running):
-            revised = batch.truth.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
+            revised = batch.state.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
             if revised is None:
                 continue
             try:
-                batch.take(JobRevised(batch.engine.slot, revised))
+                batch.apply_event(JobRevised(batch.engine.slot, revised))
             except ShadowpriceError as error:
-                batch.truth.restarts.forget(name)
+                batch.state.restarts.forget(name)
                 log.info("failed to update the restart cost of job %r: %s", name, error)
                 continue
             batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
 
-    def _remeasure(self, batch: Batch, slot: int) -> None:
+    def _update_speeds(self, batch: Batch, slot: int) -> None:
         """Replan jobs with their measured speed if it differs from the stated one."""
         engine, slot_start = batch.engine, batch.calendar.begins(slot)
         for name in list(engine.running):
-            record, view = engine.jobs[name], batch.truth.views.get(name)
+            record, view = engine.jobs[name], batch.state.views.get(name)
             if view is None or not record.measured or view.started != record.generation:
                 continue
             if view.running_since is None or view.running_since > slot_start:
                 continue
             if name in self.stale_jobs:
-                batch.truth.speeds.unknown(name)
+                batch.state.speeds.skip_slot(name)
                 continue
-            revised = batch.truth.speeds.revised(engine, record)
-            measured = tuple(sorted({*view.measured, *batch.truth.speeds.measured(name)}))
+            revised = batch.state.speeds.revised(engine, record)
+            measured = tuple(sorted({*view.measured, *batch.state.speeds.measured(name)}))
             if measured != view.measured:
-                batch.change(name, measured=measured)
+                batch.update_view(name, measured=measured)
             if revised is None:
                 continue
             try:
-                batch.take(JobRevised(engine.slot, capped(revised.job, engine.cluster)))
+                batch.apply_event(JobRevised(engine.slot, capped(revised.job, engine.cluster)))
             except ShadowpriceError as error:
-                batch.truth.speeds.forget(name)
+                batch.state.speeds.forget(name)
                 log.info("failed to update the speed of job %r: %s", name, error)
                 continue
             batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)
 
-    def _gain(self, batch: Batch, record: JobRecord, slot: int) -> int:
+    def _declared_progress(self, batch: Batch, record: JobRecord, slot: int) -> int:
         """Return the progress units of a slot at the declared rate, while the job ran."""
         job, placement = record.job, batch.engine.running[record.job.name]
         gain = job.gain(
@@ -276,21 +261,21 @@ class ShiftSlotOrigin:
 
     def perform(self, batch: Batch) -> None:
         """Move the slots, and emit an event for each promise that moves with them."""
-        truth = batch.truth
-        truth.calendar = truth.calendar.moved(self.by)
-        batch.put("origin", str(truth.calendar.origin))
+        state = batch.state
+        state.calendar = state.calendar.moved(self.by)
+        batch.set_value("origin", str(state.calendar.origin))
         follow_clock(batch)
         moved = []
-        for name, view in list(truth.views.items()):
+        for name, view in list(state.views.items()):
             record = batch.engine.open_jobs.get(name)
             if record is None:
                 continue
-            changes = view_changes(batch.engine, record, view, truth.calendar, batch.now)
+            changes = view_changes(batch.engine, record, view, state.calendar, batch.now)
             if changes["promise"] is not None:
                 moved.append(name)
             if view.running_since is not None:
                 changes["running_since"] = view.running_since + self.by
-            batch.change(name, **changes)
+            batch.update_view(name, **changes)
         batch.emit("clock", seconds=self.by / SECOND, why=self.why, promises=len(moved))
         for name in moved:
             batch.emit("rescheduled", name, seconds=self.by / SECOND, why=self.why)

@@ -124,7 +124,7 @@ class SpeedEstimator:
         watched = self._watched[job.name] = _Watched(job, job)
         return watched
 
-    def unknown(self, name: str) -> None:
+    def skip_slot(self, name: str) -> None:
         """Skip this slot of a job, because its counted progress isn't that of one slot.
 
         The job may repeat work since its last checkpoint, which isn't counted again. Or its reports

@@ -9,9 +9,6 @@ counts at the new speed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from shadowprice.core.errors import InputError
@@ -20,38 +17,26 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.submission import resolve_job
-
-if TYPE_CHECKING:
-    from shadowprice.service.state.transaction import Transaction
+from shadowprice.service.state.transaction import Transaction
 
 
-class StatedJobs:
-    """Jobs with measured speeds, resolved at the speed that they state; a cache."""
-
-    def __init__(self) -> None:
-        self._resolved: dict[str, tuple[Mapping[str, Any], Job]] = {}
-
-    def stated(self, batch: Transaction, record: JobRecord) -> Job:
-        """Return a job at its stated speed."""
-        name = record.job.name
-        view, spec = batch.truth.views[name], batch.truth.specs[name]
-        if not view.measured:
-            return record.job  # its curve was never corrected
-        cached = self._resolved.get(name)
-        if cached is not None and cached[0] is spec:
-            return cached[1]
-        cluster = batch.engine.cluster
-        try:
-            parsed = JobSpec.model_validate(spec)
-            job = resolve_job(parsed, cluster, batch.calendar, view.arrived, key=name)
-        except InputError:  # the servers changed
-            return record.job
-        self._resolved[name] = spec, job
-        return job
-
-    def forget(self, name: str) -> None:
-        """Remove a job."""
-        self._resolved.pop(name, None)
+def stated_job(batch: Transaction, record: JobRecord) -> Job:
+    """Return a job at the speed that it states."""
+    name = record.job.name
+    view, spec = batch.state.views[name], batch.state.specs[name]
+    if not view.measured:
+        return record.job  # its curve was never corrected
+    cached = batch.state.stated_jobs.get(name)
+    if cached is not None and cached[0] is spec:
+        return cached[1]
+    cluster = batch.engine.cluster
+    try:
+        parsed = JobSpec.model_validate(spec)
+        job = resolve_job(parsed, cluster, batch.calendar, view.arrived, key=name)
+    except InputError:  # the servers changed
+        return record.job
+    batch.state.stated_jobs[name] = spec, job
+    return job
 
 
 def has_covered_stated_work(view: JobView, record: JobRecord) -> bool:
@@ -79,7 +64,7 @@ def _covered(view: JobView, record: JobRecord) -> int:
 
 def nanoseconds_run(batch: Transaction, record: JobRecord, slot: int) -> int:
     """Return for how long the newest generation of a job has run in a slot so far."""
-    view = batch.truth.views[record.job.name]
+    view = batch.state.views[record.job.name]
     if view.started != record.generation or view.running_since is None:
         return 0
     start = max(batch.calendar.begins(slot), view.running_since)
@@ -89,7 +74,7 @@ def nanoseconds_run(batch: Transaction, record: JobRecord, slot: int) -> int:
 def pays_restart(batch: Transaction, record: JobRecord, slot: int) -> bool:
     """Return whether a slot begins with a restart of a job that costs time."""
     has_cost = record.generation > 1 or batch.engine.cluster.restart_first
-    order = batch.truth.orders.get(record.job.name)
+    order = batch.state.orders.get(record.job.name)
     return has_cost and order is not None and order.slot == slot
 
 
@@ -98,11 +83,11 @@ def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
     ran = nanoseconds_run(batch, record, slot)
     if not ran:
         return 0
-    job, placement = batch.truth.stated.stated(batch, record), batch.engine.running[record.job.name]
+    job, placement = stated_job(batch, record), batch.engine.running[record.job.name]
     workers, colocated = placement.total_workers, placement.colocated
     gain = job.gain(workers, colocated=colocated)
     restarts = pays_restart(batch, record, slot)
-    if restarts and not _caused_restart(batch.truth.views[record.job.name], record):
+    if restarts and not _caused_restart(batch.state.views[record.job.name], record):
         # The owner states the restart cost, so it can't make most of a slot free.
         gain = max(gain // 2, job.gain(workers, colocated=colocated, moved=True))
     return gain * job.work * MICRO * ran // (job.required * batch.calendar.slot_length(slot))
@@ -110,10 +95,10 @@ def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
 
 def begin_generation(batch: Transaction, name: str) -> None:
     """Forget the work that a new generation does again through no fault of its job."""
-    view = batch.truth.views.get(name)
+    view = batch.state.views.get(name)
     if view is not None and view.covered:
         covered = _covered(view, batch.engine.jobs[name])
-        batch.change(name, covered=covered, covered_before=covered)
+        batch.update_view(name, covered=covered, covered_before=covered)
 
 
 def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> None:
@@ -122,28 +107,28 @@ def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> Non
     ``measured`` is the reported progress, which is less than before. The job is known to save, so
     the share of its work that is repeated isn't counted again.
     """
-    view = batch.truth.views[record.job.name]
+    view = batch.state.views[record.job.name]
     if record.job.resumable is not True or _caused_restart(view, record):
         return
     covered = view.covered * measured // record.measured
     before = min(covered, view.covered_before)
-    batch.change(view.key, covered=covered, covered_before=before)
+    batch.update_view(view.key, covered=covered, covered_before=before)
 
 
 def rescale_covered(batch: Transaction, before: Job, after: Job) -> None:
     """Count the covered work of an open job at its revised speed.
 
-    It stays at least the progress of the job: the revision admitted, and priced, the remaining work
-    only.
+    It is at least the progress of the job, because the revision admitted and priced the remaining
+    work only.
     """
-    view, record = batch.truth.views[after.name], batch.engine.open_jobs[after.name]
+    view, record = batch.state.views[after.name], batch.engine.open_jobs[after.name]
     if not view.covered:
         return
     ratio = _minibatches_per_process(after) / _minibatches_per_process(before)
     done = record.progress * after.work * MICRO // after.required
     covered = max(int(view.covered * ratio), done)
     covered_before = min(covered, int(view.covered_before * ratio))
-    batch.change(after.name, covered=covered, covered_before=covered_before)
+    batch.update_view(after.name, covered=covered, covered_before=covered_before)
 
 
 def _minibatches_per_process(job: Job) -> float:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select, tuple_
 
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
-from shadowprice.service.clock import to_datetime
+from shadowprice.service.clock import to_datetime, to_datetime_or_none
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import in_chunks
 from shadowprice.service.store.prepared_statement import PreparedStatement
-
-MAX_NAMES_PER_QUERY: Final = 500
-"""Maximum number of names in one query, because SQLite limits bound parameters."""
 
 PAGE: Final = 1_000
 """Maximum number of entries of a page."""
@@ -45,7 +43,7 @@ _NEWEST_OF_NAME: Final = PreparedStatement(
     select(*_JOB_COLUMNS).where(
         tables.jobs.c.id
         == select(func.max(tables.jobs.c.id))
-        .where(tables.jobs.c.qualified_name == bindparam("named"))
+        .where(tables.jobs.c.qualified_name == bindparam("wanted"))
         .scalar_subquery()
     )
 )
@@ -59,38 +57,36 @@ CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 def jobs_by_key(connection: Connection, keys: Sequence[str]) -> Iterable[Any]:
     """Yield rows with the key, view and content of stored jobs."""
-    if len(keys) == 1:
-        yield from _JOB_BY_KEY.rows(connection, {"wanted": keys[0]})
-        return
-    for start in range(0, len(keys), MAX_NAMES_PER_QUERY):
-        chunk = keys[start : start + MAX_NAMES_PER_QUERY]
-        yield from connection.execute(select(*_JOB_COLUMNS).where(tables.jobs.c.key.in_(chunk)))
+    return _job_rows(connection, keys, _JOB_BY_KEY, tables.jobs.c.key.in_)
 
 
 def newest_jobs(connection: Connection, qualified_names: Sequence[str]) -> Iterable[Any]:
     """Yield a row like `jobs_by_key` for the newest job of each qualified name."""
-    if len(qualified_names) == 1:
-        yield from _NEWEST_OF_NAME.rows(connection, {"named": qualified_names[0]})
-        return
     table = tables.jobs
-    for start in range(0, len(qualified_names), MAX_NAMES_PER_QUERY):
-        chunk = qualified_names[start : start + MAX_NAMES_PER_QUERY]
-        newest = (
-            select(func.max(table.c.id))
-            .where(table.c.qualified_name.in_(chunk))
-            .group_by(table.c.qualified_name)
-        )
-        yield from connection.execute(select(*_JOB_COLUMNS).where(table.c.id.in_(newest)))
+
+    def is_newest(names: Sequence[str]) -> ColumnElement[bool]:
+        newest = select(func.max(table.c.id)).where(table.c.qualified_name.in_(names))
+        return table.c.id.in_(newest.group_by(table.c.qualified_name))
+
+    return _job_rows(connection, qualified_names, _NEWEST_OF_NAME, is_newest)
 
 
 def jobs_of_requests(connection: Connection, requests: Sequence[str]) -> Iterable[Any]:
     """Yield a row like `jobs_by_key` for the job of each request, open or closed."""
-    if len(requests) == 1:
-        yield from _OF_REQUEST.rows(connection, {"wanted": requests[0]})
+    return _job_rows(connection, requests, _OF_REQUEST, tables.jobs.c.request.in_)
+
+
+def _job_rows(
+    connection: Connection,
+    values: Sequence[str],
+    of_one: PreparedStatement,
+    of_several: Callable[[Sequence[str]], ColumnElement[bool]],
+) -> Iterable[Any]:
+    if len(values) == 1:  # the usual case, for which compiling a statement would take longest
+        yield from of_one.rows(connection, {"wanted": values[0]})
         return
-    for start in range(0, len(requests), MAX_NAMES_PER_QUERY):
-        chunk = requests[start : start + MAX_NAMES_PER_QUERY]
-        yield from connection.execute(select(*_JOB_COLUMNS).where(tables.jobs.c.request.in_(chunk)))
+    for chunk in in_chunks(values):
+        yield from connection.execute(select(*_JOB_COLUMNS).where(of_several(chunk)))
 
 
 def job(connection: Connection, key: str) -> tuple[JobView, dict[str, Any]] | None:
@@ -109,7 +105,7 @@ def job_by_id(connection: Connection, number: int) -> JobView | None:
 
 def newest_job(connection: Connection, qualified: str) -> JobView | None:
     """Return the newest job of a qualified name, which is the open one if any is open."""
-    row = _NEWEST_OF_NAME.rows(connection, {"named": qualified}).first()
+    row = _NEWEST_OF_NAME.rows(connection, {"wanted": qualified}).first()
     return None if row is None else JobView.from_json(row.view)
 
 
@@ -254,8 +250,8 @@ def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Gen
             generation=row.generation,
             slot=row.slot,
             ordered=to_datetime(row.ordered),
-            started=None if row.started is None else to_datetime(row.started),
-            ended=None if row.ended is None else to_datetime(row.ended),
+            started=to_datetime_or_none(row.started),
+            ended=to_datetime_or_none(row.ended),
             exit=row.exit,
             reason=row.reason,
             workers=row.workers,
@@ -275,12 +271,10 @@ def command_times(
     """Return when generations were commanded, in nanoseconds since 1970; skip unknown ones."""
     table = tables.generations
     ordered: dict[tuple[str, int], int] = {}
-    for start in range(0, len(generations), MAX_NAMES_PER_QUERY):
+    for chunk in in_chunks(generations):
         rows = connection.execute(
             select(table.c.job, table.c.generation, table.c.ordered).where(
-                tuple_(table.c.job, table.c.generation).in_(
-                    generations[start : start + MAX_NAMES_PER_QUERY]
-                )
+                tuple_(table.c.job, table.c.generation).in_(chunk)
             )
         )
         ordered |= {(row.job, row.generation): row.ordered for row in rows}

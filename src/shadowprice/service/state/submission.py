@@ -89,32 +89,17 @@ def read_submissions(
 ) -> list[Submission]:
     """Validate jobs in the format of job files; accept all of them or none.
 
-    Parameters
-    ----------
-    records : sequence
-        Jobs as in a job file.
-    cluster : Cluster
-        Servers that the jobs must fit.
-    tenant : str or None
-        Tenant of the request's token; None for other tokens.
-    runs : bool
-        Whether jobs really run, so that each needs ``run``.
-    single : bool
-        Whether the request holds one job, so that locations have no index.
-    owned : bool
-        Whether reserved labels, which name an owner, are allowed. Only the service sets them.
-    families : mapping
-        Speed curves for jobs that name a family and state no speed. They don't affect ``content``:
-        a repeated submission stays equal after the library has changed.
-    now : int, optional
-        Submission time in nanoseconds since 1970; None refuses deadlines on the clock.
+    Each job must fit ``cluster``, and have ``run`` if jobs really run (``runs``). ``tenant`` is
+    that of the request's token; None for other tokens. If the request holds a ``single`` job,
+    locations have no index. Reserved labels, which name an owner, are only allowed if ``owned``:
+    only the service sets them. ``now`` is the submission time in nanoseconds since 1970; None
+    refuses deadlines on the clock.
 
-    Raises
-    ------
-    InputError
-        With the first 50 diagnostics.
-    ProblemError
-        If a job names another tenant than the token's.
+    ``families`` has speed curves for jobs that name a family and state no speed. They don't affect
+    ``content``: a repeated submission is equal after the library has changed.
+
+    Raise `InputError` with the first 50 diagnostics, and `ProblemError` if a job names another
+    tenant than the token's.
     """
     submissions: list[Submission] = []
     faults: list[Fault] = []
@@ -206,12 +191,8 @@ def path_segment_diagnostics(name: str, place: str) -> list[Fault]:
 def request_hash(scope: str | None, idempotency_key: str | None, *parts: str) -> str | None:
     """Return the hash of a request for one job; None without an idempotency key.
 
-    Parameters
-    ----------
-    scope : str or None
-        Tenant of the request's token: each tenant has keys of its own.
-    parts : str
-        What the request asks for. Requests with one key that ask for other things differ.
+    ``scope`` is the tenant of the request's token: each tenant has keys of its own. ``parts`` are
+    what is requested, so requests with one key for different things differ.
     """
     if idempotency_key is None:
         return None
@@ -248,12 +229,8 @@ _FAMILY_KEYS: Final = frozenset({"throughput", "restart"})
 def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Apply changes to a job's record; ``deadline`` changes ``by`` of a deadline utility.
 
-    Without a utility, it changes the deadline of the default utility.
-
-    Raises
-    ------
-    InputError
-        If a change isn't allowed.
+    Without a utility, it changes the deadline of the default utility. Raise `InputError` if a
+    change isn't allowed.
     """
     revised = dict(record)
     faults = []
@@ -318,12 +295,8 @@ def resolve_job(
 ) -> Job:
     """Resolve a job that was submitted at a moment in nanoseconds since 1970.
 
-    The engine knows it by its key; None keeps its name.
-
-    Raises
-    ------
-    InputError
-        If the cluster lacks a resource that the job needs.
+    The engine knows it by its key; None keeps its name. Raise `InputError` if the cluster lacks a
+    resource that the job needs.
     """
     since = max(0, moment - calendar.origin)
     arrival = Duration(Fraction(since, SECOND), on_clock=True)

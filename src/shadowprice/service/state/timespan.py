@@ -5,7 +5,6 @@ The end is stored as a point in time, which falls into another slot if the clock
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,39 +20,20 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.ending import end_text, is_near, lengthened, without_end_text
+from shadowprice.service.state.ending import (
+    END_KEY,
+    TimespanEnd,
+    end_text,
+    is_near,
+    lengthened,
+    without_end_text,
+)
 from shadowprice.service.state.job_views import view_changes
-from shadowprice.service.store import Store
 
 log = logging.getLogger("shadowprice.service")
 
-KEY: Final = "timespan"
-"""Key of the end in the store."""
-
 NONE: Final = "none"
 """Value of ``--until`` that removes the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimespanEnd:
-    """The stored end of the timespan.
-
-    ``at`` is in nanoseconds since 1970, and None means no end. ``option`` is the last applied text
-    of ``--until``: the same text at the next start changes nothing.
-    """
-
-    at: int | None = None
-    option: str | None = None
-
-    def stored(self) -> str:
-        """Serialize the end for the store."""
-        return json.dumps({"at": self.at, "option": self.option})
-
-
-def read_end(store: Store) -> TimespanEnd:
-    """Read the end from the store."""
-    text = store.get(KEY)
-    return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
 
 
 def slot_of_end(calendar: SlotCalendar, at: int | None) -> int | None:
@@ -69,7 +49,7 @@ class ChangeTimespan:
 
     def perform(self, batch: Batch) -> None:
         """Change the end; the engine replans the affected jobs."""
-        change_end(batch, replace(batch.truth.end, at=self.at))
+        change_end(batch, replace(batch.state.end, at=self.at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +65,7 @@ class FollowOption:
 
     def perform(self, batch: Batch) -> None:
         """Change the end if the option has changed."""
-        if self.option is None or self.option == batch.truth.end.option:
+        if self.option is None or self.option == batch.state.end.option:
             return
         at = None
         if self.option != NONE:
@@ -96,8 +76,8 @@ class FollowOption:
 
 def change_end(batch: Batch, end: TimespanEnd) -> None:
     """Store an end, update the engine, and emit an event."""
-    batch.undo.assign(batch.truth, "end", end)
-    batch.put(KEY, end.stored())
+    batch.undo.assign(batch.state, "end", end)
+    batch.set_value(END_KEY, end.stored())
     follow_clock(batch)
     ends = end_text(batch.engine, batch.calendar)
     batch.emit("timespan", until=None if end.at is None else format_rfc3339(end.at), ends=ends)
@@ -105,15 +85,15 @@ def change_end(batch: Batch, end: TimespanEnd) -> None:
 
 def follow_clock(batch: Batch) -> None:
     """Update the engine's end slot from the stored end, and the views of all open jobs."""
-    truth = batch.truth
-    slot = slot_of_end(batch.calendar, truth.end.at)
+    state = batch.state
+    slot = slot_of_end(batch.calendar, state.end.at)
     if slot != batch.engine.until:
-        batch.take(TimespanChanged(truth.coming, slot))
-    for name, view in list(truth.views.items()):
+        batch.apply_event(TimespanChanged(state.coming, slot))
+    for name, view in list(state.views.items()):
         record = batch.engine.open_jobs.get(name)
         if record is not None:
-            batch.change(
-                name, **view_changes(batch.engine, record, view, truth.calendar, batch.now)
+            batch.update_view(
+                name, **view_changes(batch.engine, record, view, state.calendar, batch.now)
             )
 
 
@@ -137,8 +117,8 @@ def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
     for job in excluded:
         refused = engine.jobs[job.name].status is Status.REFUSED
         if admitted_without_end(twin, job, promised=not refused):
-            reason = batch.truth.views[job.name].reason or {}
-            batch.change(job.name, reason=lengthened(reason, text, end))
+            reason = batch.state.views[job.name].reason or {}
+            batch.update_view(job.name, reason=lengthened(reason, text, end))
             batch.emit("timespan", job.name, reason=text)
 
 

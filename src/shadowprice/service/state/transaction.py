@@ -6,24 +6,21 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import Connection, bindparam, select
 
 from shadowprice.core.job_keys import name_of_key, qualified_name
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.undo import Undo
-from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared_statement import PreparedStatement
-
-if TYPE_CHECKING:
-    from shadowprice.service.state.durable_engine import DurableEngine
 
 
 class StoredJob(NamedTuple):
@@ -35,16 +32,16 @@ class StoredJob(NamedTuple):
 
 
 class Transaction:
-    """Changes of the state and rows to insert, until `write` flushes them.
+    """Changes of the state and rows to insert, until `flush` writes them.
 
     Changes of the state in memory take effect at once, and can be rolled back. Lookups read through
     ``connection``, on which the transaction is open.
     """
 
-    def __init__(self, truth: DurableEngine, connection: Connection) -> None:
-        self.truth = truth
+    def __init__(self, state: DurableState, connection: Connection) -> None:
+        self.state = state
         self.connection = connection
-        self.now = truth.clock.now()
+        self.now = state.clock.now()
         self.views: dict[str, JobView] = {}
         self.specs: dict[str, Mapping[str, Any]] = {}
         self.events: list[StreamEvent] = []
@@ -59,32 +56,30 @@ class Transaction:
         self._ended: dict[tuple[str, int], dict[str, Any]] = {}
         self._values: dict[str, str | Callable[[], str]] = {}
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
-        self._before = truth.engine.sequence
         self.undo = Undo()
-        self.billing = Billing(self)
 
     @property
     def engine(self) -> Engine:
         """The engine."""
-        return self.truth.engine
+        return self.state.engine
 
     @property
     def calendar(self) -> SlotCalendar:
         """The times of slots."""
-        return self.truth.calendar
+        return self.state.calendar
 
     # ---------------------------------------------------------------- savepoints
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def savepoint(self) -> Iterator[None]:
         """Run a block atomically: if it raises, roll back every change. Nests as savepoints.
 
         The rollback covers events of the engine, recorded rows and the state beside the engine. So
         a block must change state through the batch, or only after everything that may raise.
         """
-        truth, lists = self.truth, self._lists()
+        state, lists = self.state, self._lists()
         lengths = [len(rows) for rows in lists]
-        counters = truth.next_job, truth.next_event_id, truth.last_at, truth.calendar
+        counters = state.next_job, state.next_event_id, state.last_at, state.calendar
         outer, self.undo = self.undo, (undo := Undo())
         try:
             with self.engine.atomic():
@@ -93,7 +88,7 @@ class Transaction:
             undo.rollback()
             for rows, length in zip(lists, lengths, strict=True):
                 del rows[length:]
-            truth.next_job, truth.next_event_id, truth.last_at, truth.calendar = counters
+            state.next_job, state.next_event_id, state.last_at, state.calendar = counters
             raise
         finally:
             self.undo = outer
@@ -110,17 +105,16 @@ class Transaction:
             self._generations,
             self._over,
             self._statements,
-            self.billing.entries,
         )
 
     # ---------------------------------------------------------------- recording
 
-    def add(
+    def insert_job(
         self, view: JobView, spec: Mapping[str, Any], content: str, request: str | None = None
     ) -> None:
         """Record a submitted job, with the hashes of its submission's content and the request."""
-        self._see(view)
-        self._specify(view.key, spec)
+        self._put_view(view)
+        self._put_spec(view.key, spec)
         row = {
             "id": view.id,
             "key": view.key,
@@ -135,32 +129,37 @@ class Transaction:
         self.undo.put(self._new, view.key, row)
         self.emit("submitted", view.key)
 
-    def change(self, key: str, **changes: Any) -> JobView:
+    def update_view(self, key: str, **changes: Any) -> JobView:
         """Change fields of a job's view, and return the new view."""
-        view = replace(self.truth.views[key], **changes)
-        self._see(view)
+        view = replace(self.state.views[key], **changes)
+        self._put_view(view)
         return view
 
-    def _see(self, view: JobView) -> None:
-        self.undo.put(self.truth.views, view.key, view)
+    def _put_view(self, view: JobView) -> None:
+        self.undo.put(self.state.views, view.key, view)
         self.undo.put(self.views, view.key, view)
 
-    def _specify(self, key: str, spec: Mapping[str, Any]) -> None:
-        self.undo.put(self.truth.specs, key, spec)
+    def _put_spec(self, key: str, spec: Mapping[str, Any]) -> None:
+        self.undo.put(self.state.specs, key, spec)
         self.undo.put(self.specs, key, spec)
 
-    def revise(self, key: str, spec: Mapping[str, Any], content: str) -> None:
+    def update_spec(self, key: str, spec: Mapping[str, Any], content: str) -> None:
         """Replace a job's specification and content hash."""
-        self._specify(key, spec)
+        self._put_spec(key, spec)
         self.undo.put(self._contents, key, content)
         table = tables.jobs
         values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
-        self.also(table.update().where(table.c.key == key).values(**values))
+        self.execute_on_flush(table.update().where(table.c.key == key).values(**values))
 
-    def close(self, key: str, state: State, reason: Mapping[str, Any]) -> JobView:
+    def close_job(self, key: str, state: State, reason: Mapping[str, Any]) -> JobView:
         """Close a job that never reached the engine."""
         self.closed.append(key)
-        return self.change(key, state=state, reason=reason, closed=self.now)
+        return self.update_view(key, state=state, reason=reason, closed=self.now)
+
+    def correct(self, view: JobView) -> None:
+        """Replace the view of a closed job."""
+        self.closed.append(view.key)
+        self._put_view(view)
 
     def emit(
         self,
@@ -176,15 +175,15 @@ class Transaction:
 
         ``tenant`` and ``job_id`` are those of a job whose view isn't in memory.
         """
-        view = None if job is None else self.truth.views.get(job)
+        view = None if job is None else self.state.views.get(job)
         if view is not None:
             tenant, job_id = view.tenant, view.id
         self.events.append(
             StreamEvent(
-                self.truth.next_event_id, self.now, kind, job, job_id, tenant, data, decision
+                self.state.next_event_id, self.now, kind, job, job_id, tenant, data, decision
             )
         )
-        self.truth.next_event_id += 1
+        self.state.next_event_id += 1
 
     def is_end_recorded(self, key: str, generation: int) -> bool | None:
         """Return whether a generation's end is recorded; None if it was never commanded."""
@@ -193,30 +192,33 @@ class Transaction:
         row = _END_OF.rows(self.connection, {"of": key, "which": generation}).first()
         return None if row is None else row.ended is not None
 
-    def end(self, key: str, generation: int, at: int, code: int | None, reason: str) -> None:
+    def record_generation_end(
+        self, key: str, generation: int, at: int, code: int | None, reason: str
+    ) -> None:
         """Record the end of a generation, with the exit status of the process that ended it."""
         row = {"of": key, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
         self.undo.put(self._ended, (key, generation), row)
 
-    def put(self, key: str, value: str | Callable[[], str]) -> None:
+    def set_value(self, key: str, value: str | Callable[[], str]) -> None:
         """Set a key of the store's key-value table when the batch is written.
 
         A function is called then, so that a large value is serialized once for several changes.
         """
         self.undo.put(self._values, key, value)
 
-    def also(self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
+    def execute_on_flush(
+        self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
         """Execute another statement when the batch is written."""
         self._statements.append((statement, rows))
 
     # ---------------------------------------------------------------- writing
 
-    def write(self) -> None:
+    def flush(self) -> None:
         """Write all recorded changes to the store."""
-        store, connection = self.truth.store, self.connection
+        store, connection = self.state.store, self.connection
         store.write(connection, _INSERT_JOURNAL, self._journal)
         self._write_jobs()
-        self.billing.write()
         store.write(connection, _INSERT_COMMANDS, self._commands)
         store.write(connection, _INSERT_GENERATIONS, self._generations)
         store.write(connection, _END_GENERATIONS, self._over)
@@ -242,11 +244,6 @@ class Transaction:
             store.write(connection, statement, rows)
         for key, value in self._values.items():
             store.put(connection, key, value if isinstance(value, str) else value())
-        if self.engine.sequence > self._before:
-            memory = self.truth.policy_state_row(self.now)
-            if memory is not None:
-                store.write(connection, delete(tables.memory))
-                store.write(connection, tables.memory.insert(), [memory])
 
     def _write_jobs(self) -> None:
         fresh, existing = [], []
@@ -261,67 +258,61 @@ class Transaction:
                 fresh.append(self._new[key] | values)
             else:
                 existing.append({"number": view.id} | values)
-        store, connection = self.truth.store, self.connection
+        store, connection = self.state.store, self.connection
         store.write(connection, _INSERT_JOBS, fresh)
         store.write(connection, _UPDATE_JOB, existing)
 
     # ---------------------------------------------------------------- lookups
 
-    def stored(self, keys: Sequence[str]) -> dict[str, StoredJob]:
+    def find_jobs(self, keys: Sequence[str]) -> dict[str, StoredJob]:
         """Return jobs by key, open or closed. Jobs that this batch adds are included."""
-        jobs = {key: self._added(key) for key in keys if key in self._new}
+        jobs = {key: self._added_job(key) for key in keys if key in self._new}
         for row in store_queries.jobs_by_key(self.connection, keys):
-            jobs[row.key] = self._current(row)
+            jobs[row.key] = self._stored_job(row)
         return jobs
 
-    def newest(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
+    def newest_jobs(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
         """Return the newest job of each qualified name, open or closed.
 
         Jobs that this batch adds are included.
         """
         rows = store_queries.newest_jobs(self.connection, qualified_names)
-        jobs = {row.qualified_name: self._current(row) for row in rows}
+        jobs = {row.qualified_name: self._stored_job(row) for row in rows}
         if self._new:
             wanted = set(qualified_names)
             for key, row in self._new.items():  # in the order of their ids
                 if row["qualified_name"] in wanted:
-                    jobs[row["qualified_name"]] = self._added(key)
+                    jobs[row["qualified_name"]] = self._added_job(key)
         return jobs
 
-    def of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
+    def jobs_of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
         """Return the job of each request, open or closed; those this batch adds are included."""
         if not requests:
             return {}
         rows = store_queries.jobs_of_requests(self.connection, requests)
-        jobs = {row.request: self._current(row) for row in rows}
+        jobs = {row.request: self._stored_job(row) for row in rows}
         wanted = set(requests)
         for key, row in self._new.items():
             if row["request"] in wanted:
-                jobs[row["request"]] = self._added(key)
+                jobs[row["request"]] = self._added_job(key)
         return jobs
 
-    def _added(self, key: str) -> StoredJob:
+    def _added_job(self, key: str) -> StoredJob:
         row = self._new[key]
         content = self._contents.get(key, row["content"])
         return StoredJob(self.views[key], content, row["request"])
 
-    def _current(self, row: Any) -> StoredJob:
-        view = self.truth.views.get(row.key)
+    def _stored_job(self, row: Any) -> StoredJob:
+        view = self.state.views.get(row.key)
         if view is None:
             view = self.views.get(row.key) or JobView.from_json(row.view)
         return StoredJob(view, self._contents.get(row.key, row.content), row.request)
 
-    def view(self, key: str) -> JobView:
-        """Return a job's view, open or closed.
-
-        Raises
-        ------
-        ProblemError
-            If the job is unknown.
-        """
-        view = self.truth.views.get(key)
+    def get_view(self, key: str) -> JobView:
+        """Return a job's view, open or closed; raise `ProblemError` if the job is unknown."""
+        view = self.state.views.get(key)
         if view is None:
-            jobs = self.stored([key])
+            jobs = self.find_jobs([key])
             if key not in jobs:
                 raise ProblemError("not-found", f"unknown job {name_of_key(key)!r}")
             view = jobs[key].view

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, text
 
-from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import stored_value
 
 LOCK_ID: Final = 0x5AD0_9A1C
 """First key of the advisory lock; the second key is a hash of the schema's name."""
@@ -76,6 +76,5 @@ def _is_later(connection: Connection, epoch: int) -> bool:
     exists = connection.execute(text("SELECT to_regclass('meta')")).scalar()
     if exists is None:
         return True
-    table = tables.meta
-    stored = connection.execute(select(table.c.value).where(table.c.key == EPOCH_KEY)).scalar()
+    stored = stored_value(connection, EPOCH_KEY)
     return stored is None or int(stored) < epoch

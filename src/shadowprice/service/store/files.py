@@ -30,14 +30,9 @@ def backup_file(
 ) -> None:
     """Copy a SQLite file while it is in use; the target appears once it is complete.
 
-    ``prepare`` gets the complete copy before it replaces an earlier one.
-
-    Raises
-    ------
-    InputError
-        If ``target`` is the database of a service, or one of its files. Nothing is written.
-    StoreError
-        If the source is damaged, or a file can't be read or written.
+    ``prepare`` gets the complete copy before it replaces an earlier one. Raise `InputError`, with
+    nothing written, if ``target`` is the database of a service, or one of its files. Raise
+    `StoreError` if the source is damaged, or a file can't be read or written.
     """
     check_backup_target(target)
     partial: Path | None = None
@@ -73,15 +68,11 @@ def backup_file(
 
 
 def check_backup_target(target: Path) -> None:
-    """Refuse to overwrite the database of a service, even of a stopped one.
+    """Raise `InputError` if a backup would overwrite a service's database, even a stopped one's.
 
     The database of a service is in write-ahead log mode, which copies aren't. A running service
-    would continue to write to the replaced file, which has no name any more.
-
-    Raises
-    ------
-    InputError
-        If ``target`` is such a database or one of its files, or such a file lies beside it.
+    would continue to write to the replaced file, which has no name any more. The files that SQLite
+    creates beside a database are refused too, and a target beside which they lie.
     """
     hint = "choose a new name"
     try:

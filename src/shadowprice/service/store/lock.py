@@ -13,12 +13,8 @@ from shadowprice.executors.generations.disk import FileLock
 class DirectoryLock:
     """Exclusive right to write in a directory, until released or the process ends.
 
-    The file ``lock`` only names the holder, for people.
-
-    Raises
-    ------
-    InputError
-        If another process holds the lock.
+    The file ``lock`` only names the holder, for people. Raise `InputError` if another process holds
+    the lock.
     """
 
     def __init__(self, folder: Path) -> None:

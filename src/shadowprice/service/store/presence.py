@@ -36,13 +36,7 @@ def holds_service_files(folder: Path) -> bool:
 
 
 class Presence:
-    """The record of a database that must exist.
-
-    Parameters
-    ----------
-    database : Path
-        The SQLite file.
-    """
+    """The record of a SQLite file that must exist."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -57,10 +51,8 @@ class Presence:
     def check(self) -> None:
         """Check the files before the database is opened.
 
-        Raises
-        ------
-        InputError
-            If the database is missing or empty although there were data, or its log is missing.
+        Raise `InputError` if the database is missing or empty although there were data, or its log
+        is missing.
         """
         try:
             size = self._database.stat().st_size

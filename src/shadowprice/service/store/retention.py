@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import Connection, Table, delete, func, select
 
 from shadowprice.service.store import Store, tables
+from shadowprice.service.store.lookups import in_chunks, stored_value
 
 PURGE_BATCH_ROWS: Final = 1_000
 """Maximum number of rows of a table that one call purges for their age.
@@ -34,8 +35,7 @@ _OF_JOBS: Final = (
 
 def last_job(connection: Connection) -> int:
     """Return the largest id that a job has or had, also a purged one; 0 if there was none."""
-    table = tables.meta
-    purged = connection.execute(select(table.c.value).where(table.c.key == LAST_JOB)).scalar()
+    purged = stored_value(connection, LAST_JOB)
     stored = connection.execute(select(func.max(tables.jobs.c.id))).scalar()
     return max(int(purged or 0), stored or 0)
 
@@ -43,10 +43,7 @@ def last_job(connection: Connection) -> int:
 def expired_jobs(store: Store, before: int) -> list[str]:
     """Return the keys of up to `PURGE_BATCH_JOBS` jobs that were closed before a moment.
 
-    Raises
-    ------
-    StoreError
-        If the store can't be read.
+    Raise `StoreError` if the store can't be read.
     """
     jobs = tables.jobs
     with store.reading() as connection:
@@ -59,18 +56,9 @@ def expired_jobs(store: Store, before: int) -> list[str]:
 def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     """Purge some data from before a moment; return whether rows other than jobs may remain.
 
-    Parameters
-    ----------
-    before : int
-        Nanoseconds since 1970.
-    keys : sequence of str, optional
-        Expired jobs to purge, by default a batch of `expired_jobs`. Delete their executor files
-        first: the keys are gone afterwards.
-
-    Raises
-    ------
-    StoreError
-        If the store can't be written.
+    ``before`` is in nanoseconds since 1970. ``keys`` are the expired jobs to purge, by default a
+    batch of `expired_jobs`. Delete their executor files first: the keys are gone afterwards. Raise
+    `StoreError` if the store can't be written.
     """
     jobs, tokens = tables.jobs, tables.tokens
     keys = expired_jobs(store, before) if keys is None else keys
@@ -99,18 +87,13 @@ def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     with store.transaction() as connection:
         if keys:
             store.put(connection, LAST_JOB, str(last_job(connection)))
-        for start in range(0, len(keys), 500):
-            chunk = keys[start : start + 500]
+        for chunk in in_chunks(keys):
             for table in _OF_JOBS:
                 store.write(connection, delete(table).where(table.c.job.in_(chunk)))
             store.write(connection, delete(jobs).where(jobs.c.key.in_(chunk)))
-        for start in range(0, len(unmanaged), 500):
-            store.write(
-                connection,
-                delete(outcomes).where(outcomes.c.job.in_(unmanaged[start : start + 500])),
-            )
+        for chunk in in_chunks(unmanaged):
+            store.write(connection, delete(outcomes).where(outcomes.c.job.in_(chunk)))
         for table, ids in old:
-            for start in range(0, len(ids), 500):
-                numbers = ids[start : start + 500]
+            for numbers in in_chunks(ids):
                 store.write(connection, delete(table).where(table.c.id.in_(numbers)))
     return any(len(ids) == PURGE_BATCH_ROWS for ids in (unmanaged, *old_rows))

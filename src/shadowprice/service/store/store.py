@@ -24,7 +24,6 @@ from sqlalchemy import (
     Executable,
     create_engine,
     event,
-    select,
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
@@ -42,6 +41,7 @@ from shadowprice.service.store.advisory import EPOCH_KEY, PostgresAdvisoryLock
 from shadowprice.service.store.errors import StoreError
 from shadowprice.service.store.files import FILE, PARTS, RESTORE_HINT
 from shadowprice.service.store.lock import DirectoryLock
+from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.store.prepared_statement import PreparedStatement
 from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence, holds_service_files
 
@@ -64,37 +64,21 @@ Rows = Sequence[Mapping[str, Any]]
 class Store:
     """The durable store of a service, in SQLite or PostgreSQL.
 
-    Parameters
-    ----------
-    where : str
-        A directory, created if missing, or ``postgresql+psycopg://...``.
-
-    Attributes
-    ----------
-    folder : Path or None
-        The directory; None for PostgreSQL.
-    fault : callable
-        Receives the name of each crash point. Tests raise errors in it.
-    damage : str or None
-        Damage of the SQLite file that a query has met. Only the next start clears it.
-
-    Raises
-    ------
-    InputError
-        If ``where`` isn't a valid URL of PostgreSQL.
+    ``where`` is a directory, created if missing, or ``postgresql+psycopg://...``. Raise
+    `InputError` for an invalid URL of PostgreSQL.
     """
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.fault: Callable[[str], None] = _no_fault
+        self.fault: Callable[[str], None] = _no_fault  # gets the name of each crash point
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
-        self.damage: str | None = None
+        self.damage: str | None = None  # of the SQLite file; only the next start clears it
         self._advisory = PostgresAdvisoryLock()
         self._file_id: tuple[int, int] | None = None
         if "://" in where:
-            self.folder: Path | None = None
+            self.folder: Path | None = None  # PostgreSQL
             self._url = _postgres_url(where)
             self.shown = self._url.render_as_string(hide_password=True)
         else:
@@ -127,18 +111,12 @@ class Store:
 
         Return False if another instance writes to a shared database, or has a later epoch.
 
-        Parameters
-        ----------
-        epoch : int
-            Fencing token of an elected leader, or 0 without an election. A later leader terminates
-            the connection of an earlier one, and stores its epoch. From then on, lower epochs can't
-            become the writer.
+        ``epoch`` is the fencing token of an elected leader, or 0 without an election. A later
+        leader terminates the connection of an earlier one, and stores its epoch. From then on,
+        lower epochs can't become the writer.
 
-        Raises
-        ------
-        InputError
-            If the store can't be opened, another process writes to the directory, or the version of
-            the tables is unknown.
+        Raise `InputError` if the store can't be opened, another process writes to the directory, or
+        the version of the tables is unknown.
         """
         self._epoch = epoch
         try:
@@ -228,10 +206,7 @@ class Store:
     def reopen(self) -> bool:
         """Reconnect the writer after a failure; return whether it may still write.
 
-        Raises
-        ------
-        StoreError
-            If the database can't be reached or written.
+        Raise `StoreError` if the database can't be reached or written.
         """
         try:
             if self._writer is None or self._writer.closed or self._writer.invalidated:
@@ -336,11 +311,8 @@ class Store:
         """Store this leader's epoch, while it holds the lock; return False if one is higher."""
         if not self._epoch:
             return True
-        table = tables.meta
         with connection.begin():
-            stored = connection.execute(
-                select(table.c.value).where(table.c.key == EPOCH_KEY)
-            ).scalar()
+            stored = stored_value(connection, EPOCH_KEY)
             if stored is not None and int(stored) > self._epoch:
                 return False
             self.put(connection, EPOCH_KEY, str(self._epoch))
@@ -384,10 +356,7 @@ class Store:
     def transaction(self) -> Iterator[Connection]:
         """Run a block as one transaction of the writer.
 
-        Raises
-        ------
-        StoreError
-            If the store isn't open for writing, or the transaction fails.
+        Raise `StoreError` if the store isn't open for writing, or the transaction fails.
         """
         writer = self._writer
         if writer is None:
@@ -433,13 +402,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Read committed data on a connection of the pool.
-
-        Raises
-        ------
-        StoreError
-            If the store can't be read.
-        """
+        """Read committed data on a connection of the pool; raise `StoreError` if that fails."""
         try:
             with self._engine.connect() as connection:
                 yield connection
@@ -449,10 +412,7 @@ class Store:
     def get(self, key: str) -> str | None:
         """Return the value of a key; None if it isn't set."""
         with self.reading() as connection:
-            value = connection.execute(
-                select(tables.meta.c.value).where(tables.meta.c.key == key)
-            ).scalar()
-        return None if value is None else str(value)
+            return stored_value(connection, key)
 
 
 def _migration_config() -> Config:

@@ -30,9 +30,8 @@ from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
 from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
-from shadowprice.service.host import ServiceHost
+from shadowprice.service.host import ServiceHost, find_view
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state import store_queries
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs
@@ -92,21 +91,9 @@ RETRY: Final = 5.0
 class Controller:
     """Kubernetes controller of a service that holds the lease.
 
-    Parameters
-    ----------
-    identity : str
-        Identifier of the service: equal for its replicas, different for other services.
-    epoch : int
-        Fencing token of this leader: higher than that of every earlier leader.
-    leads : callable
-        Return whether this instance still leads; called before every write.
-
-    Attributes
-    ----------
-    fault : callable
-        Fault injection for tests: called with the name of each step and the resource's key.
-    health_error : str or None
-        Why the controller doesn't watch resources; None if it does.
+    ``identity`` is equal for the replicas of a service, and different for other services. ``epoch``
+    is the fencing token of this leader: higher than that of every earlier leader. ``leads`` returns
+    whether this instance still leads; it is called before every write.
     """
 
     def __init__(
@@ -118,8 +105,8 @@ class Controller:
         epoch: int = 0,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.fault: Callable[[str, str], None] = _no_fault
-        self.health_error: str | None = None
+        self.fault: Callable[[str, str], None] = _no_fault  # tests fail a step for a resource's key
+        self.health_error: str | None = None  # why it doesn't watch resources
         self._service = service
         self._driver = service.writing
         self._connection = connection
@@ -246,6 +233,7 @@ class Controller:
     # ---------------------------------------------------------------- reconciliation
 
     async def _look(self, key: str) -> None:
+        """Reconcile a resource, and schedule a retry if that fails."""
         try:
             with self._driver.metrics.reconciled.time():
                 await self._reconcile(key)
@@ -265,6 +253,7 @@ class Controller:
             self._queue.failed(key)
 
     async def _reconcile(self, key: str) -> None:
+        """Compare a resource with its job, and take the next step; see the module's docstring."""
         resource = self._resources.items.get(key)
         is_foreign = resource is not None and resource.claim not in {"", self._identity}
         await self._cancel_forsaken(key, None if is_foreign else resource)
@@ -336,7 +325,7 @@ class Controller:
         if not resource.held:
             return
         job = resource.owner.key
-        view = await self._view(job)
+        view = await find_view(self._service, job)
         cancelled = view is not None and view.state.open
         if cancelled:
             self._may_write("cancel", key)
@@ -375,14 +364,6 @@ class Controller:
 
     # ---------------------------------------------------------------- jobs
 
-    async def _view(self, job: str) -> JobView | None:
-        published = self._driver.published
-        view = published.jobs.get(job) or published.recent.get(job)
-        if view is not None:
-            return view
-        stored = await self._service.read(lambda connection: store_queries.job(connection, job))
-        return None if stored is None else stored[0]
-
     async def _job_for(
         self, resource: TrainingJobResource, tenant: str
     ) -> tuple[JobView | SubmissionRejected, ConditionValue | None]:
@@ -391,10 +372,10 @@ class Controller:
         The verdict is the result of an edit of the resource; None if there was no edit.
         """
         job = resource.owner.key
-        view = await self._view(job)
+        view = await find_view(self._service, job)
         if view is not None:
             edited = await self._revised(resource, tenant) if view.state.open else None
-            return await self._view(job) or view, edited
+            return await find_view(self._service, job) or view, edited
         record = resource.record(tenant)
         cluster = self._driver.published.servers.cluster
         if cluster.tenants and tenant not in cluster.tenant_index:
@@ -426,7 +407,7 @@ class Controller:
         if problem is not None:
             return SubmissionRejected(Reason.NAME_TAKEN, str(problem)), None
         self.fault("submitted", _key(resource.owner))
-        view = await self._view(job)
+        view = await find_view(self._service, job)
         assert view is not None
         return view, None
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from shadowprice.core.owner import Owner
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
-from shadowprice.kubernetes.names import API_VERSION, KIND
-from shadowprice.service.clock import format_rfc3339
+from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.commit_result import StreamEvent
-from shadowprice.service.trainingjobs.resource import TrainingJobResource
+from shadowprice.service.trainingjobs.resource import TrainingJobResource, object_reference
 from shadowprice.service.trainingjobs.status import SubmissionRejected
 
 log = logging.getLogger("shadowprice.service")
@@ -70,33 +69,22 @@ class EventRecorder:
         entry = {"kind": event.kind, "data": event.data}
         kind = "Warning" if event.kind in WARNINGS else "Normal"
         reason = "".join(word.title() for word in event.kind.split("-"))
-        reference = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "namespace": owner.namespace,
-            "name": owner.name,
-            "uid": owner.uid,
-        }
-        self._put(reference, f"{event.id:x}", kind, reason, format_event(entry), event.at)
+        text = format_event(entry)
+        self._put(object_reference(owner), f"{event.id:x}", kind, reason, text, event.at)
 
     def refused(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
         """Queue a warning that no job could be submitted for a resource."""
-        suffix = f"g{resource.generation}.{found.reason.value.lower()}"
-        now = datetime.now(UTC).timestamp()
-        self._put(
-            resource.reference(),
-            suffix,
-            "Warning",
-            found.reason.value,
-            found.message,
-            int(now * 1e9),
-        )
+        reason = found.reason.value
+        suffix = f"g{resource.generation}.{reason.lower()}"
+        reference, now = resource.reference(), time.time_ns()
+        self._put(reference, suffix, "Warning", reason, found.message, now)
 
     def warn(self, reference: Mapping[str, Any], reason: str, text: str) -> None:
         """Queue a warning about another kind of object, at most one an hour for each text."""
-        now = datetime.now(UTC).timestamp()
-        suffix = f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}.{int(now) // 3600:x}"
-        self._put(dict(reference), suffix, "Warning", reason, text, int(now * 1e9))
+        now = time.time_ns()
+        hour = now // (3_600 * SECOND)
+        suffix = f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}.{hour:x}"
+        self._put(dict(reference), suffix, "Warning", reason, text, now)
 
     def _put(
         self, reference: dict[str, Any], suffix: str, kind: str, reason: str, text: str, at: int

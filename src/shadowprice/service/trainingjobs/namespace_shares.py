@@ -37,18 +37,10 @@ REASON: Final = "ShareNotTaken"
 class NamespaceShares:
     """Applies the tenants and shares that namespaces and labelled quotas declare.
 
-    Parameters
-    ----------
-    file : Cluster
-        The cluster file's cluster.
-    warn : callable
-        Emit a warning about an object: reference, reason, text.
-    may_write : callable
-        Raise if this instance no longer leads.
-    with_jobs : callable
-        Return the namespaces that have resources.
-    changed : callable
-        Handle a change of a namespace's tenant.
+    ``file`` is the cluster file's cluster. ``warn`` emits a warning about an object, with its
+    reference, a reason and a text. ``may_write`` raises if this instance no longer leads.
+    ``with_jobs`` returns the namespaces that have resources, and ``changed`` handles a change of a
+    namespace's tenant.
     """
 
     def __init__(
@@ -84,13 +76,7 @@ class NamespaceShares:
         self._followed = False
 
     async def start(self) -> None:
-        """Start the watches; quotas are optional.
-
-        Raises
-        ------
-        ApiError
-            If namespaces can't be read.
-        """
+        """Start the watches; raise `ApiError` if namespaces can't be read. Quotas are optional."""
         await self._namespaces.start()
         try:
             await self._quotas.start()

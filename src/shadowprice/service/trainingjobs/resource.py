@@ -20,32 +20,14 @@ CLOSED: Final = frozenset(str(state) for state in State if not state.open)
 
 @dataclass(frozen=True, slots=True)
 class TrainingJobResource:
-    """Last observed state of a `TrainingJob`.
-
-    Parameters
-    ----------
-    owner : Owner
-        Namespace, name and uid.
-    version : str
-        ``resourceVersion``, the precondition of a write.
-    generation : int
-        ``metadata.generation``, which grows with every edit of ``spec``. Not a job's generation.
-    deleting : bool
-        Whether the resource is deleted and waits for its finalizers.
-    finalizers : tuple of str
-        Present finalizers.
-    claim : str
-        Identifier of the service that drives it; empty if none does yet.
-    spec, status : mapping
-        As stored by the API server.
-    """
+    """Last observed state of a `TrainingJob`."""
 
     owner: Owner
-    version: str
-    generation: int
-    deleting: bool
+    version: str  # ``resourceVersion``, the precondition of a write
+    generation: int  # ``metadata.generation``, which grows with every edit of ``spec``; not a job's
+    deleting: bool  # whether the resource is deleted and waits for its finalizers
     finalizers: tuple[str, ...]
-    claim: str
+    claim: str  # identifier of the service that drives it; empty if none does yet
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
 
@@ -91,14 +73,7 @@ class TrainingJobResource:
 
     def reference(self) -> dict[str, Any]:
         """Return the object reference for an event."""
-        return {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "namespace": self.owner.namespace,
-            "name": self.owner.name,
-            "uid": self.owner.uid,
-            "resourceVersion": self.version,
-        }
+        return {**object_reference(self.owner), "resourceVersion": self.version}
 
     def record(self, tenant: str) -> dict[str, Any]:
         """Return the job that the resource specifies, as a record of a job file."""
@@ -110,6 +85,17 @@ class TrainingJobResource:
             "tenant": tenant,
             "labels": {**own, **self.owner.labels()},
         }
+
+
+def object_reference(owner: Owner) -> dict[str, Any]:
+    """Return the object reference to a resource of any version."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "namespace": owner.namespace,
+        "name": owner.name,
+        "uid": owner.uid,
+    }
 
 
 def diff_spec(

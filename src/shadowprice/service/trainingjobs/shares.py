@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
-from sqlalchemy import select
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_amount
@@ -27,7 +26,7 @@ from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
-from shadowprice.service.store import tables
+from shadowprice.service.store.lookups import stored_value
 
 _KEY: Final = "namespace-shares"
 """Key in the store of the declared shares that were last applied."""
@@ -40,28 +39,16 @@ _NO_AMOUNTS: Final = frozenset({"pods", "services", "secrets", "configmaps"})
 
 @dataclass(frozen=True, slots=True)
 class ShareStatement:
-    """A Namespace or ResourceQuota, with what it declares of its tenant's share.
-
-    Parameters
-    ----------
-    kind, namespace, name, uid, version : str
-        The object's reference; ``version`` is its ``resourceVersion``.
-    text : str or None
-        The share annotation of a namespace.
-    hard : tuple of (str, str)
-        The ``spec.hard`` of a quota, sorted.
-    tenant : str
-        The tenant of a namespace's jobs; empty for a quota.
-    """
+    """A Namespace or ResourceQuota, with what it declares of its tenant's share."""
 
     kind: str
     namespace: str
     name: str
     uid: str
-    version: str = ""
-    text: str | None = None
-    hard: tuple[tuple[str, str], ...] = ()
-    tenant: str = ""
+    version: str = ""  # ``resourceVersion``
+    text: str | None = None  # share annotation of a namespace
+    hard: tuple[tuple[str, str], ...] = ()  # ``spec.hard`` of a quota, sorted
+    tenant: str = ""  # of a namespace's jobs; empty for a quota
 
     def reference(self) -> dict[str, Any]:
         """Return the object reference for an event."""
@@ -111,15 +98,13 @@ class InvalidShareError(InputError):
 def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     """Return a declared share, in the cluster's units.
 
-    Raises
-    ------
-    InvalidShareError
-        If the share is invalid or names a resource that the cluster doesn't count.
+    Raise `InvalidShareError` if it is invalid or names a resource that the cluster doesn't count.
     """
     return _of_text(stated, cluster) if stated.text is not None else _of_hard(stated, cluster)
 
 
 def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
+    """Return the share that the annotation of a namespace declares."""
     text = stated.text or ""
     hint = "write it as in a cluster file: {gpu: 8, memory: 64 GiB}"
     try:
@@ -148,6 +133,7 @@ def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
 
 
 def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
+    """Return the share that a quota declares; skip limits that no server counts."""
     share = {}
     for name, amount in stated.hard:
         bare = name.removeprefix(_REQUESTS)
@@ -175,18 +161,10 @@ def _check_counted(name: str, cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DesiredShares:
-    """The combined declarations of all namespaces and quotas.
+    """The combined declarations of all namespaces and quotas."""
 
-    Parameters
-    ----------
-    shares : mapping of str to mapping
-        Share by tenant; empty for a tenant that has jobs but no share.
-    wrong : tuple of (Stated, str)
-        Declarations that are refused, each with the reason.
-    """
-
-    shares: Mapping[str, Mapping[str, int]]
-    wrong: tuple[tuple[ShareStatement, str], ...] = ()
+    shares: Mapping[str, Mapping[str, int]]  # by tenant; empty for one with jobs only
+    wrong: tuple[tuple[ShareStatement, str], ...] = ()  # refused declarations, with the reasons
 
 
 def desired_shares(
@@ -197,24 +175,12 @@ def desired_shares(
     cluster: Cluster,
     also: Iterable[str] = (),
 ) -> DesiredShares:
-    """Combine the declarations of namespaces and quotas.
+    """Combine the declarations of namespaces, by name, and of quotas that are shares.
 
     Several declarations of one tenant add up. `excess_message` checks the total: shares are applied
-    all or none, because no single share is too large.
-
-    Parameters
-    ----------
-    namespaces : mapping of str to Stated
-        All namespaces by name.
-    quotas : iterable of Stated
-        Quotas that are shares.
-    file : Cluster
-        The cluster file's cluster. Its shares take precedence; if it names tenants, others are
-        refused.
-    cluster : Cluster
-        The current cluster.
-    also : iterable of str
-        Tenants that have jobs. They need an entry, because jobs of unknown tenants are refused.
+    all or none, because no single share is too large. The shares of the cluster file (``file``)
+    take precedence; if it names tenants, others are refused. ``also`` are tenants that have jobs.
+    They need an entry, because jobs of unknown tenants are refused.
     """
     file_shares = {tenant.name: tenant.share for tenant in file.tenants}
     shares: dict[str, dict[str, int]] = {}
@@ -275,24 +241,14 @@ class SyncShares:
     """Operation that applies the declared shares.
 
     A share that an operator set stays until the tenant's namespace changes its declaration.
-
-    Parameters
-    ----------
-    shares : mapping of str to mapping of str to int
-        Share by tenant.
-    anew : bool
-        Whether to apply unchanged declarations too, after a start: the cluster file may be new.
     """
 
-    shares: Mapping[str, Mapping[str, int]]
-    anew: bool = False
+    shares: Mapping[str, Mapping[str, int]]  # by tenant
+    anew: bool = False  # apply unchanged ones too: at a start, the file may be new
 
     def perform(self, batch: Batch) -> bool:
         """Update the engine's tenants; return False if the declarations are unchanged."""
-        table = tables.meta
-        text = batch.connection.execute(
-            select(table.c.value).where(table.c.key == _KEY)
-        ).scalar_one_or_none()
+        text = stored_value(batch.connection, _KEY)
         stored = json.loads(text or '{"shares": {}, "others": []}')
         previous: dict[str, dict[str, int]] = stored["shares"]
         declared = {name: dict(share) for name, share in self.shares.items()}
@@ -315,5 +271,5 @@ class SyncShares:
         if tenants != batch.engine.cluster.tenants:
             UpdateTenants(tenants).perform(batch)
         new_text = json.dumps({"shares": declared, "others": others})
-        batch.put(_KEY, new_text)
+        batch.set_value(_KEY, new_text)
         return True

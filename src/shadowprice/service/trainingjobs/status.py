@@ -50,20 +50,9 @@ def build_status(
 ) -> dict[str, Any]:
     """Build the status that a resource should have.
 
-    Parameters
-    ----------
-    resource : TrainingJobResource
-        Last observed state. Unchanged conditions keep their transition time.
-    found : JobView or SubmissionRejected
-        The resource's job, or why it has none.
-    tenant : str
-        The job's tenant.
-    epoch : int
-        Fencing token of this leader.
-    now : int
-        Nanoseconds since 1970.
-    edited : ConditionValue, optional
-        Result of the last edit; by default the condition that the status already has.
+    ``found`` is the resource's job, or why it has none. ``edited`` is the result of the last edit;
+    by default the condition that the status already has. Unchanged conditions keep their transition
+    time. ``epoch`` is the fencing token of this leader, and ``now`` is in nanoseconds since 1970.
     """
     if isinstance(found, SubmissionRejected):
         fields: dict[str, Any] = {

@@ -18,14 +18,8 @@ MAX_BACKOFF_SECONDS: Final = 60.0
 class WorkQueue:
     """Delayed queue of keys for several workers; no key is processed twice at the same time.
 
-    A key that is added while a worker processes it is processed again afterwards.
-
-    Parameters
-    ----------
-    gather : float
-        Default delay of a key in seconds, which merges simultaneous changes.
-    clock : callable, optional
-        Monotonic time in seconds.
+    A key that is added while a worker processes it is processed again afterwards. ``gather`` is the
+    default delay of a key in seconds, which merges simultaneous changes.
     """
 
     def __init__(self, gather: float = 0.05, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +35,7 @@ class WorkQueue:
         return len(self._due)
 
     def add(self, key: str, after: float | None = None) -> None:
-        """Add a key with a delay in seconds (None: ``gather``); an earlier due time stays."""
+        """Add a key with a delay in seconds (None: ``gather``); an earlier due time is kept."""
         due = self._clock() + (self._gather if after is None else after)
         if due < self._due.get(key, float("inf")):
             self._due[key] = due

@@ -15,8 +15,8 @@ from shadowprice.advice.changes import (
     StepFn,
     describe_result,
     is_size,
+    is_smallest_refused,
     search_changes,
-    smaller_in_vain,
     step_of_work,
 )
 from shadowprice.advice.search import (
@@ -46,14 +46,13 @@ from shadowprice.simulator.scenario import Scenario
 MOST_ARRIVALS: Final = 20_000
 """Arrivals replayed for one job, if changes must be verified by running again."""
 
-
-_FLAT: Final = 0.01
+_MAX_SLOPE: Final = 0.01
 """Slope of price over utility from which on a higher utility doesn't help."""
-_LARGEST: Final = 700.0
+_MAX_EXPONENT: Final = 700.0
 """Largest number whose exponential is finite."""
 
 
-class _TooDearError(Exception):
+class _TooExpensiveError(Exception):
     """Verifying one more change would take too long."""
 
 
@@ -74,12 +73,8 @@ def advise(
 
     ``position`` is the job's index in the scenario, and ``entry`` its record in the file.
     ``most_arrivals`` limits the cost of verification, in arrivals replayed; changes beyond it are
-    left out. Each change is minimal to 1 %.
-
-    Raises
-    ------
-    InputError
-        If the job isn't refused again, because the scenario is another one.
+    left out. Each change is minimal to 1 %. Raises `InputError` if the job isn't refused again,
+    because the scenario is another one.
     """
     (job_advice,) = advise_together(
         scenario, choice, {position: entry}, most_arrivals=most_arrivals
@@ -116,10 +111,10 @@ def advise_together(
         for advisor in advisors:
             advisor.run()
     elif one_replay_suffices(policy):
-        _ask(scenario, advisors, known, foresees=capabilities.foresees)
+        _query_policy(scenario, advisors, known, foresees=capabilities.foresees)
     else:
         for advisor in advisors:
-            _ask(scenario, [advisor], known, foresees=capabilities.foresees)
+            _query_policy(scenario, [advisor], known, foresees=capabilities.foresees)
     return [
         advisor.job_advice() if advisor.error is None else advisor.error for advisor in advisors
     ]
@@ -131,7 +126,7 @@ def one_replay_suffices(policy: Policy) -> bool:
     return capabilities.forgets_refused and capabilities.quotes and capabilities.answers_at_once
 
 
-def _ask(
+def _query_policy(
     scenario: Scenario, advisors: Sequence[_Advisor], known: DecisionCache, *, foresees: bool
 ) -> None:
     """Query the policy again at the arrivals of the jobs, and at later decision points."""
@@ -159,7 +154,7 @@ class _Outcome:
     at_those_prices: str | None = None
 
 
-def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
+def _break_even_step(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
     """Return the step at which a job's utility would equal its price; 0 if unknown.
 
     The price rises with the utility if prices depend on it. Their ratio is taken as a power of the
@@ -178,9 +173,9 @@ def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, floa
     if len(nearest) == 2 and nearest[1][1] != step:
         _, other, other_gap = nearest[1]
         slope = (gap - other_gap) / (log_value - math.log(values[other - 1]))
-    if slope >= -_FLAT:
+    if slope >= -_MAX_SLOPE:
         return 0
-    return bisect_right(values, math.exp(min(log_value - gap / slope, _LARGEST))) + 1
+    return bisect_right(values, math.exp(min(log_value - gap / slope, _MAX_EXPONENT))) + 1
 
 
 class _Advisor:
@@ -230,7 +225,7 @@ class _Advisor:
         arrival, delays = self._job.arrival, self._delays
 
         def visit(moment: DecisionPoint) -> bool:
-            return delays.visit(moment) if moment.slot != arrival else self._ask_now(moment)
+            return delays.visit(moment) if moment.slot != arrival else self._query_changes(moment)
 
         return Probe(self._position, [arrival, *delays.slots(delays.spread())], visit)
 
@@ -244,8 +239,12 @@ class _Advisor:
         """Evaluate later arrivals, once all answers are there."""
         if self.error is not None:
             return
-        fate = None if self._in_force is None else self._later_true(self._in_force, self._delays)
-        self._keep(self._later, self._delays.found(), fate)
+        true_result = (
+            None
+            if self._in_force is None
+            else self._true_results_later(self._in_force, self._delays)
+        )
+        self._record(self._later, self._delays.found(), true_result)
         self._held = (
             f"the reservations and prices that it met in slot {self._job.arrival}, and the rest of "
             "its entry"
@@ -256,7 +255,7 @@ class _Advisor:
                 "set, such as price constants, was worked out again with each change"
             )
 
-    def _ask_now(self, moment: DecisionPoint) -> bool:
+    def _query_changes(self, moment: DecisionPoint) -> bool:
         """Query all changes except a later arrival; return whether to query later slots."""
         try:
             self._check(moment.ask(self._job))
@@ -275,14 +274,14 @@ class _Advisor:
         policy is run with them.
         """
         if self._in_force is None:
-            self._keep(way, quoted, None)
+            self._record(way, quoted, None)
             return
         gaps: dict[int, tuple[float, float]] = {}
         is_number = way.name == "value" and way.key[0] == "utility"
-        aim = partial(_where_it_pays, way.values, gaps) if is_number else None
-        self._keep(way, quoted, self._true(way, self._in_force, answer, gaps), aim)
+        aim = partial(_break_even_step, way.values, gaps) if is_number else None
+        self._record(way, quoted, self._true_results(way, self._in_force, answer, gaps), aim)
 
-    def _true(
+    def _true_results(
         self,
         way: JobChange,
         in_force: str,
@@ -297,11 +296,11 @@ class _Advisor:
         receives the utility and the price of the job, by step.
         """
 
-        def fate(step: int) -> AdmissionOutcome | None:
+        def true_result(step: int) -> AdmissionOutcome | None:
             job = self._variants.job(way, step)
             if job is None:
                 return None
-            self._afford()
+            self._check_affordable()
             policy = self._rerun.policy(job)
             if policy is None:
                 return None
@@ -314,27 +313,29 @@ class _Advisor:
                 gaps[step] = self._rerun.short
             return admission
 
-        return fate
+        return true_result
 
-    def _later_true(self, in_force: str, delays: ArrivalDelaySearch) -> StepFn:
+    def _true_results_later(self, in_force: str, delays: ArrivalDelaySearch) -> StepFn:
         answers = delays.outcomes
-        return self._true(self._later, in_force, answers.__getitem__, {}, answers.__contains__)
+        return self._true_results(
+            self._later, in_force, answers.__getitem__, {}, answers.__contains__
+        )
 
-    def _keep(
+    def _record(
         self,
         way: JobChange,
         quoted: SearchResult,
-        fate: StepFn | None,
+        true_result: StepFn | None,
         aim: Callable[[], int] | None = None,
     ) -> None:
-        """Record the result of the queries; verify it with ``fate`` if it may differ."""
-        if fate is None:
+        """Record the result of the queries; verify it with ``true_result`` if it may differ."""
+        if true_result is None:
             self._outcomes.append(_Outcome(way, quoted, "quoted"))
             return
         start = quoted.step if isinstance(quoted, StepFound) else 0
         try:
-            result = find_smallest_step(fate, len(way.values), start, evenly=0, aim=aim)
-        except _TooDearError:
+            result = find_smallest_step(true_result, len(way.values), start, evenly=0, aim=aim)
+        except _TooExpensiveError:
             self._left_out.append(way.label)
             return
         at_those_prices = None
@@ -358,25 +359,27 @@ class _Advisor:
             end = self._job.arrival + self._scenario.cluster.horizon
         work = 0.0
         ways = [*self._ways(end)]
-        in_vain = self._affordable and smaller_in_vain(self._variants, ways, self._rerun.ask)
+        smaller_fails = self._affordable and is_smallest_refused(
+            self._variants, ways, self._rerun.ask
+        )
         for way in (*ways, self._later):
 
-            def fate(step: int, way: JobChange = way) -> AdmissionOutcome | None:
+            def true_result(step: int, way: JobChange = way) -> AdmissionOutcome | None:
                 job = self._variants.job(way, step)
                 if job is None:
                     return None
-                self._afford()
+                self._check_affordable()
                 return self._rerun.ask(job)
 
             found: SearchResult = NoStepFound(1)
             try:
-                if not (in_vain and is_size(way)):
+                if not (smaller_fails and is_size(way)):
                     # A smaller request never hurts, but too large a step of another change may: in
                     # the last slot, or with one worker, there is least time.
                     evenly = 0 if is_size(way) else PROBES_WHEN_MAX_REFUSED
                     start = step_of_work(way, work)
-                    found = find_smallest_step(fate, len(way.values), start, evenly=evenly)
-            except _TooDearError:
+                    found = find_smallest_step(true_result, len(way.values), start, evenly=evenly)
+            except _TooExpensiveError:
                 self._left_out.append(way.label)
                 continue
             self._outcomes.append(_Outcome(way, found, "run"))
@@ -405,9 +408,9 @@ class _Advisor:
     def _affordable(self) -> bool:
         return self._rerun.arrivals + self._rerun.head < self._most
 
-    def _afford(self) -> None:
+    def _check_affordable(self) -> None:
         if not self._affordable:
-            raise _TooDearError
+            raise _TooExpensiveError
 
     def job_advice(self) -> JobAdvice:
         """Return all results; of several keys that reduce the work, only the smallest change."""

@@ -13,10 +13,10 @@ from shadowprice.advice.ways import JobChange
 from shadowprice.core.job import Job
 from shadowprice.simulator.advice.moments import DecisionPoint
 
-_EVERY: Final = 100
+_CONSECUTIVE_DELAYS: Final = 100
 """Number of delays that are queried one by one: slot by slot up to 100 slots."""
-_GAP: Final = 6
-"""Beyond them, the gap between queried slots is at most this fraction (1 / _GAP) of the delay."""
+_MAX_GAP_DIVISOR: Final = 6
+"""Beyond them, the gap between queried slots is at most the delay divided by this."""
 
 
 class ArrivalDelaySearch:
@@ -41,7 +41,7 @@ class ArrivalDelaySearch:
         steps, step, last = [], 1, len(self._slots)
         while step < last:
             steps.append(step)
-            step += 1 if step < _EVERY else max(1, step // _GAP)
+            step += 1 if step < _CONSECUTIVE_DELAYS else max(1, step // _MAX_GAP_DIVISOR)
         return [*steps, last] if last else []
 
     def slots(self, steps: Iterable[int]) -> list[int]:

@@ -16,9 +16,9 @@ from shadowprice.simulator.advice.retracing import DecisionCache
 from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario
 
-_MOMENT: Final = 2.0
-"""Seconds that a group of jobs may take, or twice the time of its first one. Advice exceeds its
-time by at most this, and so long a stop takes."""
+_GROUP_SECONDS: Final = 2.0
+"""Time that a group of jobs may take, or twice that of its first job. Advice can exceed its time
+limit, and delay a stop, by this."""
 
 
 def add_advice(
@@ -49,7 +49,7 @@ def add_advice(
     done, group_size = 0, 1
     known = DecisionCache(scenario)
     in_groups = one_replay_suffices(choice.build(scenario.context()))
-    group_seconds = _MOMENT
+    group_seconds = _GROUP_SECONDS
     while scenario.entry is not None and done < len(names):
         if time.monotonic() - start >= seconds or (
             stop is not None and stop.requested_at is not None
@@ -61,12 +61,12 @@ def add_advice(
         group_start = time.monotonic()
         try:
             entries = {position[job]: scenario.entry(position[job]) for job in group}
-            counsels = advise_together(scenario, choice, entries, known=known)
+            results = advise_together(scenario, choice, entries, known=known)
         except KeyboardInterrupt:  # after a second request the run and the advice so far are kept
             break
         # A policy with a time limit may admit a job when it is queried again.
-        results = zip(group, counsels, strict=True)
-        advice |= {job: item for job, item in results if isinstance(item, JobAdvice)}
+        pairs = zip(group, results, strict=True)
+        advice |= {job: item for job, item in pairs if isinstance(item, JobAdvice)}
         done += len(group)
         # A group of jobs repeats the run once, which may take long.
         group_took = time.monotonic() - group_start

@@ -35,11 +35,11 @@ from shadowprice.policies.pricing.measures import ContributionCache, use_cache
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals
-from shadowprice.simulator.driver import Incident, Simulation, SimulationRun
+from shadowprice.simulator.driver import Simulation, SimulationRun
 from shadowprice.simulator.scenario import Scenario
 
 
-class _Enough(BaseException):
+class _ResultKnown(BaseException):
     """Ends a run that has given its result; it isn't an error."""
 
 
@@ -84,10 +84,8 @@ ProbeFn = Callable[[DecisionPoint], bool]
 class Probe:
     """Probe of a refused job at the decision points at which it could arrive."""
 
-    position: int
-    """Index of the job in the scenario."""
-    slots: Sequence[int]
-    """Slots to visit, ascending."""
+    position: int  # index of the job in the scenario
+    slots: Sequence[int]  # slots to visit, ascending
     visit: ProbeFn
     """Function called in each slot, after the jobs of the slot that precede it in the file, until
     it returns False."""
@@ -117,12 +115,12 @@ def run_probes(
         ]
     visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, visitors)
     if not incidents and isinstance(policy, PricedAdmission) and can_replay_arrivals(scenario):
-        course = ArrivalReplay(scenario, policy, known or DecisionCache(scenario), left_out)
-        for position, decision in course.run(
+        replay = ArrivalReplay(scenario, policy, known or DecisionCache(scenario), left_out)
+        for position, decision in replay.run(
             slots={slot for visitor in visitors for slot in visitor.slots}
         ):
             if decision is None:
-                visits.pass_by(course.view, position)
+                visits.visit_before(replay.view, position)
                 if visits.over:
                     return
         return
@@ -132,7 +130,7 @@ def run_probes(
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
     try:
         simulation.run([_Slots(visits)])
-    except _Enough:
+    except _ResultKnown:
         return
 
 
@@ -185,23 +183,23 @@ class _Visits:
         del self._due[event.slot]
         yield from decisions
 
-    def reach(self, view: View) -> None:
+    def visit_slot(self, view: View) -> None:
         """Visit the decision points of a slot without arrivals."""
         for visitor in self._due.pop(view.slot, ()):
             self._call(visitor, view)
 
-    def pass_by(self, view: View, position: int) -> None:
+    def visit_before(self, view: View, position: int) -> None:
         """Visit the decision points of a slot that precede a job of the file."""
         due = self._due.get(view.slot)
         while due and due[0].position <= position:
             self._call(due.pop(0), view)
 
-    def _call(self, one: Probe, view: View) -> None:
-        if one.position not in self._left:
+    def _call(self, visitor: Probe, view: View) -> None:
+        if visitor.position not in self._left:
             return
-        self._left[one.position] -= 1
-        if not one.visit(DecisionPoint(view, self.policy)) or not self._left[one.position]:
-            del self._left[one.position]
+        self._left[visitor.position] -= 1
+        if not visitor.visit(DecisionPoint(view, self.policy)) or not self._left[visitor.position]:
+            del self._left[visitor.position]
 
 
 class _Slots(Observer):
@@ -212,9 +210,9 @@ class _Slots(Observer):
 
     def coming(self, engine: Engine, event: DriverEvent) -> None:
         if isinstance(event, SlotBegan):
-            self._visits.reach(engine.view)
+            self._visits.visit_slot(engine.view)
         if self._visits.over:
-            raise _Enough
+            raise _ResultKnown
 
 
 class Rerun:
@@ -275,8 +273,10 @@ class Rerun:
             and isinstance(policy, PricedAdmission)
             and can_replay_arrivals(scenario)
         ):
-            return self._retraced(scenario, policy)
-        outcome = _Fate(job.name, policy.capabilities, faults=bool(scenario.incidents))
+            return self._replay_arrivals(scenario, policy)
+        outcome = _DecisionObserver(
+            job.name, policy.capabilities, has_incidents=bool(scenario.incidents)
+        )
         simulation = _simulation(scenario, policy, scenario.jobs)
         try:
             if policy.capabilities.foresees:
@@ -284,7 +284,7 @@ class Rerun:
             else:
                 self.head = 0
                 self._before(job.arrival, policy).fork(simulation, [outcome]).run()
-        except _Enough:
+        except _ResultKnown:
             pass
         except ShadowpriceError:
             return None
@@ -306,26 +306,18 @@ class Rerun:
             return known.pauses.before(slot)
         if self._others_only is None:
             # Incidents of the job itself occur only with it.
-            own_events = [
-                event
-                for event in scenario.incidents
-                if isinstance(event, JobCancelled) and event.job == job.name
-            ]
-            others = _simulation(
-                replace(
-                    scenario,
-                    incidents=[event for event in scenario.incidents if event not in own_events],
-                ),
-                policy,
-                [other for other in scenario.jobs if other is not job],
-            )
+            incidents = [event for event in scenario.incidents if event not in self._cancellations]
+            other_jobs = [other for other in scenario.jobs if other is not job]
+            others = _simulation(replace(scenario, incidents=incidents), policy, other_jobs)
             self._others_only = SimulationCheckpoints(others, known.pauses.before(job.arrival))
         return self._others_only.before(slot)
 
-    def _retraced(self, scenario: Scenario, policy: PricedAdmission) -> AdmissionOutcome | None:
+    def _replay_arrivals(
+        self, scenario: Scenario, policy: PricedAdmission
+    ) -> AdmissionOutcome | None:
         """Return the admission of the changed job by replaying only the arrivals."""
-        course = ArrivalReplay(scenario, policy, self._known, self._position)
-        for position, decision in course.run(scenario.jobs[self._position]):
+        replay = ArrivalReplay(scenario, policy, self._known, self._position)
+        for position, decision in replay.run(scenario.jobs[self._position]):
             if decision is None:
                 continue
             self.arrivals += 1
@@ -347,7 +339,7 @@ class Rerun:
         return replace(self._scenario, jobs=jobs)
 
 
-class _Fate(Observer):
+class _DecisionObserver(Observer):
     """Ends a run as soon as the decision on a job is final.
 
     A policy whose first decision need not be final may run a job on spare capacity without a
@@ -355,10 +347,10 @@ class _Fate(Observer):
     completion are.
     """
 
-    def __init__(self, name: str, capabilities: Capabilities, *, faults: bool) -> None:
+    def __init__(self, name: str, capabilities: Capabilities, *, has_incidents: bool) -> None:
         self._name = name
         self._final = capabilities.answers_at_once
-        self._faults = faults
+        self._has_incidents = has_incidents
         self.admission: AdmissionOutcome | None = None
         self.short: tuple[float, float] | None = None
         self.arrivals = 0
@@ -369,41 +361,40 @@ class _Fate(Observer):
         for command in commands:
             if isinstance(command, Completed) and command.job == self._name:
                 self.admission = self.admission or AdmissionOutcome()
-                raise _Enough
+                raise _ResultKnown
             if isinstance(command, Decided) and command.decision.job == self._name:
-                self._hear(command.decision)
+                self._apply(command.decision)
 
-    def _hear(self, decision: Decision) -> None:
+    def _apply(self, decision: Decision) -> None:
         match decision:
             case Commit(_, schedule, _, utility, cost):
                 self.admission = AdmissionOutcome(schedule.completion, utility, cost)
-                raise _Enough
+                raise _ResultKnown
             case Promise(_, int() as completion):
                 self.admission = AdmissionOutcome(completion, decision.utility, decision.cost)
-                if not self._faults:  # nothing else withdraws a promise
-                    raise _Enough
+                if not self._has_incidents:  # nothing else withdraws a promise
+                    raise _ResultKnown
             case Promise():
                 self.admission = None
             case Place() | Queue() if self._final:
                 self.admission = AdmissionOutcome()
-                raise _Enough
+                raise _ResultKnown
             case Place() if self.admission is None:
                 self.admission = AdmissionOutcome()  # unless it is abandoned
             case Reject(_, refusal) | Drop(_, refusal):
                 self.admission = None
                 if refusal.value is not None and refusal.cost is not None:
                     self.short = refusal.value, refusal.cost
-                raise _Enough
+                raise _ResultKnown
 
 
 def _simulation(scenario: Scenario, policy: Policy, jobs: Sequence[Job]) -> Simulation:
-    incidents: Sequence[Incident] = scenario.incidents
     return Simulation(
         cluster=scenario.cluster,
         jobs=jobs,
         policy=policy,
         until=scenario.until,
         execution=scenario.execution,
-        incidents=incidents,
+        incidents=scenario.incidents,
         seed=scenario.seed,
     )

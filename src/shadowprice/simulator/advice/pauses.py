@@ -12,7 +12,7 @@ from typing import Final
 
 from shadowprice.simulator.driver import Simulation, SimulationRun
 
-_MOST: Final = 64
+_MAX_CHECKPOINTS: Final = 64
 """Number of checkpoints of one run that are kept."""
 
 
@@ -25,19 +25,21 @@ class SimulationCheckpoints:
     def __init__(self, simulation: Simulation, begun: SimulationRun | None = None) -> None:
         self._simulation = simulation
         self._slots: list[int] = []
-        self._courses: list[SimulationRun] = []
-        self._begun = SimulationRun(simulation) if begun is None else begun
+        self._checkpoints: list[SimulationRun] = []
+        self._origin = SimulationRun(simulation) if begun is None else begun
 
     def before(self, slot: int) -> SimulationRun:
         """Return the run in its state before a slot; only fork it, don't continue it."""
         index = bisect_right(self._slots, slot)
         if index and self._slots[index - 1] == slot:
-            return self._courses[index - 1]
-        course = (self._courses[index - 1] if index else self._begun).fork(self._simulation)
-        course.run(slot)
+            return self._checkpoints[index - 1]
+        checkpoint = (self._checkpoints[index - 1] if index else self._origin).fork(
+            self._simulation
+        )
+        checkpoint.run(slot)
         self._slots.insert(index, slot)
-        self._courses.insert(index, course)
-        if len(self._slots) > _MOST:
+        self._checkpoints.insert(index, checkpoint)
+        if len(self._slots) > _MAX_CHECKPOINTS:
             # The part between two kept checkpoints is simulated again if needed.
-            del self._slots[1::2], self._courses[1::2]
-        return course
+            del self._slots[1::2], self._checkpoints[1::2]
+        return checkpoint

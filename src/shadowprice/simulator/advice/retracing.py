@@ -32,9 +32,9 @@ from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
 
-_MOST_KNOWN: Final = 100_000
+_MAX_CACHED: Final = 100_000
 """Number of cached decisions; above it, the cache is cleared."""
-_MOST_PROOFS: Final = 8
+_MAX_PROOFS: Final = 8
 """Number of cached refusals of a job with the same reservations."""
 
 
@@ -50,7 +50,7 @@ Arrival = tuple[int, Job]
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedDecisions:
     """Decisions on a job with certain reservations."""
 
     decisions: dict[bytes, Decision] = field(default_factory=dict)
@@ -76,20 +76,20 @@ class DecisionCache:
             if self.fits(job):
                 self.arriving.setdefault(job.arrival, []).append((position, job))
         self._numbers: dict[tuple[int, int, bytes], int] = {}
-        self._at: dict[tuple[int, int], _Known] = {}
+        self._at: dict[tuple[int, int], _CachedDecisions] = {}
         self._count = 0
 
     def fits(self, job: Job) -> bool:
         """Return whether a job fits the empty cluster; no policy decides on other jobs."""
         return self._check(job) is None
 
-    def about(self, reservations: int, position: int) -> _Known:
+    def about(self, reservations: int, position: int) -> _CachedDecisions:
         """Return the cached decisions on a job."""
         cached = self._at.get((reservations, position))
         if cached is None:
-            if len(self._at) >= _MOST_KNOWN:
+            if len(self._at) >= _MAX_CACHED:
                 self._at.clear()
-            cached = self._at[reservations, position] = _Known()
+            cached = self._at[reservations, position] = _CachedDecisions()
         return cached
 
     def behind(self, reservations: int, position: int, plan: Schedule) -> int:
@@ -99,7 +99,7 @@ class DecisionCache:
         )
         key = (reservations, position, digest)
         if key not in self._numbers:
-            if len(self._numbers) >= _MOST_KNOWN:
+            if len(self._numbers) >= _MAX_CACHED:
                 self._numbers.clear()
             self._count += 1  # never reused, so a cleared entry can't be confused with a new one
             self._numbers[key] = self._count
@@ -113,16 +113,16 @@ class _View:
         self.cluster: Cluster = scenario.cluster
         self.until = scenario.until
         self.open_jobs: Mapping[str, JobState] = {}
-        self.books = Ledger(scenario.cluster, scenario.cluster.horizon)
-        self.ledger = LedgerView(self.books)
+        self.reservations = Ledger(scenario.cluster, scenario.cluster.horizon)
+        self.ledger = LedgerView(self.reservations)
 
     @property
     def slot(self) -> int:
-        return self.books.start
+        return self.reservations.start
 
     @property
     def end(self) -> int:
-        end = self.books.end
+        end = self.reservations.end
         return end if self.until is None else min(end, self.until)
 
     def lost(self, server: int) -> bool:
@@ -203,7 +203,7 @@ class ArrivalReplay:
             yield position, None
             cache_key = None if position == self._changed else (position, self._known.measures)
             with policy.as_if_learnt(self.view, job, cache_key):
-                self._notice_terms()
+                self._update_terms()
                 decision = self._decide(position, job)
             if isinstance(decision, Commit):
                 policy.learn(self.view, job, cache_key)
@@ -212,10 +212,10 @@ class ArrivalReplay:
 
     def _pass_time(self, slot: int) -> None:
         """Begin a slot: jobs that completed before the end of their plan release the rest of it."""
-        self.view.books.advance(slot)
+        self.view.reservations.advance(slot)
         for entry in [early for early in self._early if early[0] <= slot]:
             self._early.remove(entry)
-            self.view.books.release(entry[1])
+            self.view.reservations.release(entry[1])
 
     def _decide(self, position: int, job: Job) -> Decision:
         """Return the decision on a job, from the cache if possible."""
@@ -232,14 +232,14 @@ class ArrivalReplay:
             if (
                 shortfall is not None
                 and shortfall.remains(0.0)
-                and len(cached.refused) < _MOST_PROOFS
+                and len(cached.refused) < _MAX_PROOFS
             ):
                 cached.refused.append((self._terms, shortfall))
             else:
                 cached.decisions[self._key] = decision
         return decision
 
-    def _notice_terms(self) -> None:
+    def _update_terms(self) -> None:
         """Start new terms if prices were learnt."""
         terms = self._policy.terms
         if (
@@ -259,7 +259,7 @@ class ArrivalReplay:
         return ratio
 
     def _reserve(self, position: int, job: Job, plan: Schedule) -> None:
-        self.view.books.reserve(job.name, plan, job.worker, job.ps)
+        self.view.reservations.reserve(job.name, plan, job.worker, job.ps)
         self._reservations = self._known.behind(self._reservations, position, plan)
         completion = _completion(job, plan)
         if completion < plan.completion:

@@ -1,0 +1,37 @@
+"""Helpers for placements: how often a demand fits on servers, and plans with one placement."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shadowprice.core.arrays import Flags, Integers
+from shadowprice.core.policy import JobState, View
+from shadowprice.core.schedule import Placement, Schedule
+
+_MAX_COUNT = 2**31 - 1  # small enough that the counts of all servers can be summed
+
+
+def fit_counts(free: Integers, demand: Integers, hosts: Flags | None = None) -> Integers:
+    """Return how often a demand fits on each server; 0 on servers that are not in ``hosts``."""
+    needed = demand > 0
+    counts = (free[:, needed] // demand[needed]).min(axis=1, initial=_MAX_COUNT)
+    return np.maximum(counts, 0) if hosts is None else np.where(hosts, np.maximum(counts, 0), 0)
+
+
+def dense_placement(workers: Integers, ps: Integers) -> Placement:
+    """Return the placement with these counts on each server."""
+    used = np.flatnonzero(workers + ps)
+    return Placement(*(tuple(column.tolist()) for column in (used, workers[used], ps[used])))
+
+
+def constant_schedule(placement: Placement, start: int, end: int) -> Schedule:
+    """Return the schedule of one placement in slots ``[start, end)``."""
+    entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
+    return Schedule.of((slot, *entry) for slot in range(start, end) for entry in entries)
+
+
+def restarts(view: View, state: JobState) -> bool:
+    """Return whether a replanned job loses progress by a restart; copies of a bag never do."""
+    job = state.job
+    counts_restart = view.cluster.restart_first or state.started is not None
+    return counts_restart and bool(job.restart) and job.bag is None

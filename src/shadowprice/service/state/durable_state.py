@@ -1,0 +1,69 @@
+"""The state that operations read and change: the engine, and the service's data about its jobs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shadowprice.core.errors import EventError
+from shadowprice.core.events import Resize, Start
+from shadowprice.core.job import Job
+from shadowprice.core.relative_values import RelativeValues
+from shadowprice.engine.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.budgets.accounts import Accounts
+from shadowprice.service.clock import MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.commit_result import Withheld
+from shadowprice.service.state.ending import TimespanEnd
+from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.margins import Margins
+from shadowprice.service.state.restart_costs import RestartCostEstimator
+from shadowprice.service.state.speed_estimates import SpeedEstimator
+from shadowprice.service.state.start_ups import StartUps
+from shadowprice.service.store import Store
+
+
+class DurableState:
+    """The fields that units of work change, and roll back; `DurableEngine` fills them in."""
+
+    store: Store  # open for writing
+    choice: PolicyChoice
+    clock: MonotonicWallClock
+    virtual: bool  # no job really runs: a command counts as carried out when it is issued
+    max_overrun: float | None  # given to jobs when they arrive or are revised
+    decided: Callable[[float], None]  # observes the seconds that the engine takes for an event
+
+    engine: Engine
+    calendar: SlotCalendar
+    views: dict[str, JobView]  # of open jobs by key, as are the specifications
+    specs: dict[str, Mapping[str, Any]]
+    orders: dict[str, Start | Resize]  # newest command of each running job
+    backlog: deque[str]  # accepted jobs that wait for a decision
+    next_job: int
+    next_event_id: int
+    last_at: int  # moment of the last event, in nanoseconds since 1970
+    accounts: Accounts
+    end: TimespanEnd
+    start_ups: StartUps
+    withheld: Withheld
+    margins: Margins
+    values: RelativeValues | None  # None if values of jobs count as stated
+
+    speeds: SpeedEstimator
+    restarts: RestartCostEstimator
+    furthest: dict[str, tuple[int, int]]  # newest reporting generation and its maximum progress
+    stated_jobs: dict[str, tuple[Mapping[str, Any], Job]]  # cache of `stated_work.stated_job`
+
+    @property
+    def coming(self) -> int:
+        """The first slot that can still be decided now."""
+        engine = self.engine
+        if engine.slot_running is not None:
+            return engine.slot
+        next_slot = max(engine.slot, self.calendar.slot_at(self.clock.now()) + 1)
+        try:
+            engine.state.check_skip(next_slot)
+        except EventError:
+            return engine.slot  # overdue: it must begin before a later slot
+        return next_slot

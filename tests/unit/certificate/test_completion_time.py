@@ -1,0 +1,127 @@
+"""The least mean completion time: below every schedule, and below every policy's runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.certificate.completion_time import completion_bound, shortest_remaining_first
+from shadowprice.certificate.relaxation import Relaxation
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.utility import Constant, Linear
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.policies.offline.problem import full_problem
+from shadowprice.policies.offline.solver import solve
+from shadowprice.results.metrics import mean_completion
+from shadowprice.simulator.scenario import Scenario, record_run
+from tests.support.examples import example_count, sample
+from tests.support.workloads import cluster, job, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def plain_jobs(on: Cluster, rng: np.random.Generator, count: int) -> list[Job]:
+    """Jobs that state no utility and fit on the cluster."""
+    jobs = [random_job(on, rng, f"job-{at}", latest=3) for at in range(count)]
+    plain = [replace(one, utility=Constant(1.0), has_default_utility=True) for one in jobs]
+    relaxation = Relaxation(on, plain, None)
+    return [one for at, one in enumerate(plain) if len(relaxation.choices(at)[0])]
+
+
+@pytest.mark.extended
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
+@given(SEEDS)
+def test_no_schedule_completes_sooner_on_average(seed: int) -> None:
+    """The exact optimum: a utility that falls by 1 a slot pays for completing soon."""
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
+    jobs = plain_jobs(on, rng, 4)
+    found = completion_bound(Relaxation(on, jobs, None))
+    if found is None:
+        assert not jobs
+        return
+    value = 1000.0  # more than all slots until everything is done: completing always pays
+    best = solve(
+        full_problem(on, [replace(one, utility=Linear(value, -1.0)) for one in jobs], None)
+    )
+    assert best.optimal
+    if all(schedule is not None for schedule in best.schedules):
+        waits = value - best.utility / len(jobs) + 1
+        early = sum(one.before_arrival for one in jobs) / len(jobs)
+        assert found.mean_slots <= waits + early + 1e-6
+
+
+@pytest.mark.parametrize("policy", ["rolling", "fifo", "srtf", "las", "drf", "backfill"])
+def test_no_policy_completes_sooner_on_average(policy: str) -> None:
+    finished = 0
+    for seed in sample(range(30)):
+        rng = np.random.default_rng(seed)
+        on = cluster(2, 2, gpus=int(rng.integers(1, 4)), horizon=20)
+        jobs = plain_jobs(on, rng, int(rng.integers(1, 9)))
+        found = completion_bound(Relaxation(on, jobs, None))
+        if found is None:
+            continue
+        scenario = Scenario(on, tuple(jobs), None)
+        run = record_run(scenario, policy, PolicyChoice(policy).build(scenario.context()))
+        mean = mean_completion(run.jobs, found.jobs)
+        if mean is not None:
+            finished += 1
+            assert found.mean_slots <= mean + 1e-6, seed
+    assert finished
+
+
+def test_contention_and_speed_both_count() -> None:
+    """One GPU: two jobs of one slot and a job of three. Two GPUs: the long job counts alone."""
+
+    def of(gpus: int) -> float:
+        on = cluster(1, 0, gpus=gpus, horizon=10)
+        sizes = (3, 1, 1)
+        jobs = [
+            replace(
+                job(on, f"job-{at}", chunks=1, epochs=size, minibatches=10, ps_amounts=None,
+                    worker_amounts={"gpu": 1000}),
+                has_default_utility=True,
+            )
+            for at, size in enumerate(sizes)
+        ]  # fmt: skip
+        found = completion_bound(Relaxation(on, jobs, None))
+        assert found is not None
+        return found.mean_slots
+
+    assert of(1) == pytest.approx((1 + 2 + 5) / 3)
+    assert of(2) == pytest.approx((1 + 1 + 3) / 3)
+
+
+def test_jobs_that_state_a_utility_are_left_out() -> None:
+    on = cluster(1, 0, gpus=1, horizon=10)
+    one = job(on, chunks=1, epochs=2, minibatches=10, ps_amounts=None)
+    assert completion_bound(Relaxation(on, [one], None)) is None
+    both = [one, replace(one, name="plain", has_default_utility=True)]
+    found = completion_bound(Relaxation(on, both, None))
+    assert found is not None
+    assert found.jobs == ("plain",)
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=1, max_size=7))
+def test_the_fluid_machine_runs_the_least_remaining_volume(jobs: list[tuple[int, int]]) -> None:
+    """Against a loop over units of time."""
+    remaining = dict(enumerate(volume for _, volume in jobs))
+    ends = [0.0] * len(jobs)
+    clock = 0
+    while remaining:
+        here = [at for at in remaining if jobs[at][0] <= clock]
+        clock += 1
+        if here:
+            at = min(here, key=lambda one: (remaining[one], one))
+            remaining[at] -= 1
+            if not remaining[at]:
+                ends[at] = clock
+                del remaining[at]
+    arrivals, volumes = [arrival for arrival, _ in jobs], [float(volume) for _, volume in jobs]
+    assert sorted(shortest_remaining_first(arrivals, volumes)) == sorted(ends)
