@@ -79,7 +79,7 @@ def test_one_tenant_leaves_streams_to_others_and_tenants_leave_some_to_operators
             async def subscribe(tenant: str | None) -> None:
                 hub.check_limits(tenant)
                 stream = hub.follow(tenant, None)
-                streams.push_async_callback(stream.aclose)
+                streams.push_async_callback(stream.aclose)  # type: ignore[attr-defined]  # a generator
                 await anext(stream)
 
             for number in range(9):
