@@ -31,7 +31,7 @@ DOWNTIME_METRIC: Final = "change_away"
 _RUN: Final = "from shadowprice.cli.main import run; run()"
 _SUBMITTING: Final = 2.0
 """Seconds that the submission of jobs with the same submission time may take."""
-_CANCELLATION_TIMEOUT_SECONDS: Final = 120.0
+_CANCELLATION_TIMEOUT_SECONDS: Final = 240.0
 """Includes the end of a start that was on its way, such as pods that have no image yet."""
 
 
