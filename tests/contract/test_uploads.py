@@ -108,7 +108,7 @@ def test_unpacked_files_without_a_record_are_listed_again(harness: Harness, tmp_
         (tmp_path / "archive").write_bytes(CONTENT)
         command = f"pwd >{tmp_path}/where"
         start = spec("job", 1, command, archive=str(tmp_path / "archive"))
-        assert await executor.unpack(start) == ""
+        assert await executor.unpack(start) is None
         executor._registry.files.remove("job")  # type: ignore[attr-defined]
         assert list(executor.unpacked()) == []
         assert await executor.start(start) == "accepted"

@@ -31,7 +31,7 @@ from shadowprice.service.usage import (
 )
 from tests.support.service_process import ServiceProcess
 from tests.support.services import CLUSTER, job, run_service
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 LIMITS = ("--max-open-jobs", "3", "--max-open-memory", "1MiB")
 
@@ -184,17 +184,19 @@ def test_a_body_that_does_not_come_is_a_problem_and_no_unexpected_error(how: str
         if how == "disconnects":
             raise ClientDisconnect
         if how == "pauses":
-            await asyncio.Event().wait()
+            await asyncio.sleep(WAIT_LIMIT_SECONDS)
         while True:
             await asyncio.sleep(0.01)
             yield b" "
 
     async def read() -> None:
-        stream, deadline = body(), time.monotonic() + (0.1 if how == "drips" else 600.0)
+        stream, started = body(), time.monotonic()
+        idle_seconds = 0.05 if how == "pauses" else 60.0
+        max_seconds = 0.1 if how == "drips" else 600.0
         while True:
-            await requests.read_chunk(stream, 0.05 if how == "pauses" else 60.0, deadline)
+            await requests.read_chunk(stream, idle_seconds, started, max_seconds)
 
-    words = {"disconnects": "disconnected", "pauses": "no data came", "drips": "too long"}
+    words = {"disconnects": "disconnected", "pauses": "no data came", "drips": "more than 0.1 s"}
     with pytest.raises(ProblemError, match=words[how]) as caught:
         asyncio.run(read())
     assert caught.value.status == 400

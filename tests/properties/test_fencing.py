@@ -99,7 +99,7 @@ class Fencing(RuleBasedStateMachine):
             self.store = GenerationStore(Path(self._folder.name))
             for _, _, generation in list(self.store.live()):
                 if generation.state()["phase"] not in TERMINAL_PHASES:
-                    generation.settle("power")
+                    generation.mark_lost_if_dead("power")
 
     def absolute(self, job: str, number: int) -> int:
         return max(1, self.store.fence(job) + number)
@@ -169,7 +169,7 @@ class Fencing(RuleBasedStateMachine):
         lock = self.running.pop((job, number), None)
         if lock is not None:
             lock.release()
-            assert self.store.generation(job, number).settle("killed")
+            assert self.store.generation(job, number).mark_lost_if_dead("killed")
 
     @rule(job=jobs, number=numbers)
     def lose_supervisor(self, job: str, number: int) -> None:
@@ -183,7 +183,7 @@ class Fencing(RuleBasedStateMachine):
     @rule(job=jobs)
     def look(self, job: str) -> None:
         if job in self.unsettled:
-            assert self.store.generation(job, self.unsettled.pop(job)).settle("killed")
+            assert self.store.generation(job, self.unsettled.pop(job)).mark_lost_if_dead("killed")
 
     @rule(job=jobs, number=numbers, cut=cuts)
     def forget(self, job: str, number: int, cut: int | None) -> None:

@@ -56,7 +56,7 @@ def test_the_local_executor_starts_processes_whose_parts_add_up_to_its_devices(s
         if whole_parts(share) > free:
             continue
         free -= whole_parts(share)
-        [allocation] = machine.deal(one_process(number, share), held)
+        [allocation] = machine.allocate(one_process(number, share), held)
         held.append(allocation.record())
     used: dict[str, int] = {}
     for record in held:

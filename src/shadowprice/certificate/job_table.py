@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.job import Job
-from shadowprice.kernels.horizon.batch import price_jobs
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from shadowprice.kernels.horizon.batch import JobRows, JobSchedules, price_jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +94,19 @@ class JobTable:
         Prices have shape (kinds, slots). Schedules are within the relative ``gap`` of the best;
         payoffs are upper bounds in any case.
         """
-        payoffs, utilities = np.zeros(len(self._kinds)), np.zeros(len(self._kinds))
-        workers, servers = np.zeros(worker.shape, np.int64), np.zeros(worker.shape, np.int64)
-        total = price_jobs(
-            members, self._firsts, self._spans, self._required, self._kinds, self._choice_starts,
+        rows = JobRows(
+            self._firsts, self._spans, self._required, self._kinds, self._choice_starts,
             self._workers, self._servers, self._gains, self._worth_starts, self._worth, self._tails,
-            np.ascontiguousarray(worker), np.ascontiguousarray(server), gap, payoffs, utilities,
-            workers, servers,
         )  # fmt: skip
-        return BatchPrices(total, payoffs, utilities, workers, servers)
+        result = JobSchedules(
+            np.zeros(len(self._kinds)),
+            np.zeros(len(self._kinds)),
+            np.zeros(worker.shape, np.int64),
+            np.zeros(worker.shape, np.int64),
+        )
+        worker, server = np.ascontiguousarray(worker), np.ascontiguousarray(server)
+        total = price_jobs(members, rows, worker, server, gap, result)
+        return BatchPrices(total, *result)
 
 
 def _starts(lengths: Sequence[int]) -> Integers:

@@ -30,11 +30,12 @@ MAX_READ_WAIT_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[Result]):
-    """A result about a number of slots, and the number of the last event that it includes."""
+    """A result about a number of slots from one on."""
 
     result: Result
     slots: int
-    sequence: int
+    coming: int  # the first slot that could still be decided
+    sequence: int  # number of the last event that the result includes
     computed_at: float
     seconds: float
 
@@ -49,21 +50,30 @@ class StandingQuery(Generic[Result]):
 
     def __init__(self, compute: Callable[[DurableEngine, int], Result]) -> None:
         self._compute = compute
-        self._slots = 0
+        self._slots = self._coming = 0
         self._most_read_at = self._read_at = -RENEWED_SECONDS
         self._readers = 0
         self.answer: Answer[Result] | None = None
         self.task: asyncio.Future[Answer[Result]] | None = None
         """The computation under way, which readers share."""
 
-    def is_current(self, slots: int, sequence: int) -> bool:
-        """Return whether the answer covers the slots and includes the event of this number."""
-        answer = self.answer
-        return answer is not None and answer.slots >= slots and answer.sequence >= sequence
+    def is_current(self, slots: int, sequence: int, coming: int = 0) -> bool:
+        """Return whether the answer covers the slots and includes the event of this number.
 
-    def note_read(self, slots: int) -> None:
-        """Record a read of this many slots."""
+        Without jobs no event tells that a slot has passed, so the coming slot counts too.
+        """
+        answer = self.answer
+        return (
+            answer is not None
+            and answer.slots >= slots
+            and answer.coming >= coming
+            and answer.sequence >= sequence
+        )
+
+    def note_read(self, slots: int, coming: int = 0) -> None:
+        """Record a read of this many slots from the coming one on."""
         now = self._read_at = monotonic()
+        self._coming = max(self._coming, coming)
         if slots >= self._slots or now - self._most_read_at > RENEWED_SECONDS:
             self._slots, self._most_read_at = slots, now
 
@@ -80,10 +90,10 @@ class StandingQuery(Generic[Result]):
 
     def compute(self, durable: DurableEngine) -> Answer[Result]:
         """Compute the answer, and cache it; runs in the writer's thread."""
-        slots, started = self._slots, monotonic()
+        slots, coming, started = self._slots, self._coming, monotonic()
         result = self._compute(durable, slots)
         ended = monotonic()
-        self.answer = Answer(result, slots, durable.engine.sequence, ended, ended - started)
+        self.answer = Answer(result, slots, coming, durable.engine.sequence, ended, ended - started)
         return self.answer
 
     def begin(self, task: asyncio.Future[Answer[Result]]) -> asyncio.Future[Answer[Result]]:

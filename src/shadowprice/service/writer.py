@@ -126,10 +126,11 @@ class Writer:
         `MAX_READ_WAIT_SECONDS`, the previous answer is returned.
         """
         query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
-        query.note_read(slots)
-        while not query.is_current(slots, self.published.sequence):
+        coming = self.published.servers.coming_at(self._durable.clock.now())
+        query.note_read(slots, coming)
+        while not query.is_current(slots, self.published.sequence, coming):
             # Again: after a long wait, readers of fewer slots count alone.
-            query.note_read(slots)
+            query.note_read(slots, coming)
             task = query.task or query.begin(asyncio.ensure_future(self.ask(query.compute)))
             previous = query.answer
             if previous is None or previous.slots < slots:

@@ -111,7 +111,9 @@ def test_an_older_generation_after_a_newer_is_found() -> None:
 
 def test_a_pod_that_is_left_is_found_unless_it_may_be() -> None:
     lines = [made("a-1", 1, 1), status("a-1", 1, "Succeeded", 2)]
-    assert Audit.of(lines).faults() == ["work/a-1 of generation 1 is left"]
+    assert Audit.of(lines).faults() == [
+        "work/a-1 of generation 1 is left; deletion was requested by: none"
+    ]
     assert Audit.of(lines).faults({(KEY, 1)}) == []
     assert Audit.of(lines).present() == {"a-1"}
 

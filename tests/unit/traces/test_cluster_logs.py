@@ -654,7 +654,7 @@ def test_bars_in_the_name_of_a_job_of_slurm_belong_to_the_name(tmp_path: Path, n
 def test_bars_that_may_belong_to_several_columns_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], header: str
 ) -> None:
-    cells = "1|" + "|".join("x" for _ in header.split("|")[1:-1]) + "|y|FAILED"
+    cells = "1|" + "|".join(name.lower() for name in header.split("|")[1:-1]) + "|y|FAILED"
     tail = "|2024-03-05T09:00:00|2024-03-05T09:01:00|2024-03-05T09:31:00|gres/gpu=4"
     whole = "2|" + "|".join("x" for _ in header.split("|")[1:-1]) + "|FAILED"
     text = f"{header}|Submit|Start|End|AllocTRES\n{cells}{tail}\n{whole}{tail}\n"

@@ -4,63 +4,60 @@ A certificate prices thousands of jobs hundreds of times. One call for all of th
 searches cost; a call per job costs twice as much.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
+import numpy as np
+
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.horizon.search import search_slots
 from shadowprice.kernels.jit import kernel
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+
+class JobRows(NamedTuple):
+    """Windows, choices and utilities of jobs; an array has a row for each job, unless said."""
+
+    first: Integers  # first slot of the window
+    slots: Integers  # length of the window
+    required: Integers  # progress units
+    kind: Integers  # row of the job in the prices; jobs of a kind have the same demands
+    choice_start: Integers  # first of its entries in workers, servers and gains; one row more
+    workers: Integers
+    servers: Integers
+    gains: Integers
+    worth_start: Integers  # first of its entries in worth; one row more
+    worth: Floats  # utility by slot of the window
+    tail: Floats  # utility of completing after the window, at no cost
+
+
+class JobSchedules(NamedTuple):
+    """Results, written by `price_jobs`."""
+
+    payoff: Floats  # bound on the payoff of each job
+    earned: Floats  # utility of each job's schedule
+    workers: Integers  # of all schedules, (kinds, slots)
+    servers: Integers
 
 
 @kernel
 def price_jobs(
-    members: Ints,
-    first: Ints,
-    slots: Ints,
-    required: Ints,
-    kind: Ints,
-    choice_start: Ints,
-    workers: Ints,
-    servers: Ints,
-    gains: Ints,
-    worth_start: Ints,
-    worth: Floats,
-    tail: Floats,
+    members: Integers,
+    rows: JobRows,
     worker_price: Floats,
     server_price: Floats,
     gap: float,
-    payoff: Floats,
-    earned: Floats,
-    used_workers: Ints,
-    used_servers: Ints,
+    result: JobSchedules,
 ) -> float:
-    """Price jobs; return the sum of the bounds on their payoffs.
+    """Price some jobs; return the sum of the bounds on their payoffs.
 
-    Parameters
-    ----------
-    members : int64[N]
-        Jobs to price; the tables below have a row for each job of the set.
-    first, slots, required : int64[J]
-        Window and progress units of each job.
-    kind : int64[J]
-        Row of a job in the prices. Jobs of a kind have the same demands.
-    choice_start : int64[J + 1]
-        Entries of each job in ``workers``, ``servers`` and ``gains``.
-    worth_start : int64[J + 1]
-        Entries of each job in ``worth``, its utility by slot of the window.
-    tail : float64[J]
-        Utility of completing after the window, at no cost.
-    worker_price, server_price : float64[K, T]
-        Price of one worker and of one parameter server of each kind in each slot.
-    gap : float
-        As in `best_schedule`.
-    payoff, earned : float64[J]
-        Written: bound on the payoff of each priced job, and the utility of its schedule.
-    used_workers, used_servers : int64[K, T]
-        Workers and parameter servers of the schedules are added to them.
+    ``members`` are the rows of these jobs. Prices of a worker and of a parameter server have the
+    shape (kinds, slots); ``gap`` is as in `best_schedule`. Workers and parameter servers of the
+    schedules are added to those of the result.
     """
+    (
+        first, slots, required, kind, choice_start, workers, servers, gains, worth_start, worth,
+        tail,
+    ) = rows  # fmt: skip
+    payoff, earned, used_workers, used_servers = result
     total = 0.0
     for job in members:
         begin, end = choice_start[job], choice_start[job + 1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response
@@ -58,11 +57,7 @@ async def prices(
 ) -> Prices:
     """Return prices and reserved shares by kind of server, over the coming slots."""
     del caller
-    writing = service.writing
-    if writing.published.servers.slot_running is None:  # no commit renews the answer
-        answer = await writing.ask(partial(_coming_prices, slots=slots))
-    else:
-        answer = await writing.ask_standing(_coming_prices, slots)
+    answer = await service.writing.ask_standing(_coming_prices, slots)
     return answer.model_copy(update={"slots": answer.slots[:slots]})
 
 

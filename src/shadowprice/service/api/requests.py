@@ -197,20 +197,20 @@ BODY_SECONDS: Final = 600.0
 
 
 async def read_chunk(
-    stream: AsyncIterator[bytes], idle_seconds: float, deadline: float
+    stream: AsyncIterator[bytes], idle_seconds: float, started: float, max_seconds: float
 ) -> bytes | None:
     """Return the next piece of a body; None after the last one.
 
-    ``deadline`` is a time of the monotonic clock. Raise `ProblemError` if the piece doesn't come in
-    time, or the client disconnects.
+    The body may take ``max_seconds`` from ``started`` on, a time of the monotonic clock. Raise
+    `ProblemError` if the piece doesn't come in time, or the client disconnects.
     """
-    remaining = deadline - time.monotonic()
+    remaining = started + max_seconds - time.monotonic()
     try:
         async with asyncio.timeout(min(idle_seconds, remaining)):
             return await anext(stream, None)
     except TimeoutError:
         if remaining < idle_seconds:
-            raise _malformed_body("it took too long") from None
+            raise _malformed_body(f"it took more than {max_seconds:g} s") from None
         raise _malformed_body(f"no data came for {idle_seconds:g} s") from None
     except ClientDisconnect:
         raise _malformed_body("the client disconnected") from None
@@ -244,8 +244,8 @@ async def read_json_body(
         raise too_large
     parts, size = [], 0
     stream = aiter(request.stream())
-    deadline = time.monotonic() + BODY_SECONDS
-    while (part := await read_chunk(stream, BODY_IDLE_SECONDS, deadline)) is not None:
+    started = time.monotonic()
+    while (part := await read_chunk(stream, BODY_IDLE_SECONDS, started, BODY_SECONDS)) is not None:
         size += len(part)
         if size > limit:
             raise too_large

@@ -126,10 +126,9 @@ async def _receive(request: Request, incoming: IncomingUpload, check: Callable[[
     pending: list[bytes] = []
     size = 0
     stream: Any = aiter(request.stream())
-    checked = time.monotonic()
-    deadline = checked + MAX_SECONDS
+    checked = started = time.monotonic()
     while True:
-        chunk = await read_chunk(stream, IDLE_TIMEOUT_SECONDS, deadline)
+        chunk = await read_chunk(stream, IDLE_TIMEOUT_SECONDS, started, MAX_SECONDS)
         if chunk is None or time.monotonic() - checked >= TOKEN_CHECK_SECONDS:
             check()
             checked = time.monotonic()
