@@ -210,6 +210,10 @@ class EventBroadcaster:
         The stream ends if the subscriber reads too slowly or loses permission, or if the service
         stops. ``allowed`` is called before every delivery, and every second without one.
         """
+        try:
+            self.check_limits(tenant)  # again: streams of a burst are checked before they count
+        except ProblemError:
+            return
         viewer = Subscriber(tenant)
         self.deliver()  # pending events are in the store by now, and would be sent twice
         self._viewers.add(viewer)

@@ -73,7 +73,7 @@ class StandingQuery(Generic[Result]):
     def note_read(self, slots: int, coming: int = 0) -> None:
         """Record a read of this many slots from the coming one on."""
         now = self._read_at = monotonic()
-        self._coming = max(self._coming, coming)
+        self._coming = coming  # smaller after the clock was set back
         if slots >= self._slots or now - self._most_read_at > RENEWED_SECONDS:
             self._slots, self._most_read_at = slots, now
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shadowprice.certificate.completion_time import completion_bound, shortest_remaining_first
 from shadowprice.certificate.relaxation import Relaxation
+from shadowprice.cli.commands.compare import _certificate
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import Constant, Linear
@@ -18,7 +19,9 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.results.metrics import mean_completion
+from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario, record_run
+from tests.support.astraea_cases import shared_cluster, shared_job
 from tests.support.examples import example_count, sample
 from tests.support.workloads import cluster, job, random_job
 
@@ -73,6 +76,25 @@ def test_no_policy_completes_sooner_on_average(policy: str) -> None:
             finished += 1
             assert found.mean_slots <= mean + 1e-6, seed
     assert finished
+
+
+@pytest.mark.parametrize("policy", ["gandiva_fair", "hived"])
+def test_policies_that_place_workers_beside_few_parameter_servers(policy: str) -> None:
+    """One server has four workers and one parameter server, fewer than the job states."""
+    on = shared_cluster(1, None, worker=4, ps=1)
+    jobs = (replace(shared_job(on, "a", None, chunks=8), has_default_utility=True),)
+    scenario, choice = Scenario(on, jobs, None), PolicyChoice(policy)
+    run = record_run(scenario, policy, choice.build(scenario.context()))
+    mean = mean_completion(run.jobs, ("a",))
+    assert mean is not None
+    found = _certificate(scenario, [choice], 60.0, StopRequestObserver(), quiet=True)
+    assert found.completion is not None
+    assert found.completion.mean_slots <= mean
+    assert found.bound >= run.jobs["utility"].sum()
+    strict = _certificate(
+        scenario, [PolicyChoice("rolling")], 60.0, StopRequestObserver(), quiet=True
+    )
+    assert strict.bound < found.bound
 
 
 def test_contention_and_speed_both_count() -> None:

@@ -124,12 +124,21 @@ def test_an_attack_moves_no_price_of_another_tenant(
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("has_snapshot", [False, True])
 @pytest.mark.parametrize("attack", [submit_and_cancel, submit_what_never_gets_a_promise])
 @pytest.mark.parametrize("policy", ["rolling", "oasis", "pdors"])
 def test_a_crash_loses_nothing_that_a_large_policy_state_learnt(
-    tmp_path: Path, policy: str, attack: Attack, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    policy: str,
+    attack: Attack,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    has_snapshot: bool,
 ) -> None:
-    """It is written every few seconds, and the events since are decided again."""
+    """It is written every few seconds, and the events since are decided again.
+
+    A snapshot has a policy state of its own, which is newer than the one written before it.
+    """
     results = []
     for interval in (0, 10**18):
         monkeypatch.setattr(durable_engine, "SMALL_POLICY_STATE_BYTES", 0)
@@ -140,6 +149,8 @@ def test_a_crash_loses_nothing_that_a_large_policy_state_learnt(
         bench.tenant = "attacker"
         bench.submit("first", **TEN_SLOTS)
         bench.slot()
+        if has_snapshot:
+            bench.truth.write_snapshot()
         attack(bench)
         bench.slot(2)
         honest(bench, "one")

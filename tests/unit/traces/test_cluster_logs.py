@@ -702,3 +702,13 @@ def test_headers_of_other_tools_are_understood(
     assert trace.jobs["tenant"].to_list() == ["x"]
     assert trace.jobs["gpus"].to_list() == [4.0]
     assert trace.start == datetime(2024, 1, 15, 9 if zone_matters else 10)
+
+
+def test_times_are_no_names(tmp_path: Path) -> None:
+    text = (
+        "id,job_ts,queue_ts,user,start_ts,end_ts,gpus\n"
+        "a,1700000000,1700000050,alice,1700000100,1700000200,1\n"
+    )
+    trace = read(tmp_path, text)
+    assert trace.jobs["job"].to_list() == ["a"]
+    assert trace.jobs["tenant"].to_list() == ["alice"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -193,7 +193,9 @@ def compare(
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_on_signal() as stop, directory as pending, ExitStack() as resources:
-        certificate = _certificate(scenario, proving, stop, quiet) if options.bound else None
+        certificate = (
+            _certificate(scenario, chosen, proving, stop, quiet) if options.bound else None
+        )
 
         def keep(run: RunData) -> None:
             if certificate is not None:
@@ -453,16 +455,30 @@ def _print_place(out: Path | None, quiet: bool) -> None:
 
 
 def _certificate(
-    scenario: Scenario, seconds: float, stop: StopRequestObserver, quiet: bool
+    scenario: Scenario,
+    chosen: Sequence[PolicyChoice],
+    seconds: float,
+    stop: StopRequestObserver,
+    quiet: bool,
 ) -> Certificate:
     """Compute the bound on what any schedule earns, without searching for a schedule."""
+    import numpy as np
+
     from shadowprice.certificate.certify import certify
     from shadowprice.cli.commands.bound import bound_progress
 
+    jobs = scenario.jobs
+    context = scenario.context(explained=False)
+    if any(choice.build(context).capabilities.local_traffic_is_free for choice in chosen):
+        # Workers beside their parameter servers need no more than one of them.
+        jobs = [
+            job if job.ps is None else replace(job, ps_counts=np.minimum(job.ps_counts, 1))
+            for job in jobs
+        ]
     with bound_progress(quiet) as report:
         return certify(
             scenario.cluster,
-            scenario.jobs,
+            jobs,
             scenario.until,
             gap=1e-3,
             seconds=seconds,

@@ -205,12 +205,15 @@ async def read_chunk(
     `ProblemError` if the piece doesn't come in time, or the client disconnects.
     """
     remaining = started + max_seconds - time.monotonic()
+    late = f"it took more than {max_seconds:g} s"
+    if remaining <= 0:  # `asyncio.timeout` doesn't end a read that has no need to wait
+        raise _malformed_body(late)
     try:
         async with asyncio.timeout(min(idle_seconds, remaining)):
             return await anext(stream, None)
     except TimeoutError:
         if remaining < idle_seconds:
-            raise _malformed_body(f"it took more than {max_seconds:g} s") from None
+            raise _malformed_body(late) from None
         raise _malformed_body(f"no data came for {idle_seconds:g} s") from None
     except ClientDisconnect:
         raise _malformed_body("the client disconnected") from None

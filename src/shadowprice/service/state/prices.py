@@ -98,7 +98,8 @@ def prices(
         slot = ledger.start + later
         posted = None if policy is None else policy.slot_prices(_later_view(engine.view, later))
         used = ledger.used[later] if later < window else None
-        if used is None and skipped:  # nothing was planned beyond the window that passed
+        if used is None and skipped and engine.slot_running is None:
+            # The window has passed without jobs, so nothing was planned beyond it.
             used = np.zeros_like(ledger.used[0])
         by_kind: dict[str, dict[str, ResourcePrice]] = {}
         for name, members in zip(kinds.names, kinds.rows, strict=True):

@@ -254,6 +254,8 @@ def _replayed(
     if memory is not None and not _is_exact(memory.policy, before):
         memory = None
     synced = engine.sequence
+    if exact and (memory is None or memory.sequence <= synced):
+        engine.session.follow_script()  # the snapshot's policy state is the newest
     rows = connection.execute(
         select(table.c.entry)
         .where(table.c.sequence > engine.sequence)

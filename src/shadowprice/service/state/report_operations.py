@@ -290,7 +290,8 @@ class RecordReports:
         batch.emit("start-failed", name, generation=generation, reason=report.reason)
         if attempts >= MAX_LASTING_REFUSALS:
             reason = f"it could not be started in {attempts} attempts: {report.reason}"
-            batch.apply_event(JobFailed(slot, name, generation, reason, record.failures))
+            failed = JobFailed(slot, name, generation, reason, record.failures)
+            batch.apply_event(failed, billed=False)  # it ran in no slot
             batch.emit("failed", name, generation=generation, code=None, reason=reason)
         else:
             batch.apply_event(StartFailed(slot, name, generation, report.reason or "refused"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -79,6 +79,8 @@ _BYTES: Final[Mapping[str, float]] = {
 _UTC: Final = frozenset({"utc", "gmt"})
 _CLOCK_WORDS: Final = _UTC | {"local", "ts", "epoch", "unix"}
 """Last words of a header that say how a time is written."""
+_TIMES: Final = frozenset({"submit", "start", "end", "deadline"})
+"""Meanings of columns with times."""
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
 
@@ -171,12 +173,15 @@ def _mapping(
 ) -> dict[str, str]:
     """Return the column of each meaning: as mapped, else as the header of a filled column says."""
     location = f"{path}: line 1"
-    by_key: dict[str, str] = {}
+    times, others = dict[str, str](), dict[str, str]()
     for name in reversed(filled):
-        by_key[_key(name)] = name
-        by_key[_key(name).removeprefix("job") or _key(name)] = name
+        # `queue_ts` is no queue, so that only times may end with words for their form.
+        for by_key, key in ((times, _key(name)), (others, _key(name, _UTC))):
+            by_key[key] = name
+            by_key[key.removeprefix("job") or key] = name
     names: dict[str, str] = {}
     for meaning, words in _COLUMNS.items():
+        by_key = times if meaning in _TIMES else others
         found = next((by_key[word] for word in words.split() if word in by_key), None)
         if found is not None and found not in names.values():
             names[meaning] = found
@@ -240,10 +245,10 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", parted)
 
 
-def _key(name: str) -> str:
+def _key(name: str, clock_words: Set[str] = _CLOCK_WORDS) -> str:
     """Return a header in lower case, without separators, unit and form of a time."""
     words = _words(name)
-    endings = _SECONDS.keys() | _BYTES.keys() | _CLOCK_WORDS
+    endings = _SECONDS.keys() | _BYTES.keys() | clock_words
     while len(words) > 1 and words[-1] in endings:
         words = words[:-1]
     return "".join(words)

@@ -280,7 +280,8 @@ def _store(generation: Generation, settings: Settings) -> Any:
     """
     address, _, port = generation.address.rpartition(":")
     job = generation.job
-    hosts = job.rank == 0 and job.role == ("ps" if bind_to_loopback(address) else "worker")
+    is_local = bind_to_loopback(address)  # in every process: it also sets gloo's interface
+    hosts = job.rank == 0 and job.role == ("ps" if is_local else "worker")
     try:
         return dist.TCPStore(
             address.strip("[]"),
