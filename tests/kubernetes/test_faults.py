@@ -7,7 +7,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +263,7 @@ def test_nothing_is_held_open_to_a_server_that_fell_silent(testbed: Testbed) -> 
         own = connections() - others
         assert len(own) == 2
         apiserver.signal(signal.SIGSTOP)
+        assert isinstance(lines, AsyncGenerator)
         try:
             await lines.aclose()
             await connection.close()

@@ -225,9 +225,9 @@ class FakeExecutor:
             if one.key not in self.world.forgotten
         )
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> Sequence[Report]:
         """Return the reports of every generation that is not forgotten, again in each call."""
-        found: list[Report] = []
+        found = []
         for one in self.world.processes.values():
             if one.key not in self.world.forgotten:
                 found.append(Started(one.spec.command, *one.key, self.world.told(one.began)))

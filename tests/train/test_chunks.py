@@ -175,7 +175,8 @@ def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_tak
     registered = importlib.import_module("fsspec.registry")._registry
     for kind in ("s3", "hdfs"):
         monkeypatch.delitem(registered, kind, raising=False)
-    monkeypatch.setattr(chunks.time, "sleep", lambda _: pytest.fail("it was asked again"))
+    patched = "shadowprice.training.servers.chunks.time.sleep"
+    monkeypatch.setattr(patched, lambda _: pytest.fail("it was asked again"))
     for attempt in (lambda: chunks.read(url), lambda: chunks.write(url, ARRAYS, 3)):
         with pytest.raises(TrainingError, match=says):
             attempt()

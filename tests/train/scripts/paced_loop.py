@@ -12,7 +12,7 @@ import torch.distributed as dist
 LOOP = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "ray" / "loop.py"))
 
 
-class Paced(LOOP["Scheduled"]):  # type: ignore[misc]  # it is read from a file
+class Paced(LOOP["Scheduled"]):  # type: ignore[misc, name-defined]  # it is read from a file
     """What surrounds it under the scheduler."""
 
     def report(self, *given: Any) -> None:
