@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -88,6 +89,7 @@ class Space:
 @pytest.fixture
 def space(testbed: Testbed, request: pytest.FixtureRequest) -> Iterator[Space]:
     name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "")[:50].strip("-")
+    name += f"-{secrets.token_hex(3)}"  # the namespace of an earlier try may still be being deleted
     space = Space(testbed, name)
     yield space
     testbed.ask("DELETE", f"/api/v1/namespaces/{name}")
