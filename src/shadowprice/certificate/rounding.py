@@ -132,7 +132,7 @@ class Rounding:
         self.end = np.full(len(self._jobs), -1, np.int64)
         self.earned = np.zeros(len(self._jobs))
         self.regret = proved.payoffs.copy()
-        """What each job earns less than its best payoff at the prices.
+        """Difference of each job's best payoff at the prices and what it earns.
 
         The sum, plus the price of unused capacity, is the distance to the bound.
         """

@@ -16,7 +16,7 @@ TERMINATED: Final = 143
 
 @dataclass
 class Termination:
-    """Whether and how the running command was signalled to stop."""
+    """A signal to the running command to stop."""
 
     status: int = INTERRUPTED  # exit status for the signal
     reported: bool = False  # the command already printed what it kept

@@ -84,7 +84,7 @@ class PolicySession:
         return self._is_following
 
     def stop_following(self) -> None:
-        """Query the policy no longer during replay."""
+        """Stop querying the policy during replay."""
         self._is_following = False
 
     def _followed(self, event: PolicyEvent, recorded: Consultation) -> Iterator[Decision]:

@@ -34,7 +34,7 @@ class StepTime:
 
     seconds: float  # mean over the mini-batches after the warm-up
     half_width: float  # of the confidence interval, in seconds
-    minibatches: float  # in the mean
+    minibatches: float  # mini-batches that were measured
     warm_up: float  # mini-batches left out before
 
     @property

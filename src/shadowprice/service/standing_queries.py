@@ -60,7 +60,7 @@ class StandingQuery(Generic[Result]):
     def is_current(self, slots: int, sequence: int, coming: int = 0) -> bool:
         """Return whether the answer covers the slots and includes the event of this number.
 
-        Without jobs no event tells that a slot has passed, so the coming slot counts too.
+        Without jobs no event marks the end of a slot, so the coming slot counts too.
         """
         answer = self.answer
         return (

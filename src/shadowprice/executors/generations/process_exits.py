@@ -15,7 +15,7 @@ from shadowprice.executors.generations.outcome import (
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """How one process ended."""
+    """The end of one process."""
 
     name: str  # `worker-0` or `ps-1`
     code: int  # its exit status; -1 if unknown
