@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
-from shadowprice.core.wording import closest_match
+from shadowprice.core.wording import hint_for_unknown
 from shadowprice.experiments.spreading import (
     CachingBackend,
     CpuTimes,
@@ -166,8 +166,7 @@ def find_experiment(name: str) -> Experiment:
     """
     choices = experiments()
     if name not in choices:
-        similar = closest_match(name, choices)
-        hint = f"did you mean {similar!r}?" if similar else f"known: {', '.join(choices)}"
+        hint = hint_for_unknown(name, choices)
         raise InputError(Fault("experiment", f"unknown experiment {name!r}", hint))
     return choices[name]
 
