@@ -913,7 +913,7 @@ def test_orders_are_not_kept_where_nothing_runs(bench: Bench) -> None:
     found = recover(
         bench.store, CLUSTER, bench.choice, bench.truth.clock, virtual=True
     )  # of each start and end, none of which anybody acknowledges
-    assert found.replayed > 8
+    assert found.recovered_events > 8
     assert not found.engine.unacknowledged
 
 

@@ -11,7 +11,6 @@ import json
 import logging
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -107,33 +106,23 @@ class DurableEngine(DurableState):
         recovered = recover(
             self.store, self._file_cluster, self.choice, self.clock, virtual=self.virtual
         )
-        self.engine = recovered.engine
+        vars(self).update(vars(recovered))
         # Copying the policy state before each event would cost more than everything else.
         self.engine.session.keeps_memory = False
-        self.calendar = recovered.calendar
-        self.views, self.specs = recovered.views, recovered.specs
-        self.orders = recovered.orders
-        self.backlog = deque(recovered.pending)
-        self.next_job, self.next_event_id = recovered.next_job, recovered.next_event_id
-        self.accounts = recovered.accounts
-        self.last_at = recovered.last_at
         self.end = read_end(self.store)
         self.start_ups = read_start_ups(self.store)
         self.withheld = read_withheld(self.store)
-        self.margins = recovered.margins
         self.values = None
         if self._relative_values:
             self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))
             engine_state = self.engine.state
             self.open_values = follow_open_jobs(engine_state.open_jobs, engine_state.watch_jobs())
-        self._snapshot_sequence = recovered.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced
         self._memory_is_large = False
         self._posted_at: tuple[object, ...] | None = None
         self._posted: Mapping[tuple[str, str], float] = {}
         self.recovery_seconds = time.monotonic() - started
-        self.recovered_events = recovered.replayed
 
     def outcome(self) -> CommitResult:
         """Return the complete present state as an outcome."""
@@ -275,7 +264,7 @@ class DurableEngine(DurableState):
 
     def snapshot_due(self) -> bool:
         """Return whether enough events or time passed since the last snapshot."""
-        events = self.engine.sequence - self._snapshot_sequence
+        events = self.engine.sequence - self.snapshot_sequence
         if not events:
             return False
         late = self.clock.now() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
@@ -342,7 +331,7 @@ class DurableEngine(DurableState):
             self.store.write(connection, delete(table).where(table.c.sequence < oldest))
             put_policy(self.store, connection, self.choice, self.engine.policy)
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
-        self._snapshot_sequence, self._snapshot_at = sequence, now
+        self.snapshot_sequence, self._snapshot_at = sequence, now
         for start in range(
             oldest + 1 if first is None else first, oldest + 1, JOURNAL_DELETE_BATCH
         ):
