@@ -28,8 +28,8 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
-from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.durable_state import StoredState
+from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.recovery import recover
 from shadowprice.service.store import Store
 from tests.support.simulated_hours import CLUSTER, Crash, SimulatedHour, run_hour

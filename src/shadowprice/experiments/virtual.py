@@ -142,7 +142,8 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, key: str)
         sum(generation.lost for generation in generations),
         "" if view.reason is None else str(view.reason.get("message", "")),
         service.has_learnt_margin(view),
-        view.first_promise is None or view.first_promise < service.driver.published.servers.coming,
+        view.first_promise is None
+        or view.first_promise < service.driver.published.servers.next_slot,
     )
 
 

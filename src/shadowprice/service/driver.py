@@ -225,7 +225,7 @@ class Driver(Writer):
         if running is not None:
             return (servers.calendar.ends(running) - now) / SECOND
         if self.published.jobs or servers.backlog:
-            return (servers.calendar.begins(servers.coming) - now) / SECOND
+            return (servers.calendar.begins(servers.next_slot) - now) / SECOND
         return self.tick_seconds
 
     async def _tick(self) -> None:

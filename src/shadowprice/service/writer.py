@@ -126,11 +126,11 @@ class Writer:
         `MAX_READ_WAIT_SECONDS`, the previous answer is returned.
         """
         query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
-        coming = self.published.servers.coming_at(self._durable.clock.now())
-        query.note_read(slots, coming)
-        while not query.is_current(slots, self.published.sequence, coming):
+        next_slot = self.published.servers.next_slot_at(self._durable.clock.now())
+        query.note_read(slots, next_slot)
+        while not query.is_current(slots, self.published.sequence, next_slot):
             # Again: after a long wait, readers of fewer slots count alone.
-            query.note_read(slots, coming)
+            query.note_read(slots, next_slot)
             task = query.task or query.begin(asyncio.ensure_future(self.ask(query.compute)))
             previous = query.answer
             if previous is None or previous.slots < slots:

@@ -100,15 +100,15 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
 async def list_servers(service: ServiceDep, caller: CallerDep) -> Cluster:
     """List servers with their jobs; tenants see the names of their own jobs only."""
     servers = service.writing.published.servers
-    coming = servers.coming_at(service.writing.clock.now())
+    next_slot = servers.next_slot_at(service.writing.clock.now())
     return Cluster(
         servers=_servers(service, caller.scope),
         slot=ServerSlot(
             seconds=float(servers.cluster.slot_seconds),
             horizon=servers.cluster.horizon,
             running=servers.slot_running,
-            coming=coming,
-            coming_begins=to_datetime(servers.calendar.begins(coming)),
+            next_slot=next_slot,
+            next_slot_begins=to_datetime(servers.calendar.begins(next_slot)),
         ),
     )
 

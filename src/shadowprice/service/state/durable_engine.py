@@ -140,7 +140,7 @@ class DurableEngine(DurableState):
             frozenset(names[row] for row in engine.state.drained),
             self.calendar,
             engine.slot_running,
-            self.coming,
+            self.next_slot,
             len(self.backlog),
             engine.until,
             self.end.at,

@@ -68,7 +68,7 @@ class DurableState(StoredState):
     stated_jobs: dict[str, tuple[Mapping[str, Any], Job]]  # cache of `stated_work.stated_job`
 
     @property
-    def coming(self) -> int:
+    def next_slot(self) -> int:
         """The first slot that can still be decided now."""
         engine = self.engine
         if engine.slot_running is not None:
