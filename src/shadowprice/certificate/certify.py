@@ -103,12 +103,8 @@ def certify(
     ``seconds`` of ``clock``, or when ``stop`` returns True; the bound is valid in any case. Without
     ``schedules`` only the bound is computed. ``starts`` yields initial schedules by name of the
     job, one mapping per run of a policy, and is given a stop condition. ``report`` is called with
-    bound and best (0 at first) whenever either improves.
-
-    Raises
-    ------
-    InputError
-        If the gap is negative, or a job is a bag of tasks.
+    bound and best (0 at first) whenever either improves. Raises `InputError` if the gap is
+    negative, or a job is a bag of tasks.
     """
     if not 0 <= gap < math.inf:
         raise InputError(

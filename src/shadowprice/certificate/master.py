@@ -108,10 +108,7 @@ class Master:
     def solve(self, seconds: float) -> Floats | None:
         """Solve the program; return the prices of all cells, or None if time ran out.
 
-        Raises
-        ------
-        ShadowpriceError
-            If the solver fails.
+        Raises `ShadowpriceError` if the solver fails.
         """
         solver = self._solver
         solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, seconds))

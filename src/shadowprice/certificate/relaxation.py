@@ -156,12 +156,7 @@ class Relaxation:
     """A job set on a cluster whose pools are one large machine each.
 
     Servers for workers and for parameter servers are two pools if no server hosts both, else one.
-    Of a job with two rates the faster one counts.
-
-    Raises
-    ------
-    InputError
-        If a job is a bag of tasks.
+    Of a job with two rates the faster one counts. Raises `InputError` if a job is a bag of tasks.
     """
 
     def __init__(self, cluster: Cluster, jobs: Sequence[Job], until: int | None) -> None:

@@ -73,12 +73,8 @@ def arrival_times(
 
     Uniform times are evenly spaced, the first at 0. Poisson times are independent and uniform: a
     Poisson process conditioned on its count. The module's docstring describes bursty times;
-    ``burstiness`` has their parameters.
-
-    Raises
-    ------
-    InputError
-        If the pattern is unknown, or count or span are out of range.
+    ``burstiness`` has their parameters. Raises `InputError` if the pattern is unknown, or count or
+    span are out of range.
     """
     if count < 1 or not span > 0:
         raise InputError("arrivals: expected at least one job and a span above 0")

@@ -49,10 +49,8 @@ _NUMBER_WORDS: Final[Mapping[object, str]] = {
 def read_head(path: Path) -> str:
     """Return the first 64 KiB of a text file, decompressed.
 
-    Raises
-    ------
-    InputError
-        If the file is missing, empty, binary, not UTF-8, or damaged at its beginning.
+    Raises `InputError` if the file is missing, empty, binary, not UTF-8, or damaged at its
+    beginning.
     """
     if not path.exists():
         raise InputError(
@@ -117,10 +115,7 @@ def column_names(head: str, separator: str = ",") -> list[str]:
 def read_bytes(path: Path) -> bytes:
     """Return a file's bytes, decompressed if it is packed.
 
-    Raises
-    ------
-    InputError
-        As `inputs.unpacking.read_blocks`.
+    Raises `InputError` as `inputs.unpacking.read_blocks` does.
     """
     return b"".join(read_blocks(path, bounds.TABLE_BYTES, 1 << 24))
 
@@ -196,12 +191,7 @@ class CheckedTable:
     def jobs(self, **columns: pl.Expr | str) -> pl.DataFrame:
         """Return columns of `records.SCHEMA`, given as expressions or names, after common checks.
 
-        Names must be unique, and numbers within `records.MAX_VALUES`.
-
-        Raises
-        ------
-        InputError
-            As `done`.
+        Names must be unique, and numbers within `records.MAX_VALUES`. Raises as `done` does.
         """
         self.frame = self.frame.select("line", **columns)
         self.check(pl.col("job").is_not_null(), "job", "has no name")
@@ -224,10 +214,7 @@ class CheckedTable:
     def done(self) -> pl.DataFrame:
         """Return the valid rows, or raise all diagnostics.
 
-        Raises
-        ------
-        InputError
-            With up to 20 diagnostics, and the number of further invalid rows.
+        The error has up to 20 diagnostics, and the number of further invalid rows.
         """
         if self._faults:
             faults = [fault for _, fault in sorted(self._faults, key=lambda item: item[0])]
@@ -263,12 +250,8 @@ def read_table(
     file in order. ``optional`` ones may be missing and are then null. If ``quoted``, double quotes
     enclose fields, else they are ordinary characters. ``rejoin`` gets the fields of a row that has
     too many, and returns as many as the header has, or None: then the row is invalid, with
-    ``surplus_hint``. Blank lines are dropped and counted.
-
-    Raises
-    ------
-    InputError
-        If the file isn't such a table.
+    ``surplus_hint``. Blank lines are dropped and counted. Raises `InputError` if the file isn't
+    such a table.
     """
     head = read_head(path)
     names = list(columns)
@@ -326,11 +309,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
     """Read a file as lines, for formats with fields separated by runs of blanks.
 
     The table has one column ``text``, stripped of blanks. Blank lines are dropped and counted.
-
-    Raises
-    ------
-    InputError
-        If the file isn't text.
+    Raises `InputError` if the file isn't text.
     """
     read_head(path)
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path

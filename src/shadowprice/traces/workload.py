@@ -135,12 +135,8 @@ class Workload:
         A cluster may count places (resources ``worker`` and ``ps``, as Astraea does) instead of
         GPUs. Then each worker and each parameter server requests one place. Unknown tenants are
         mapped onto the cluster's tenants round robin, in order of first arrival. ``notes`` list the
-        changes.
-
-        Raises
-        ------
-        InputError
-            If the cluster counts neither GPUs nor places, but the jobs use GPUs.
+        changes. Raises `InputError` if the cluster counts neither GPUs nor places, but the jobs use
+        GPUs.
         """
         requested = {
             name
@@ -182,13 +178,8 @@ class Workload:
     def to_jobs(self, cluster: Cluster) -> list[Job]:
         """Build all jobs for a cluster, in order of arrival.
 
-        They are equal to the jobs of the written job file.
-
-        Raises
-        ------
-        InputError
-            If the cluster's slot length isn't that of the workload, or the cluster lacks a
-            resource.
+        They are equal to the jobs of the written job file. Raises `InputError` if the cluster's
+        slot length isn't that of the workload, or the cluster lacks a resource.
         """
         if cluster.slot_seconds != self.slot_seconds:
             raise InputError(
@@ -271,10 +262,7 @@ class Workload:
     def write(self, path: Path) -> None:
         """Write a job file atomically: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
 
-        Raises
-        ------
-        InputError
-            If the name has another suffix, or the folder doesn't exist.
+        Raises `InputError` if the name has another suffix, or the folder doesn't exist.
         """
         check_job_file(path)
         with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -289,10 +277,7 @@ class Workload:
 def check_job_file(path: Path) -> None:
     """Check that `Workload.write` can write to a path.
 
-    Raises
-    ------
-    InputError
-        If the name has another suffix, or the file has other content.
+    Raises `InputError` if the name has another suffix, or the file has other content.
     """
     if path.suffix not in {".jsonl", ".yaml", ".yml"}:
         raise InputError(f"{path}: a job file ends in .jsonl or .yaml")

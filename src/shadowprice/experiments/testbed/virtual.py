@@ -58,24 +58,12 @@ FIRST_ORDER_DRAW: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy and its knowledge.
-
-    Parameters
-    ----------
-    label : str
-        Name in tables.
-    choice : PolicyChoice
-        The policy.
-    given : bool
-        Whether it has the price constants of the whole job set.
-    end : bool
-        Whether it knows the end of the timespan.
-    """
+    """A policy and its knowledge."""
 
     label: str
     choice: PolicyChoice
-    given: bool = False
-    end: bool = True
+    given: bool = False  # whether it has the price constants of the whole job set
+    end: bool = True  # whether it knows the end of the timespan
 
 
 OASIS: Final = PolicyChoice("oasis", {"prices": "online"}, "oasis")

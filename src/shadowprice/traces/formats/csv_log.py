@@ -293,10 +293,7 @@ class _Log:
     def _deadlines(self, zone: str, order: Literal["", "dmy", "mdy"], *, absolute: bool) -> None:
         """Add deadlines, which are times as the submissions are.
 
-        Raises
-        ------
-        InputError
-            If they count from another beginning.
+        Raises `InputError` if they count from another beginning.
         """
         texts = self._texts("deadline")
         if texts.null_count() == len(texts):
