@@ -31,18 +31,12 @@ class MissingExecutorError(MissingExtraError):
 class ExecutorInfo:
     """An executor of this package."""
 
-    name: str
-    """Value of ``--executor``."""
-    summary: str
-    """One line for people."""
-    factory: str
-    """``module:callable`` that takes `ExecutorOptions`."""
-    needs: str = ""
-    """Top-level package that it requires; empty for none."""
-    extra: str = ""
-    """Extra of this package that installs ``needs``."""
-    addressed: bool = False
-    """Whether it runs jobs on a remote cluster, at an address."""
+    name: str  # value of ``--executor``
+    summary: str  # one line for people
+    factory: str  # ``module:callable`` that takes `ExecutorOptions`
+    needs: str = ""  # top-level package that it requires; empty for none
+    extra: str = ""  # extra of this package that installs ``needs``
+    addressed: bool = False  # whether it runs jobs on a remote cluster, at an address
 
 
 EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {

@@ -82,11 +82,9 @@ class Tres:
     """Trackable resources of a job, as Slurm writes them: ``cpu=8,mem=64G,gres/gpu:a100=2``."""
 
     gpus: float | None = None
-    gpu_type: str | None = None
-    """Types of GPU, with ``|`` between them."""
+    gpu_type: str | None = None  # types of GPU, with ``|`` between them
     cpus: float | None = None
-    memory: int | None = None
-    """Bytes."""
+    memory: int | None = None  # bytes
     nodes: int | None = None
 
 
@@ -125,8 +123,7 @@ class Times:
 
     seconds: pl.Series
     later: pl.Series
-    absolute: bool
-    """Whether the seconds count from 1970."""
+    absolute: bool  # whether the seconds count from 1970
 
 
 def choose_readings(
