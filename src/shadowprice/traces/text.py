@@ -46,6 +46,12 @@ _NUMBER_WORDS: Final[Mapping[object, str]] = {
 }
 
 
+def typed_columns(names: str) -> dict[str, pl.DataType]:
+    """Return columns by name: ``name`` is text, ``name:i`` an integer, ``name:f`` a float."""
+    kinds: dict[str, pl.DataType] = {"": pl.String(), "i": pl.Int64(), "f": pl.Float64()}
+    return {name: kinds[kind] for name, _, kind in (word.partition(":") for word in names.split())}
+
+
 def read_head(path: Path) -> str:
     """Return the first 64 KiB of a text file, decompressed.
 
@@ -172,6 +178,25 @@ class CheckedTable:
                     (line, Fault(location, f"{column}{value_text} {message}", hint))
                 )
         self.frame = self.frame.filter(is_valid)
+
+    def check_positive(self, *columns: str) -> None:
+        """Refuse rows in which one of some numbers isn't above 0, or is missing."""
+        for column in columns:
+            self.check(pl.col(column) > 0, column, "is not above 0")
+
+    def check_run(self, pattern: str) -> pl.Expr:
+        """Return the run time from ``start_time`` and ``end_time``, after checks of the times.
+
+        Jobs that never ran are dropped and counted. The times become seconds, as in `parse_times`.
+        """
+        start, end = pl.col("start_time"), pl.col("end_time")
+        self.drop(start.is_null() | end.is_null(), "no start or end: never ran")
+        for column in ("submit_time", "start_time", "end_time"):
+            self.parse_times(column, pattern)
+        self.check(start >= pl.col("submit_time"), "start_time", "is before submission")
+        self.check(end >= start, "end_time", "is before start_time")
+        self.drop(start == end, "run time 0: never ran")
+        return end - start
 
     def parse_times(self, column: str, pattern: str) -> None:
         """Convert a column from text to seconds since 1970.
