@@ -45,12 +45,9 @@ class LiveJobResult:
     """Reports: seconds since the beginning of slot 0, and mini-batches."""
     began: float | None = None
     """Beginning of the first generation's slot, in the same seconds; None if it never ran."""
-    workers: int = 0
-    """Number of workers of the first generation."""
-    base: int = 0
-    """Slot from which submission times count, if they count from a slot."""
-    changes: Sequence[float] = ()
-    """Seconds of each change of its placement that it measured."""
+    workers: int = 0  # number of workers of the first generation
+    base: int = 0  # slot from which submission times count, if they count from a slot
+    changes: Sequence[float] = ()  # seconds of each change of its placement that it measured
     restart: float | None = None
     """Restart cost that the service has learnt, in seconds; None if it is still the stated one."""
 
