@@ -38,7 +38,6 @@ OUT_OF_RANGE_DATE: Final = "is not of the years 1970 to 2128"
 
 _SKIP_NOTE: Final = "--skip-invalid leaves invalid rows out, and counts them"
 
-_GZIP: Final = b"\x1f\x8b"
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
 _NUMBER_WORDS: Final[Mapping[object, str]] = {
     pl.Int64(): "a whole number",
