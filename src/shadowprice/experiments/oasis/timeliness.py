@@ -86,10 +86,10 @@ def draw(tables: Tables, figure: Figure) -> None:
             jobs = table.filter((pl.col("class") == kind) & (pl.col("policy") == variant.key))
             late = jobs["late"].drop_nulls().to_numpy()
             if len(late):
-                looks = {"facecolor": variant.fill, "edgecolor": variant.colour}
-                parts = draw_box(panel, index, jobs["late"], **looks)
+                face, edge = variant.fill, variant.colour
+                parts = draw_box(panel, index, jobs["late"], facecolor=face, edgecolor=edge)
                 for line in (*parts["whiskers"], *parts["caps"]):
-                    line.set_color(variant.colour)
+                    line.set_color(edge)
             share = len(late) / max(len(jobs), 1)
             met = float(np.mean(late <= 0)) * share if len(late) else 0.0
             write_above(panel, index, f"{share:.0%} done\n{met:.0%} on time", 7.5)
