@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 POLICIES: Final = "shadowprice.policies"
 TRACES: Final = "shadowprice.traces"
@@ -95,10 +95,7 @@ class FileExtension:
         namespace = vars(self._module())
         if self.name not in namespace:
             names = [name for name in namespace if not name.startswith("_")]
-            similar = closest_match(self.name, names)
-            hint = (
-                f"did you mean {similar!r}?" if similar else "name a class or function of the file"
-            )
+            hint = hint_for_unknown(self.name, names, "name a class or function of the file")
             raise InputError(Fault(self.path, f"has no name {quote_for_display(self.name)}", hint))
         return namespace[self.name]
 

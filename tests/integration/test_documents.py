@@ -19,6 +19,9 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 ROOT = Path(__file__).parents[2]
 TIMED = ("decision, ", "wall time")
 """Rows whose numbers are times, which no two machines share."""
+PAGES = [*sorted((ROOT / "design").glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = {"P": "src/shadowprice/policies", "K": "src/shadowprice/kernels", "T": "tests"}
+"""Short names of folders in the tables of design note 36."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +157,9 @@ def test_the_readme_compares_what_the_demo_compares(
 
 def test_what_pages_take_from_files_is_there() -> None:
     # A formatter takes the mark of a file for Python, and sets it anew: then a page shows the mark.
-    pages = sorted((ROOT / "docs").rglob("*.md"))
     marks = [
         line
-        for page in pages
+        for page in PAGES
         for line in page.read_text(encoding="utf-8").splitlines()
         if re.match(r"-+\s*8\s*<", line)
     ]
@@ -174,6 +176,65 @@ def test_examples_on_pages_are_those_of_the_repository(document: str) -> None:
         if named:
             file = (ROOT / named[1]).read_text(encoding="utf-8").splitlines()
             assert fence.lines[1:] == file, named[1]
+
+
+def tracked_files() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    return listed.stdout.splitlines()
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+NAMED_FILE = re.compile(
+    r"(?<![\w./<-])([\w-]+(?:/[\w.-]+)*\.(?:py|mjs))\b"
+    r"(?:: (\w+(?:\.\w+)?)(\.\.\.)?)?"
+)
+
+
+def test_files_and_what_they_hold_are_named_rightly() -> None:
+    files = tracked_files()
+    checked = 0
+    for page in (*PAGES, ROOT / "README.md"):
+        for path, name, shortened in NAMED_FILE.findall(prose(page)):
+            folder, _, rest = path.partition("/")
+            whole = f"{FOLDERS[folder]}/{rest}" if folder in FOLDERS else path
+            found = [file for file in files if f"/{file}".endswith(f"/{whole}")]
+            assert found or "NAME" in path, f"{page}: no file {path}"
+            if "_" in name or "." in name:
+                texts = [(ROOT / file).read_text(encoding="utf-8") for file in found]
+                ending = "" if shortened else r"\b"
+                parts = [re.compile(rf"\b{part}{ending}") for part in name.split(".")]
+                assert any(all(part.search(text) for part in parts) for text in texts), (
+                    f"{page}: {path} has no {name}"
+                )
+                checked += 1
+    assert checked > 50
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_modules_and_what_they_define_are_named_rightly(page: Path) -> None:
+    # Without an import: some modules need torch.
+    for named in re.findall(r"(?:`|^::: )(shadowprice(?:\.\w+)+)(?=[`(]|$)", prose(page), re.M):
+        module, rest = ROOT / "src", named.split(".")
+        while rest and (module / rest[0]).is_dir():
+            module /= rest.pop(0)
+        if rest and (module / f"{rest[0]}.py").is_file():
+            module /= f"{rest.pop(0)}.py"
+        elif rest:
+            module /= "__init__.py"
+        text = module.read_text(encoding="utf-8") if rest else ""
+        assert set(re.findall(r"\w+", text)).issuperset(rest), f"{page}: there is no {named}"
 
 
 def test_times_alone_may_differ() -> None:

@@ -112,7 +112,9 @@ class Api(RuleBasedStateMachine):
         listed = self.call("GET", "/v1/jobs", params={"limit": 1_000}).json()["jobs"]
         service = self.call("GET", "/v1/service").json()
         return {
-            "time": {key: service[key] for key in ("origin", "slot", "coming", "coming_begins")},
+            "time": {
+                key: service[key] for key in ("origin", "slot", "next_slot", "next_slot_begins")
+            },
             "jobs": listed,
             "servers": self.call("GET", "/v1/servers").json()["servers"],
             "tenants": self.call("GET", "/v1/tenants").json()["tenants"],
@@ -304,7 +306,7 @@ class Api(RuleBasedStateMachine):
         def has_caught_up() -> bool:
             self.call("POST", "/v1/quote", json=body("wakes it", "red", 0))
             service = self.call("GET", "/v1/service").json()
-            return bool(service["coming_begins"] > service["now"])
+            return bool(service["next_slot_begins"] > service["now"])
 
         wait_until(has_caught_up)
 

@@ -89,7 +89,7 @@ class Asker(Observer):
         self.quotes: dict[str, Quote] = {}
         self.skipped = False
 
-    def coming(self, engine: Engine, event: DriverEvent) -> None:
+    def before_event(self, engine: Engine, event: DriverEvent) -> None:
         if not isinstance(event, JobsArrived):
             return
         if engine.ledger.start != event.slot:

@@ -40,7 +40,7 @@ class PriceReader(Observer):
         self.rng = np.random.default_rng(seed)
         self.read = 0
 
-    def coming(self, engine: Engine, event: DriverEvent) -> None:
+    def before_event(self, engine: Engine, event: DriverEvent) -> None:
         self._read(engine)
 
     def slot_running(self, engine: Engine, slot: int) -> None:

@@ -28,9 +28,9 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import StoredState
 from shadowprice.service.state.job_views import JobView
-from shadowprice.service.state.recovery import RecoveredState, recover
+from shadowprice.service.state.recovery import recover
 from shadowprice.service.store import Store
 from tests.support.simulated_hours import CLUSTER, Crash, SimulatedHour, run_hour
 
@@ -42,7 +42,7 @@ def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def durable_digest(truth: DurableEngine | RecoveredState) -> str:
+def durable_digest(truth: StoredState) -> str:
     """Return the digest of the durable state: plans, promises, commands and accounts.
 
     Leave out policy state, which a crash may lose, and the free numbers.
@@ -50,7 +50,6 @@ def durable_digest(truth: DurableEngine | RecoveredState) -> str:
     engine = truth.engine
     state = snapshot(engine)
     del state["memory"]
-    waiting = truth.backlog if isinstance(truth, DurableEngine) else truth.pending
     orders = {
         name: [
             type(order).__name__,
@@ -63,7 +62,13 @@ def durable_digest(truth: DurableEngine | RecoveredState) -> str:
     accounts = {name: str(account) for name, account in truth.accounts.shown().items()}
     views = {name: view.stored() for name, view in truth.views.items()}
     return _digest(
-        state, views, dict(truth.specs), orders, list(waiting), accounts, truth.calendar.origin
+        state,
+        views,
+        dict(truth.specs),
+        orders,
+        list(truth.backlog),
+        accounts,
+        truth.calendar.origin,
     )
 
 

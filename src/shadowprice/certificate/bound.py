@@ -67,21 +67,15 @@ _NOTHING: Final = 1e-9
 class Bound:
     """Upper bound on the total utility of any schedule of a job set."""
 
-    value: float
-    """The bound, in utility."""
-    prices: Floats
-    """Prices that prove it: utility per slot for all of a pool's resource."""
+    value: float  # the bound, in utility
+    prices: Floats  # prices that prove it: utility per slot for all of a pool's resource
     master: float
     """Value of the linear program over the schedules found. The bound of the relaxation lies
     between it and ``value``. It is 0 if no program over all jobs was solved."""
-    rounds: int
-    """Number of trials over all jobs."""
-    payoffs: Floats
-    """Best payoff of each job at ``prices``."""
-    utilities: Floats
-    """Utility of the schedule that reaches it."""
-    settled: bool
-    """Whether bound and master agree within the tolerance."""
+    rounds: int  # number of trials over all jobs
+    payoffs: Floats  # best payoff of each job at ``prices``
+    utilities: Floats  # utility of the schedule that reaches it
+    settled: bool  # whether bound and master agree within the tolerance
 
 
 Stop = Callable[[], bool]

@@ -37,22 +37,14 @@ Starts = Callable[[Stop], Iterable[Mapping[str, Schedule]]]
 class Certificate:
     """Distance of the best known schedule from the optimum."""
 
-    bound: float
-    """Upper bound on the total utility."""
-    best: float
-    """Total utility of the best schedule found; 0 if none was searched for."""
-    seconds: float
-    """Elapsed time."""
-    processor: float
-    """Processor time; less than ``seconds`` if other processes use the machine."""
-    rounds: int
-    """Number of trials of prices over all jobs."""
-    settled: bool
-    """Whether the bound is that of the relaxation, within the tolerance."""
-    prices: PostedPrices
-    """Prices that prove the bound."""
-    schedules: Mapping[str, Schedule]
-    """Best schedule found, by job."""
+    bound: float  # upper bound on the total utility
+    best: float  # total utility of the best schedule found; 0 if none was searched for
+    seconds: float  # elapsed time
+    processor: float  # processor time; less than ``seconds`` if other processes use the machine
+    rounds: int  # number of trials of prices over all jobs
+    settled: bool  # whether the bound is that of the relaxation, within the tolerance
+    prices: PostedPrices  # prices that prove the bound
+    schedules: Mapping[str, Schedule]  # best schedule found, by job
     completion: CompletionBound | None
     """Least mean completion time of the jobs that state no utility; None without such jobs."""
 
@@ -103,12 +95,8 @@ def certify(
     ``seconds`` of ``clock``, or when ``stop`` returns True; the bound is valid in any case. Without
     ``schedules`` only the bound is computed. ``starts`` yields initial schedules by name of the
     job, one mapping per run of a policy, and is given a stop condition. ``report`` is called with
-    bound and best (0 at first) whenever either improves.
-
-    Raises
-    ------
-    InputError
-        If the gap is negative, or a job is a bag of tasks.
+    bound and best (0 at first) whenever either improves. Raises `InputError` if the gap is
+    negative, or a job is a bag of tasks.
     """
     if not 0 <= gap < math.inf:
         raise InputError(

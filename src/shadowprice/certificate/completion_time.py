@@ -40,10 +40,8 @@ _ROUNDING: Final = 1e-9
 class CompletionBound:
     """Lower bound on the mean completion time of the jobs that state no utility."""
 
-    jobs: tuple[str, ...]
-    """Names of these jobs, without those that can't run on the cluster."""
-    mean_slots: float
-    """The bound, in slots from the submission to the end of the completion slot."""
+    jobs: tuple[str, ...]  # names of these jobs, without those that can't run on the cluster
+    mean_slots: float  # the bound, in slots from the submission to the end of the completion slot
 
 
 def completion_bound(relaxation: Relaxation) -> CompletionBound | None:

@@ -16,16 +16,11 @@ from shadowprice.kernels.horizon.batch import JobRows, JobSchedules, price_jobs
 class BatchPrices:
     """Payoffs of jobs at prices, and what their schedules use."""
 
-    total: float
-    """Sum of the payoffs of the priced jobs."""
-    payoffs: Floats
-    """Upper bound on the payoff of each job, 0 for jobs that weren't priced."""
-    utilities: Floats
-    """Utility of each job's schedule."""
-    workers: Integers
-    """Workers of all schedules, by kind and slot."""
-    servers: Integers
-    """Parameter servers of all schedules, by kind and slot."""
+    total: float  # sum of the payoffs of the priced jobs
+    payoffs: Floats  # upper bound on the payoff of each job, 0 for jobs that weren't priced
+    utilities: Floats  # utility of each job's schedule
+    workers: Integers  # workers of all schedules, by kind and slot
+    servers: Integers  # parameter servers of all schedules, by kind and slot
 
 
 class JobTable:

@@ -31,12 +31,9 @@ _IDLE: Final = 8
 class GroupColumn:
     """Schedules of a group of jobs at some prices."""
 
-    utility: float
-    """Total utility of the group."""
-    cells: NDArray[np.int32]
-    """Indices of the flattened prices that the group uses, ascending."""
-    shares: Floats
-    """Share of the pool's resource in each of these cells."""
+    utility: float  # total utility of the group
+    cells: NDArray[np.int32]  # indices of the flattened prices that the group uses, ascending
+    shares: Floats  # share of the pool's resource in each of these cells
 
 
 class Master:
@@ -108,10 +105,7 @@ class Master:
     def solve(self, seconds: float) -> Floats | None:
         """Solve the program; return the prices of all cells, or None if time ran out.
 
-        Raises
-        ------
-        ShadowpriceError
-            If the solver fails.
+        Raises `ShadowpriceError` if the solver fails.
         """
         solver = self._solver
         solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, seconds))

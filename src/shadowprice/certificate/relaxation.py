@@ -61,28 +61,20 @@ _SPENT: Final = 1e-12
 class Column:
     """One schedule: its utility, and its shares of the pools' capacities by slot."""
 
-    utility: float
-    """Utility of the schedule."""
-    first: int
-    """First slot of ``use``, counted from the relaxation's first."""
-    use: Floats
-    """Share of all of a pool's resource, shape (slots, pools, limits)."""
-    choice: Integers
-    """Number of workers in each slot, 0 for none."""
+    utility: float  # utility of the schedule
+    first: int  # first slot of ``use``, counted from the relaxation's first
+    use: Floats  # share of all of a pool's resource, shape (slots, pools, limits)
+    choice: Integers  # number of workers in each slot, 0 for none
 
 
 @dataclass(frozen=True, slots=True)
 class PricedJobs:
     """Jobs at some prices."""
 
-    total: ProvenPayoff
-    """Bound on the sum of their payoffs."""
-    payoffs: Floats
-    """Bound on the payoff of each job; 0 for jobs that weren't priced."""
-    utilities: Floats
-    """Utility of each job's schedule at the prices."""
-    use: Floats
-    """Shares that all schedules take, shape (slots, pools, limits)."""
+    total: ProvenPayoff  # bound on the sum of their payoffs
+    payoffs: Floats  # bound on the payoff of each job; 0 for jobs that weren't priced
+    utilities: Floats  # utility of each job's schedule at the prices
+    use: Floats  # shares that all schedules take, shape (slots, pools, limits)
 
 
 class PricingOracle(Protocol):
@@ -116,12 +108,9 @@ class PricingOracle(Protocol):
 class Window:
     """Slots in which a job can earn."""
 
-    first: int
-    """Arrival of the job."""
-    end: int
-    """First slot that isn't searched."""
-    tail: float
-    """Largest utility from ``end`` on; 0 if a best schedule completes earlier."""
+    first: int  # arrival of the job
+    end: int  # first slot that isn't searched
+    tail: float  # largest utility from ``end`` on; 0 if a best schedule completes earlier
 
 
 def windows_of(cluster: Cluster, jobs: Sequence[Job], end: int) -> list[Window]:
@@ -156,12 +145,7 @@ class Relaxation:
     """A job set on a cluster whose pools are one large machine each.
 
     Servers for workers and for parameter servers are two pools if no server hosts both, else one.
-    Of a job with two rates the faster one counts.
-
-    Raises
-    ------
-    InputError
-        If a job is a bag of tasks.
+    Of a job with two rates the faster one counts. Raises `InputError` if a job is a bag of tasks.
     """
 
     def __init__(self, cluster: Cluster, jobs: Sequence[Job], until: int | None) -> None:

@@ -85,26 +85,18 @@ class PlacedSchedule:
 class _Member:
     """Values of a job that searches need repeatedly."""
 
-    first: int
-    """Start of its window, counted from the relaxation's first slot."""
-    slots: int
-    """Length of its window."""
+    first: int  # start of its window, counted from the relaxation's first slot
+    slots: int  # length of its window
     workers: Integers
     """Worker counts with progress at the slower rate, which holds for every placement."""
-    servers: Integers
-    """Numbers of parameter servers of these choices."""
-    gains: Integers
-    """Progress of these choices per slot."""
-    worth: Floats
-    """Utility of completing in each slot of the window."""
-    worker: Integers
-    """Demand of a worker."""
-    ps: Integers
-    """Demand of a parameter server; zeros if the job has none."""
+    servers: Integers  # numbers of parameter servers of these choices
+    gains: Integers  # progress of these choices per slot
+    worth: Floats  # utility of completing in each slot of the window
+    worker: Integers  # demand of a worker
+    ps: Integers  # demand of a parameter server; zeros if the job has none
     price: tuple[Floats, Floats]
     """Price of a worker and of a parameter server in every slot of the free capacity."""
-    restarts: bool
-    """Whether progress depends on when the job moves."""
+    restarts: bool  # whether progress depends on when the job moves
 
 
 class Rounding:
@@ -297,10 +289,8 @@ class Rounding:
 class BestSchedules:
     """Best schedules found."""
 
-    utility: float
-    """Their total utility."""
-    schedules: dict[int, Schedule]
-    """Schedules by index of the job."""
+    utility: float  # their total utility
+    schedules: dict[int, Schedule]  # schedules by index of the job
 
 
 def best_schedules(

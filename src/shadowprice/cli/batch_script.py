@@ -26,7 +26,7 @@ from shadowprice.cli.plain_job import (
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.script_command import build_script_command
-from shadowprice.core.wording import closest_match, quote_for_display, text_problem
+from shadowprice.core.wording import hint_for_unknown, quote_for_display, text_problem
 
 SCRIPT: Final = "shadowprice.script"
 """Key of the `BatchScript` in a context's ``meta``."""
@@ -153,9 +153,8 @@ class ScriptCommand(CommandAfterDashes):
     def _checked(self, entry: HeaderOption, params: Mapping[str, Any], ctx: Any) -> HeaderOption:
         """Return an option of a header with its long name; refuse what the command line would."""
         if entry.name not in params:
-            similar = closest_match(entry.name, params)
-            known = ", ".join(name for name in params if name.startswith("--"))
-            hint = f"did you mean {similar!r}?" if similar else f"known: {known}"
+            long_names = ", ".join(name for name in params if name.startswith("--"))
+            hint = hint_for_unknown(entry.name, params, f"known: {long_names}")
             message = f"unknown option {quote_for_display(entry.name)}"
             raise InputError(Fault(entry.location, message, hint))
         param = params[entry.name]

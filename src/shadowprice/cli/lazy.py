@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from shadowprice.cli.idle import add_rules
 from shadowprice.core import bounds
-from shadowprice.core.wording import closest_match
+from shadowprice.core.wording import hint_for_unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,7 @@ class LazyGroup(TyperGroup):
         name = args[0]
         names = self.list_commands(ctx)
         if name not in names and not name.startswith("-"):
-            close = closest_match(name, names)
-            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
+            hint = hint_for_unknown(name, names)
             ctx.fail(f"no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 

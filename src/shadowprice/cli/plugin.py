@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.core.wording import closest_match, escape_controls, quote_for_display
+from shadowprice.core.wording import escape_controls, hint_for_unknown, quote_for_display
 
 JOB_COMMANDS: Final = ("explain", "status", "logs")
 """Commands whose first argument is a TrainingJob."""
@@ -105,8 +105,7 @@ def read_words(words: Sequence[str]) -> PluginCall:
                 request.kubectl.append(f"{option}={value}")
     if not remaining or remaining[0] not in COMMANDS:
         name = remaining[0] if remaining else ""
-        close = closest_match(name, COMMANDS)
-        hint = f"did you mean {close!r}?" if close else f"one of: {', '.join(COMMANDS)}"
+        hint = hint_for_unknown(name, COMMANDS)
         raise InputError(
             Fault("kubectl shadowprice", f"no command {quote_for_display(name)}", hint)
         )

@@ -34,18 +34,13 @@ def to_exact(number: float) -> int:
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedJob:
-    """Value and GPU-hours of a job, exact; the densest is first in order.
-
-    Parameters
-    ----------
-    density : float
-        Value per GPU-hour, rounded. Rounding keeps the order, so exact numbers only decide ties.
-    """
+    """Value and GPU-hours of a job, exact; the densest is first in order."""
 
     name: str
     value: int
     gpu_hours: int
     density: float
+    """Value per GPU-hour, rounded. Rounding keeps the order, so exact numbers only decide ties."""
 
     @classmethod
     def of(cls, name: str, value: float, gpu_hours: float) -> SizedJob:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
@@ -19,6 +19,9 @@ _UNSAFE_IN_LINES: Final = re.compile(f"(?!\n)[{_RANGES}]")
 
 _PART: Final = 4
 """Minimum length of a text that matches as a part of a known name."""
+
+_LONGEST_MATCH: Final = 200
+"""Maximum length of a known name in a hint, because a header of a file may be of any length."""
 
 MAX_DISPLAY_CHARS: Final = 60
 """Maximum number of characters of a value in a message."""
@@ -58,12 +61,25 @@ def closest_match(name: str, known: Iterable[str], cutoff: float = 0.6) -> str |
     """
     if len(name) > 100:
         return None
-    names = list(islice(known, 2_000))
+    names = [candidate for candidate in islice(known, 2_000) if len(candidate) <= _LONGEST_MATCH]
     containing = [candidate for candidate in names if name.lower() in candidate.lower()]
     if len(containing) == 1 and len(name) >= _PART:
         return containing[0]
     similar = difflib.get_close_matches(name, names, 1, cutoff=cutoff)
     return similar[0] if similar else None
+
+
+def hint_for_unknown(
+    name: object, known: Collection[str], otherwise: str | None = None, *, cutoff: float = 0.6
+) -> str:
+    """Return the hint for an unknown name: the most similar known name, or ``otherwise``.
+
+    By default, ``otherwise`` lists the known names.
+    """
+    similar = closest_match(name, known, cutoff) if isinstance(name, str) else None
+    if similar is not None:
+        return f"did you mean {similar!r}?"
+    return f"known: {', '.join(known) or 'none'}" if otherwise is None else otherwise
 
 
 def escape_controls(text: str, *, lines: bool = False) -> str:

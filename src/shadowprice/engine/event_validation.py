@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from shadowprice.core.events import (
     TimespanChanged,
 )
 from shadowprice.core.job import Job
+from shadowprice.core.wording import hint_for_unknown
 from shadowprice.engine.state import EngineState
 
 _LARGEST: Final = int(bounds.PROGRESS.most)
@@ -79,9 +79,8 @@ def _text(what: str, value: object) -> None:
 def _known(what: str, name: object, known: Collection[str]) -> None:
     _text(what, name)
     if str(name) not in known:
-        matches = difflib.get_close_matches(str(name), list(known), 1)
-        hint = f"; did you mean {matches[0]!r}?" if matches else ""
-        raise EventError(f"there is no {what} {name!r}{hint}")
+        hint = hint_for_unknown(name, known, "")
+        raise EventError(f"there is no {what} {name!r}{hint and f'; {hint}'}")
 
 
 # ---------------------------------------------------------------- jobs

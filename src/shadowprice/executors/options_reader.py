@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 DEFAULT_LOG_BYTES: Final = 8 << 20
 """Default maximum size of a process's log."""
@@ -29,14 +29,8 @@ class OptionsReader:
         for name in values:
             if name not in names:
                 self.add_error(
-                    quote_for_display(name), "unknown setting", self.choices_hint(name, names)
+                    quote_for_display(name), "unknown setting", hint_for_unknown(name, names)
                 )
-
-    @staticmethod
-    def choices_hint(name: str, names: Sequence[str]) -> str:
-        """Return the hint for an unknown name."""
-        likely = closest_match(name, names)
-        return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"
 
     def add_error(self, name: str, message: str, hint: str) -> None:
         """Record an error."""

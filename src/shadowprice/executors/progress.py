@@ -15,8 +15,8 @@ from itertools import islice
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import (
-    closest_match,
     escape_controls,
+    hint_for_unknown,
     quote_for_display,
     text_problem,
 )
@@ -40,7 +40,9 @@ def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[
             Fault("progress", "it is not a JSON object", 'write {"minibatches": 1250}')
         )
     omitted = [
-        Fault(f"progress.{quote_for_display(name)}", "unknown field", _field_hint(name))
+        Fault(
+            f"progress.{quote_for_display(name)}", "unknown field", hint_for_unknown(name, _FIELDS)
+        )
         for name in islice(body, _MAX_FAULTS)
         if name not in _FIELDS
     ]
@@ -106,8 +108,3 @@ def _number(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _field_hint(name: object) -> str:
-    likely = closest_match(name, _FIELDS) if isinstance(name, str) else None
-    return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(_FIELDS)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.extensions import EXECUTORS as EXECUTOR_GROUP
 from shadowprice.extensions import (
@@ -31,18 +31,12 @@ class MissingExecutorError(MissingExtraError):
 class ExecutorInfo:
     """An executor of this package."""
 
-    name: str
-    """Value of ``--executor``."""
-    summary: str
-    """One line for people."""
-    factory: str
-    """``module:callable`` that takes `ExecutorOptions`."""
-    needs: str = ""
-    """Top-level package that it requires; empty for none."""
-    extra: str = ""
-    """Extra of this package that installs ``needs``."""
-    addressed: bool = False
-    """Whether it runs jobs on a remote cluster, at an address."""
+    name: str  # value of ``--executor``
+    summary: str  # one line for people
+    factory: str  # ``module:callable`` that takes `ExecutorOptions`
+    needs: str = ""  # top-level package that it requires; empty for none
+    extra: str = ""  # extra of this package that installs ``needs``
+    addressed: bool = False  # whether it runs jobs on a remote cluster, at an address
 
 
 EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {
@@ -89,8 +83,7 @@ def create_executor(name: str, options: ExecutorOptions) -> Executor:
         if name in installed:
             return _created(installed[name], options)
         names = [*EXECUTORS, *installed]
-        likely = closest_match(name, names)
-        hint = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"
+        hint = hint_for_unknown(name, names)
         raise InputError(Fault("--executor", f"unknown executor {quote_for_display(name)}", hint))
     if options.address and not entry.addressed:
         addressed = " or ".join(other.name for other in EXECUTORS.values() if other.addressed)

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from shadowprice.core.errors import MissingExtraError
 from shadowprice.core.job_keys import qualified_name
+from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.live import LiveJobResult
 from shadowprice.results.run_directory import RunData
+from shadowprice.simulator.scenario import Scenario
+from shadowprice.simulator.source import ScenarioSource
+
+
+def check_live_jobs(*, training: bool = False) -> None:
+    """Raise an error if jobs can't really run on this machine, or its extras are missing."""
+    if not sys.platform.startswith("linux"):
+        raise UnavailableError("jobs really run in this experiment, which needs Linux")
+    if find_spec("uvicorn") is None:
+        raise MissingExtraError("uvicorn", "service", "running the live service")
+    if training and find_spec("torch") is None:
+        raise MissingExtraError("torch", "train", "training the jobs")
 
 
 def live_key(job: Mapping[str, Any], lived: LiveJobResult) -> str:
@@ -23,6 +40,20 @@ def submitted_record(job: Mapping[str, Any], lived: LiveJobResult) -> dict[str, 
     # A job submitted before slot 0 arrives with slot 0.
     arrival = f"{max(0.0, lived.submitted):.6f}s"
     return {**job, "name": live_key(job, lived), "arrival": arrival}
+
+
+def submitted_scenario(
+    cluster: Mapping[str, Any],
+    jobs: Sequence[Mapping[str, Any]],
+    lived: Mapping[str, LiveJobResult],
+    seed: int = 0,
+) -> Scenario:
+    """Return the jobs for the simulator as they were really submitted, under their real names."""
+    documents = []
+    for job in jobs:
+        stated = {key: value for key, value in job.items() if key != "run"}
+        documents.append(submitted_record(stated, lived[str(job["name"])]))
+    return ScenarioSource(cluster=dict(cluster), jobs=documents).scenario(seed)[0]
 
 
 def predicted_progress(
@@ -77,3 +108,38 @@ def measured_progress(
         complete = finished is not None and slot >= finished
         done.append(work if complete else float(running_maximum[count - 1]) if count else 0.0)
     return done
+
+
+def progress_rows(
+    policy: str,
+    name: str,
+    predicted: Sequence[float],
+    measured: Sequence[float],
+    slots: range,
+    work: float,
+) -> list[dict[str, Any]]:
+    """Return a row per slot: shares of a job's work, predicted and measured, by its end.
+
+    ``slots`` are the slots that count; the first is slot 0 of the rows.
+    """
+    return [
+        {
+            "policy": policy,
+            "job": name,
+            "slot": slot - slots.start,
+            "predicted": min(1.0, predicted[slot] / work),
+            "measured": min(1.0, measured[slot] / work),
+        }
+        for slot in slots
+    ]
+
+
+def prediction_errors(jobs: pl.DataFrame, progress: pl.DataFrame) -> dict[str, float]:
+    """Return the mean errors of predicted slots of completion, and of progress."""
+    both = jobs.drop_nulls(["completion", "predicted_completion"])
+    off = (both["completion"] - both["predicted_completion"]).abs().cast(pl.Float64)
+    errors = (progress["measured"] - progress["predicted"]).abs()
+    return {
+        "slots_off": float(np.mean(off.to_numpy())) if len(off) else math.nan,
+        "progress_off": float(np.mean(errors.to_numpy())) if len(errors) else math.nan,
+    }

@@ -36,14 +36,8 @@ def compare_spread(
     """Run every policy with every seed.
 
     ``scenarios`` has one element per seed. The runs of the first seed go to ``folder`` and are read
-    from there lazily. ``progress`` is called with the finished and the total number of runs.
-
-    Returns
-    -------
-    list of Run
-        Runs of the first seed, in the order of ``choices``.
-    list of (label, seed, ``run.json``)
-        Runs of the other seeds.
+    from there lazily. ``progress`` is called with the finished and the total number of runs. Return
+    the runs of the first seed, in the order of ``choices``, and those of the other seeds.
     """
     cases = [(scenario, choice) for scenario in scenarios for choice in choices]
     files_by_index: dict[int, Files] = {}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
-from shadowprice.core.wording import closest_match
+from shadowprice.core.wording import hint_for_unknown
 from shadowprice.experiments.spreading import (
     CachingBackend,
     CpuTimes,
@@ -58,30 +58,17 @@ class UnavailableError(ShadowpriceError):
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSettings:
-    """Options of a run of an experiment.
-
-    Parameters
-    ----------
-    quick : bool
-        A smaller version that finishes within about a minute and shows the same shape.
-    seed : int
-        Random seed.
-    progress : callable
-        Called with (steps done, all steps, current activity).
-    spread : Spread
-        Executes the runs: locally one by one, or distributed.
-    times : Times
-        Collects processor times.
-    where : Where or None
-        Executor of jobs that really run; None for the default.
-    """
+    """Options of a run of an experiment."""
 
     quick: bool = False
+    """A smaller version that finishes within about a minute and shows the same shape."""
     seed: int = 0
     progress: Progress = field(default=_silent)
+    """Called with (steps done, all steps, current activity)."""
     spread: RunBackend = field(default_factory=SequentialBackend)
-    times: CpuTimes = field(default_factory=CpuTimes)
-    where: ExecutorTarget | None = None
+    """Executes the runs: locally one by one, or distributed."""
+    times: CpuTimes = field(default_factory=CpuTimes)  # collects processor times
+    where: ExecutorTarget | None = None  # executor of jobs that really run; None for the default
 
     def each(
         self, work: Work, cases: Iterable[tuple[Any, ...]], label: Callable[..., str]
@@ -112,36 +99,19 @@ class ExperimentSettings:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One figure or table of a paper.
+    """One figure or table of a paper."""
 
-    Parameters
-    ----------
-    name : str
-        Name on the command line, such as ``oasis-fig3``.
-    title : str
-        Content in one line.
-    source : str
-        The paper and its figure or table.
-    reported : str
-        Result that the paper reports.
-    measure : callable
-        Takes `ExperimentSettings`; returns tables by name.
-    draw : callable
-        Takes the tables and an empty matplotlib figure, and fills it.
-    size : (float, float)
-        Width and height of the figure in inches.
-    executors : tuple of str
-        Executors that may run its real jobs, the default first; empty if it has none.
-    """
-
-    name: str
-    title: str
-    source: str
-    reported: str
+    name: str  # name on the command line, such as ``oasis-fig3``
+    title: str  # content in one line
+    source: str  # the paper and its figure or table
+    reported: str  # result that the paper reports
     measure: Callable[[ExperimentSettings], Tables]
+    """Takes `ExperimentSettings`; returns tables by name."""
     draw: Callable[[Tables, Figure], None]
-    size: tuple[float, float] = (8.0, 4.5)
+    """Takes the tables and an empty matplotlib figure, and fills it."""
+    size: tuple[float, float] = (8.0, 4.5)  # width and height of the figure in inches
     executors: tuple[str, ...] = ()
+    """Executors that may run its real jobs, the default first; empty if it has none."""
 
 
 @cache
@@ -159,15 +129,11 @@ def experiments() -> Mapping[str, Experiment]:
 def find_experiment(name: str) -> Experiment:
     """Return an experiment by name.
 
-    Raises
-    ------
-    InputError
-        If it doesn't exist; the hint has the most similar name.
+    Raises `InputError` if it doesn't exist; the hint has the most similar name.
     """
     choices = experiments()
     if name not in choices:
-        similar = closest_match(name, choices)
-        hint = f"did you mean {similar!r}?" if similar else f"known: {', '.join(choices)}"
+        hint = hint_for_unknown(name, choices)
         raise InputError(Fault("experiment", f"unknown experiment {name!r}", hint))
     return choices[name]
 
@@ -180,12 +146,8 @@ def run_experiment(
     ``out`` is the directory for ``<table>.csv``, ``<name>.png`` and ``manifest.json``; an earlier
     result of an experiment there is replaced. Finished runs are stored beside ``out`` until all are
     done, so that an interrupted experiment resumes. ``keep`` leaves them there; see
-    `remove_cached_runs`.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is missing; raised before anything is measured.
+    `remove_cached_runs`. Raises `MissingExtraError` if matplotlib is missing; raised before
+    anything is measured.
     """
     check_drawing()
     # Experiments with real jobs run one by one, on the executor of their jobs.

@@ -37,29 +37,17 @@ _CANCELLATION_TIMEOUT_SECONDS: Final = 240.0
 
 @dataclass(frozen=True)
 class LiveJobResult:
-    """Result of one job that really ran.
+    """Result of one job that really ran."""
 
-    Parameters
-    ----------
-    record : mapping
-        Final state of the job in the service's REST API.
-    submitted : float
-        Submission time in seconds since the beginning of slot 0.
-    curve : sequence of (float, float)
-        Reports: seconds since the beginning of slot 0, and mini-batches.
-    """
-
-    record: Mapping[str, Any]
-    submitted: float
+    record: Mapping[str, Any]  # final state of the job in the service's REST API
+    submitted: float  # submission time in seconds since the beginning of slot 0
     curve: Sequence[tuple[float, float]]
+    """Reports: seconds since the beginning of slot 0, and mini-batches."""
     began: float | None = None
     """Beginning of the first generation's slot, in the same seconds; None if it never ran."""
-    workers: int = 0
-    """Number of workers of the first generation."""
-    base: int = 0
-    """Slot from which submission times count, if they count from a slot."""
-    changes: Sequence[float] = ()
-    """Seconds of each change of its placement that it measured."""
+    workers: int = 0  # number of workers of the first generation
+    base: int = 0  # slot from which submission times count, if they count from a slot
+    changes: Sequence[float] = ()  # seconds of each change of its placement that it measured
     restart: float | None = None
     """Restart cost that the service has learnt, in seconds; None if it is still the stated one."""
 
@@ -85,24 +73,12 @@ class LiveJobResult:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorTarget:
-    """Executor of a service's jobs, as options of ``shadowprice serve``.
-
-    Parameters
-    ----------
-    executor : str
-        Name of the executor.
-    address : str
-        Address of the executor, if it is elsewhere.
-    settings : tuple of str
-        Values of ``--executor-set``, as ``KEY=VALUE``.
-    listen : str
-        Address on which the service listens, reachable for jobs.
-    """
+    """Executor of a service's jobs, as options of ``shadowprice serve``."""
 
     executor: str = "local"
-    address: str = ""
-    settings: tuple[str, ...] = ()
-    listen: str = "127.0.0.1:0"
+    address: str = ""  # address of the executor, if it is elsewhere
+    settings: tuple[str, ...] = ()  # values of ``--executor-set``, as ``KEY=VALUE``
+    listen: str = "127.0.0.1:0"  # address on which the service listens, reachable for jobs
 
     def words(self) -> list[str]:
         """Return the options of the command."""

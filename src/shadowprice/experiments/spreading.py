@@ -82,19 +82,9 @@ class CachingBackend:
     The key of a result consists of the function, its arguments and all sources of this package, so
     a result of another version is never used.
 
-    Parameters
-    ----------
-    within : Spread
-        Executes the runs.
-    folder : Path
-        Folder of the results, created if necessary and readable by its owner only.
-    key : callable, optional
-        Returns the key of a run's arguments, as bytes; by default their whole content.
-
-    Raises
-    ------
-    InputError
-        If other users may write to the folder. Results are pickled, so reading them runs code.
+    ``folder`` is created if necessary, readable by its owner only. ``key`` returns the key of a
+    run's arguments, by default their whole content. Raises `InputError` if other users may write to
+    the folder, because results are pickled, so reading them runs code.
     """
 
     def __init__(
@@ -173,14 +163,8 @@ class RayBackend:
     """Executes runs on a Ray cluster, one per core, and retries a run after its node is lost.
 
     ``address`` is ``ray`` for this machine's cluster, or without one a cluster of its own cores.
-    ``HOST:PORT`` or ``ray://HOST:PORT`` is the cluster of a head node.
-
-    Raises
-    ------
-    InputError
-        If the address is invalid.
-    MissingExtraError
-        If ray isn't installed.
+    ``HOST:PORT`` or ``ray://HOST:PORT`` is the cluster of a head node. Raises `InputError` if the
+    address is invalid, and `MissingExtraError` if ray isn't installed.
     """
 
     def __init__(self, address: str) -> None:
@@ -194,10 +178,7 @@ class RayBackend:
     def __enter__(self) -> RayBackend:
         """Connect, and check that every node has this version installed.
 
-        Raises
-        ------
-        InputError
-            If Ray doesn't respond, or a node has another version.
+        Raises `InputError` if Ray doesn't respond, or a node has another version.
         """
         import ray  # noqa: PLC0415  # the extra, only where it is asked for
 
@@ -330,18 +311,10 @@ def _line(error: BaseException) -> str:
 
 @dataclass
 class CpuTimes:
-    """Processor time of an experiment in seconds.
+    """Processor time of an experiment in seconds."""
 
-    Parameters
-    ----------
-    runs : list of float
-        Time of each run.
-    rest : float
-        Time of the serial rest: combining tables, drawing.
-    """
-
-    runs: list[float] = field(default_factory=list)
-    rest: float = 0.0
+    runs: list[float] = field(default_factory=list)  # time of each run
+    rest: float = 0.0  # time of the serial rest: combining tables, drawing
 
     def on(self, cores: int) -> float:
         """Return the estimated time on a number of free cores as fast as the measured ones.

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.style import POLICY_COLOURS
 from shadowprice.policies.choice import PolicyChoice
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
 class PolicyVariant:
     """One curve of a figure."""
 
-    key: str
-    """Name in tables."""
-    choice: PolicyChoice
-    """The policy; its label is the name in legends."""
+    key: str  # name in tables
+    choice: PolicyChoice  # the policy; its label is the name in legends
     line: str = "-"
     """Line style of matplotlib: solid, or another one for a variant of the same policy."""
 
@@ -57,3 +57,14 @@ class PolicyVariant:
         """Run a workload for a number of slots; return the engine at the end, and the policy."""
         policy = self.choice.build(PolicyContext(cluster, jobs, slots, seed))
         return Simulation(cluster, jobs, policy, until=slots).run(), policy
+
+
+def samples_by_policy(
+    table: pl.DataFrame, column: str, draw: str, first: str | None = None
+) -> dict[str, list[float]]:
+    """Return a column's values by policy, in order of draws; policy ``first`` comes first."""
+    samples = {
+        str(policy): rows.sort(draw)[column].to_list()
+        for (policy,), rows in table.group_by("policy", maintain_order=True)
+    }
+    return samples if first is None else {first: samples.pop(first), **samples}

@@ -33,41 +33,19 @@ _MEMORY: Final = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class VirtualOutcome:
-    """Result of a job.
+    """Result of a job; slots count from the start of the service."""
 
-    Parameters
-    ----------
-    state : str
-        Its state at the end.
-    utility : float
-        Utility that it earned; 0 if it didn't complete.
-    arrival, completion : int or None
-        Slots, from the start of the service.
-    first_promise : int or None
-        The slot that it was promised when it was admitted.
-    generations : int
-        Placements that it ran in.
-    done, lost : float
-        Mini-batches that it computed, and those of them that no checkpoint kept.
-    reason : str
-        Text of the reason why it didn't complete.
-    has_learnt_margin : bool
-        Enough jobs had finished to learn the margin of its first promise.
-    is_due : bool
-        Its first promise ended before the run did.
-    """
-
-    state: str
-    utility: float
+    state: str  # at the end
+    utility: float  # earned; 0 if it didn't complete
     arrival: int | None
     completion: int | None
-    first_promise: int | None
+    first_promise: int | None  # promised when it was admitted
     generations: int
-    done: float
-    lost: float
-    reason: str = ""
-    has_learnt_margin: bool = False
-    is_due: bool = True
+    done: float  # mini-batches that it computed
+    lost: float  # mini-batches of `done` that no checkpoint kept
+    reason: str = ""  # why it didn't complete
+    has_learnt_margin: bool = False  # enough jobs had finished to learn its first promise's margin
+    is_due: bool = True  # its first promise ended before the run did
 
     @property
     def kept(self) -> bool | None:
@@ -142,7 +120,8 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, key: str)
         sum(generation.lost for generation in generations),
         "" if view.reason is None else str(view.reason.get("message", "")),
         service.has_learnt_margin(view),
-        view.first_promise is None or view.first_promise < service.driver.published.servers.coming,
+        view.first_promise is None
+        or view.first_promise < service.driver.published.servers.next_slot,
     )
 
 

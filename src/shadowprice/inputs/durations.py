@@ -15,7 +15,7 @@ from shadowprice.core import bounds
 from shadowprice.core.bag import DurationDistribution
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.distributions import EmpiricalDuration, EmpiricalLoader
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs.text import read_lines
 
@@ -56,8 +56,7 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
         cells = [line] if column is None else _cells(path, number, line)
         if index is None:
             if column not in cells:
-                similar = closest_match(str(column), cells)
-                hint = f"did you mean {similar!r}?" if similar else f"it has {', '.join(cells)}"
+                hint = hint_for_unknown(str(column), cells)
                 raise InputError(Fault(f"{path}: line {number}", f"has no column {column!r}", hint))
             index = cells.index(column)
             continue

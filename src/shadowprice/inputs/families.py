@@ -20,7 +20,7 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
 from shadowprice.core.specs.fields import DurationField, Name, Number, max_length
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.inputs.text import load_yaml
 
 Curve = Annotated[
@@ -83,12 +83,7 @@ def with_family(
     name = record["family"]
     family = families.get(name) if isinstance(name, str) else None
     if family is None:
-        similar = closest_match(name, families) if isinstance(name, str) else None
-        hint = (
-            f"did you mean {similar!r}?"
-            if similar
-            else _choices_hint(families) or hint_without_library
-        )
+        hint = hint_for_unknown(name, families, _choices_hint(families) or hint_without_library)
         raise InputError(
             Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
         )

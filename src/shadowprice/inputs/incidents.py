@@ -10,7 +10,7 @@ YAML with an ``incidents:`` list, or JSON Lines with one incident a line:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,7 @@ from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.specs import Name, Spec, validate
 from shadowprice.core.specs.fields import max_value
-from shadowprice.core.wording import closest_match
+from shadowprice.core.wording import hint_for_unknown
 from shadowprice.inputs.text import load_yaml, read_json_lines
 
 Incident = ServerLost | ServerBack | JobCancelled
@@ -104,10 +104,8 @@ def _resolve(
     return kind(spec.slot, name)
 
 
-def _unknown(place: str, what: str, name: str, known: Iterable[str]) -> Fault:
-    similar = closest_match(name, known)
-    hint = f"did you mean {similar!r}?" if similar else ""
-    return Fault(place, f"unknown {what} {name!r}", hint)
+def _unknown(place: str, what: str, name: str, known: Collection[str]) -> Fault:
+    return Fault(place, f"unknown {what} {name!r}", hint_for_unknown(name, known, ""))
 
 
 def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:

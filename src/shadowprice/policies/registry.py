@@ -21,7 +21,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext
 from shadowprice.core.specs import LimitedModel, validate
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.extensions import (
     POLICIES,
     Extension,
@@ -142,8 +142,7 @@ def policy_info(name: str) -> PolicyInfo:
     if name in installed_policies():
         return extension_info(installed_policies()[name])
     known = policy_names()
-    close = closest_match(name, known)
-    hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
+    hint = hint_for_unknown(name, known)
     raise InputError(Fault("policy", f"unknown policy {quote_for_display(name)}", hint))
 
 

@@ -87,7 +87,7 @@ class Timeline(ApiRecord):
     first: int = Field(description="first slot shown")
     last: int = Field(description="slot after the last one shown")
     running: int | None = Field(description="running slot")
-    coming: int = Field(description="first slot that can still be decided")
+    next_slot: int = Field(description="first slot that can still be decided")
     servers: list[str]
     incomplete: bool
     levels: str | None = Field(

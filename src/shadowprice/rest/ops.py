@@ -60,8 +60,8 @@ class ServiceStatus(ApiRecord):
     slot_seconds: float
     horizon: int
     slot: int | None = Field(description="running slot")
-    coming: int = Field(description="first slot that is not decided yet")
-    coming_begins: datetime
+    next_slot: int = Field(description="first slot that is not decided yet")
+    next_slot_begins: datetime
     origin: datetime = Field(description="start of slot 0")
     timespan: Timespan
     start_up_seconds: float | None = Field(description="median time to start a job")

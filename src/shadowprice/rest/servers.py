@@ -33,8 +33,8 @@ class ServerSlot(ApiRecord):
     seconds: float
     horizon: int
     running: int | None
-    coming: int
-    coming_begins: datetime
+    next_slot: int
+    next_slot_begins: datetime
 
 
 class ServerList(ApiRecord):

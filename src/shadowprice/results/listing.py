@@ -14,7 +14,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 DEFAULT_COLUMNS: Final = (
     "job",
@@ -116,8 +116,7 @@ class JobFilter:
         """Return the rows of a job table that match."""
         unknown = next((outcome for outcome in self.outcome if outcome not in OUTCOMES), None)
         if unknown is not None:
-            close = closest_match(unknown, OUTCOMES)
-            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(OUTCOMES)}"
+            hint = hint_for_unknown(unknown, OUTCOMES)
             raise InputError(
                 Fault("--outcome", f"there is no outcome {quote_for_display(unknown)}", hint)
             )
@@ -171,8 +170,7 @@ def columns_of(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns
         return jobs.columns
     for name in names:
         if name not in jobs.columns:
-            close = closest_match(name, jobs.columns)
-            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(jobs.columns)}"
+            hint = hint_for_unknown(name, jobs.columns)
             raise InputError(Fault(place, f"there is no column {quote_for_display(name)}", hint))
     return list(names)
 

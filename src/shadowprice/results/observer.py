@@ -23,7 +23,7 @@ class Observer:
     def began(self, engine: Engine) -> None:
         """Handle the start of the run, before the engine's first event."""
 
-    def coming(self, engine: Engine, event: DriverEvent) -> None:
+    def before_event(self, engine: Engine, event: DriverEvent) -> None:
         """Handle an event before the engine processes it."""
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -119,3 +119,10 @@ def compare_to_reference(
         PairedTest(interval(difference), p, corrected)
         for difference, p, corrected in zip(differences, values, holm_adjust(values), strict=True)
     ]
+
+
+def compare_with_first(samples: Mapping[str, Sequence[float]]) -> dict[str, PairedTest]:
+    """Compare samples by name with the first of them, seed by seed."""
+    first, *others = samples
+    tests = compare_to_reference(samples[first], [samples[other] for other in others])
+    return dict(zip(others, tests, strict=True))

@@ -225,7 +225,7 @@ class Driver(Writer):
         if running is not None:
             return (servers.calendar.ends(running) - now) / SECOND
         if self.published.jobs or servers.backlog:
-            return (servers.calendar.begins(servers.coming) - now) / SECOND
+            return (servers.calendar.begins(servers.next_slot) - now) / SECOND
         return self.tick_seconds
 
     async def _tick(self) -> None:
@@ -238,8 +238,8 @@ class Driver(Writer):
         if step:
             self.metrics.clock_steps.inc()
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            outcome = await self._commit([ShiftSlotOrigin(step, reason)])
-            if outcome is not None:
+            committed = await self._commit([ShiftSlotOrigin(step, reason)])
+            if committed is not None:
                 self.clock.follow(step)
             # Operators can correct a wrong clock before it makes data look old.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
@@ -333,10 +333,10 @@ class Driver(Writer):
         self.metrics.lag.set(monotonic() - batch[0].since if batch else 0.0)
         started = monotonic()
         futures = [waiting.answer for waiting in batch]
-        outcome = await self._commit(
+        committed = await self._commit(
             operations, futures, first, [entry.answer for entry in report_batch]
         )
-        if outcome is None:
+        if committed is None:
             return
         duration = monotonic() - started
         self.metrics.commit.observe(duration)
@@ -344,7 +344,7 @@ class Driver(Writer):
             faster = duration < BACKLOG_TIME_BUDGET_SECONDS
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
         if boundary_index is not None:
-            result = outcome.answers[boundary_index]
+            result = committed.answers[boundary_index]
             self._record_boundary(result)
             self._catching_up = not (isinstance(result, SlotAdvanceResult) and result.caught_up)
             if not self._catching_up:

@@ -523,7 +523,9 @@ class _FollowFile:
         stored_text = stored_value(batch.connection, "cluster")
         assert stored_text is not None  # written with the first snapshot
         previous = cluster_from_record(json.loads(stored_text))
-        event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.state.coming)
+        event = cluster_file_diff(
+            previous, self._cluster, batch.engine.cluster, batch.state.next_slot
+        )
         if event is None:
             return
         batch.apply_event(event)

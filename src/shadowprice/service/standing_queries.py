@@ -34,7 +34,7 @@ class Answer(Generic[Result]):
 
     result: Result
     slots: int
-    coming: int  # the first slot that could still be decided
+    next_slot: int  # the first slot that could still be decided
     sequence: int  # number of the last event that the result includes
     computed_at: float
     seconds: float
@@ -50,14 +50,14 @@ class StandingQuery(Generic[Result]):
 
     def __init__(self, compute: Callable[[DurableEngine, int], Result]) -> None:
         self._compute = compute
-        self._slots = self._coming = 0
+        self._slots = self._next_slot = 0
         self._most_read_at = self._read_at = -RENEWED_SECONDS
         self._readers = 0
         self.answer: Answer[Result] | None = None
         self.task: asyncio.Future[Answer[Result]] | None = None
         """The computation under way, which readers share."""
 
-    def is_current(self, slots: int, sequence: int, coming: int = 0) -> bool:
+    def is_current(self, slots: int, sequence: int, next_slot: int = 0) -> bool:
         """Return whether the answer covers the slots and includes the event of this number.
 
         Without jobs no event marks the end of a slot, so the coming slot counts too.
@@ -66,14 +66,14 @@ class StandingQuery(Generic[Result]):
         return (
             answer is not None
             and answer.slots >= slots
-            and answer.coming >= coming
+            and answer.next_slot >= next_slot
             and answer.sequence >= sequence
         )
 
-    def note_read(self, slots: int, coming: int = 0) -> None:
+    def note_read(self, slots: int, next_slot: int = 0) -> None:
         """Record a read of this many slots from the coming one on."""
         now = self._read_at = monotonic()
-        self._coming = coming  # smaller after the clock was set back
+        self._next_slot = next_slot  # smaller after the clock was set back
         if slots >= self._slots or now - self._most_read_at > RENEWED_SECONDS:
             self._slots, self._most_read_at = slots, now
 
@@ -90,10 +90,12 @@ class StandingQuery(Generic[Result]):
 
     def compute(self, durable: DurableEngine) -> Answer[Result]:
         """Compute the answer, and cache it; runs in the writer's thread."""
-        slots, coming, started = self._slots, self._coming, monotonic()
+        slots, next_slot, started = self._slots, self._next_slot, monotonic()
         result = self._compute(durable, slots)
         ended = monotonic()
-        self.answer = Answer(result, slots, coming, durable.engine.sequence, ended, ended - started)
+        self.answer = Answer(
+            result, slots, next_slot, durable.engine.sequence, ended, ended - started
+        )
         return self.answer
 
     def begin(self, task: asyncio.Future[Answer[Result]]) -> asyncio.Future[Answer[Result]]:

@@ -123,10 +123,7 @@ class Usage:
     def receive(self, tenant: str) -> Iterator[BodyMeter]:
         """Count the body of a tenant's request during a block.
 
-        Raises
-        ------
-        ProblemError
-            If the bodies of the tenant's present requests exceed `MAX_BODIES`.
+        Raises `ProblemError` if the bodies of the tenant's present requests exceed `MAX_BODIES`.
         """
         meter = BodyMeter(self._bodies, tenant)
         try:

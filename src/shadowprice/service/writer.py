@@ -66,7 +66,7 @@ class Writer:
         self.hub = EventBroadcaster(self._missed)
         self.listeners: list[Callable[[CommitResult], None]] = []
         durable.decided = self.metrics.decision.observe
-        first = durable.outcome()
+        first = durable.present_state()
         assert first.servers is not None
         self.published = ReadModel(
             dict(first.views),
@@ -126,11 +126,11 @@ class Writer:
         `MAX_READ_WAIT_SECONDS`, the previous answer is returned.
         """
         query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
-        coming = self.published.servers.coming_at(self._durable.clock.now())
-        query.note_read(slots, coming)
-        while not query.is_current(slots, self.published.sequence, coming):
+        next_slot = self.published.servers.next_slot_at(self._durable.clock.now())
+        query.note_read(slots, next_slot)
+        while not query.is_current(slots, self.published.sequence, next_slot):
             # Again: after a long wait, readers of fewer slots count alone.
-            query.note_read(slots, coming)
+            query.note_read(slots, next_slot)
             task = query.task or query.begin(asyncio.ensure_future(self.ask(query.compute)))
             previous = query.answer
             if previous is None or previous.slots < slots:
@@ -197,7 +197,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         try:
-            outcome = await loop.run_in_executor(self._thread, self._durable.commit, operations)
+            committed = await loop.run_in_executor(self._thread, self._durable.commit, operations)
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
@@ -209,8 +209,8 @@ class Writer:
                 if not future.done():
                     future.set_exception(problem)
             return None
-        self._publish(outcome)
-        for future, result in zip(answers, outcome.answers[first:], strict=False):
+        self._publish(committed)
+        for future, result in zip(answers, committed.answers[first:], strict=False):
             if future.done():
                 continue
             if isinstance(result, BaseException):
@@ -218,7 +218,7 @@ class Writer:
             else:
                 future.set_result(result)
         self._renew()
-        return outcome
+        return committed
 
     def _renew(self) -> None:
         """Start to renew answers that are read, before the next batch and after this one."""
@@ -227,13 +227,13 @@ class Writer:
             if query.is_renewed():
                 query.begin(loop.run_in_executor(self._thread, query.compute, self._durable))
 
-    def _publish(self, outcome: CommitResult) -> None:
+    def _publish(self, committed: CommitResult) -> None:
         """Update what readers see, and notify subscribers and listeners."""
         published = self.published
-        published.specs |= outcome.specs
-        for name, record in outcome.specs.items():
+        published.specs |= committed.specs
+        for name, record in committed.specs.items():
             self.usage.set(name, record)
-        for name, view in outcome.views.items():
+        for name, view in committed.views.items():
             self.metrics.count_job(published.jobs.get(name), view if view.state.open else None)
             if view.state.open:
                 published.put_job(view)
@@ -245,22 +245,22 @@ class Writer:
                 published.recent.move_to_end(name)
         while len(published.recent) > RECENT_CLOSED_JOBS:
             published.recent.popitem(last=False)
-        published.running = outcome.running
-        published.unacknowledged = outcome.unacknowledged
-        assert outcome.servers is not None
-        published.servers = outcome.servers
-        published.sequence = outcome.sequence
-        published.accounts = outcome.accounts
-        published.prices = outcome.prices
-        self.metrics.sequence.set(outcome.sequence)
-        self.metrics.took(outcome.events, outcome.views)
-        for event in outcome.events:
+        published.running = committed.running
+        published.unacknowledged = committed.unacknowledged
+        assert committed.servers is not None
+        published.servers = committed.servers
+        published.sequence = committed.sequence
+        published.accounts = committed.accounts
+        published.prices = committed.prices
+        self.metrics.sequence.set(committed.sequence)
+        self.metrics.took(committed.events, committed.views)
+        for event in committed.events:
             if event.kind == "warning":
                 level = logging.WARNING if event.data["active"] else logging.INFO
                 log.log(level, "%s", event.data["message"])
-        self.hub.publish(outcome.events)
+        self.hub.publish(committed.events)
         for listener in self.listeners:
-            listener(outcome)
+            listener(committed)
 
     async def finish(self) -> None:
         """Write a final snapshot for a fast start, and stop the thread; called after `run`."""
@@ -295,7 +295,7 @@ class Writer:
         """Recover the durable state, and return it; called in the writer's thread."""
         self._durable.recover()
         self._durable.damaged = False
-        return self._durable.outcome()
+        return self._durable.present_state()
 
     async def _recover_store(self) -> None:
         """Reopen the store; if that succeeds, recover the durable state from it."""
@@ -308,7 +308,7 @@ class Writer:
                 )
                 self.metrics.writer.set(0)
                 return
-            outcome = await loop.run_in_executor(self._thread, self._recover)
+            committed = await loop.run_in_executor(self._thread, self._recover)
         except ShadowpriceError as error:
             self.health_error = f"the store cannot be written: {error}"
             return
@@ -322,4 +322,4 @@ class Writer:
         self.published.specs.clear()
         self.usage.clear()
         self._standing.clear()
-        self._publish(outcome)
+        self._publish(committed)

@@ -266,7 +266,7 @@ def _report_nothing(arrived: int, jobs: int, slot: int | None = None, /) -> None
 
 def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> list[Command]:
     for observer in observers:
-        observer.coming(engine, event)
+        observer.before_event(engine, event)
     commands = engine.handle(event)
     for observer in observers:
         observer.took(event, commands)

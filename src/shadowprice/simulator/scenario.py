@@ -90,11 +90,6 @@ class Scenario:
         limits = self.work_limits if shows_limits else {}
         return HiddenLengths(self.cluster, limits, shows_limits=shows_limits)
 
-    @property
-    def has_bags(self) -> bool:
-        """Whether any job is a bag of tasks."""
-        return any(job.bag is not None for job in self.jobs)
-
     def context(self, *, explained: bool = True) -> PolicyContext:
         """Return the context of a policy that knows the whole workload, as simulations allow.
 

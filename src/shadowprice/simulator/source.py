@@ -16,7 +16,7 @@ from shadowprice.core.amounts import parse_duration, parse_positive_duration
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.wording import closest_match
+from shadowprice.core.wording import hint_for_unknown
 from shadowprice.extensions import FileExtension
 from shadowprice.inputs import read_jobs
 from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
@@ -220,10 +220,7 @@ def with_servers_changed(document: Document, added: Mapping[str, int], place: st
     names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
     for name in added:
         if name not in names:
-            similar = closest_match(name, [str(candidate) for candidate in names])
-            hint = (
-                f"did you mean {similar!r}?" if similar else f"it has {', '.join(map(str, names))}"
-            )
+            hint = hint_for_unknown(name, [str(candidate) for candidate in names])
             raise InputError(Fault(place, f"unknown servers {name!r}", hint))
     changed: list[Any] = []
     for entry in entries:

@@ -31,20 +31,15 @@ HOUR: Final = 3600.0
 class Burstiness:
     """Parameters of the bursty process; the defaults are fitted to the open Philly trace."""
 
-    variance: float = 9.6
-    """Variance of the hourly intensity, whose mean is 1."""
+    variance: float = 9.6  # variance of the hourly intensity, whose mean is 1
     persistence: float = 0.74
     """Correlation of the logarithm of the intensity from one hour to the next."""
-    quiet: float = 0.12
-    """Share of the time without arrivals, 0 to 1."""
-    silence: float = 25.0
-    """Mean length of a silent period in hours."""
+    quiet: float = 0.12  # share of the time without arrivals, 0 to 1
+    silence: float = 25.0  # mean length of a silent period in hours
     daily: float = 0.35
     """Amplitude of the daily cycle, 0 to 1; the peak is at 07:00 of a clock that starts at 0."""
-    batch: float = 5.0
-    """Mean number of jobs submitted together, at least 1."""
-    spacing: float = 20.0
-    """Mean seconds between the jobs of a batch."""
+    batch: float = 5.0  # mean number of jobs submitted together, at least 1
+    spacing: float = 20.0  # mean seconds between the jobs of a batch
 
     def __post_init__(self) -> None:
         if not (
@@ -73,12 +68,8 @@ def arrival_times(
 
     Uniform times are evenly spaced, the first at 0. Poisson times are independent and uniform: a
     Poisson process conditioned on its count. The module's docstring describes bursty times;
-    ``burstiness`` has their parameters.
-
-    Raises
-    ------
-    InputError
-        If the pattern is unknown, or count or span are out of range.
+    ``burstiness`` has their parameters. Raises `InputError` if the pattern is unknown, or count or
+    span are out of range.
     """
     if count < 1 or not span > 0:
         raise InputError("arrivals: expected at least one job and a span above 0")

@@ -14,7 +14,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.extensions import is_file_reference, split_path
 from shadowprice.traces.records import Trace, TraceSelection, select
 from shadowprice.traces.registry import ImportContext, TraceFormat, format_names, get_format
@@ -169,9 +169,7 @@ def _check_names(
     allowed = [*SELECTION_OPTIONS, *known.options, *synthesis_options]
     for key in pairs:
         if key not in allowed:
-            close = closest_match(key, allowed)
-            hint = f"did you mean {close!r}? " if close else ""
-            raise InputError(f"{text!r}: no option {key!r}; {hint}options: {', '.join(allowed)}")
+            raise InputError(f"{text!r}: no option {key!r}; {hint_for_unknown(key, allowed)}")
 
 
 def _span(pairs: Mapping[str, str], key: str) -> float | None:

@@ -82,11 +82,9 @@ class Tres:
     """Trackable resources of a job, as Slurm writes them: ``cpu=8,mem=64G,gres/gpu:a100=2``."""
 
     gpus: float | None = None
-    gpu_type: str | None = None
-    """Types of GPU, with ``|`` between them."""
+    gpu_type: str | None = None  # types of GPU, with ``|`` between them
     cpus: float | None = None
-    memory: int | None = None
-    """Bytes."""
+    memory: int | None = None  # bytes
     nodes: int | None = None
 
 
@@ -105,10 +103,7 @@ def each(column: pl.Series, read: Callable[[str], Value | None], kind: pl.DataTy
 def time_zone(name: str) -> str:
     """Return the name of a time zone.
 
-    Raises
-    ------
-    InputError
-        If there is no such zone.
+    Raises `InputError` if there is no such zone.
     """
     try:
         ZoneInfo(name)
@@ -128,8 +123,7 @@ class Times:
 
     seconds: pl.Series
     later: pl.Series
-    absolute: bool
-    """Whether the seconds count from 1970."""
+    absolute: bool  # whether the seconds count from 1970
 
 
 def choose_readings(
@@ -138,17 +132,9 @@ def choose_readings(
     """Return the seconds of a log's columns, with the likeliest readings of repeated local times.
 
     Of all readings of a row, those are the likeliest that are in order and agree with the run time;
-    of several, the earliest.
-
-    Parameters
-    ----------
-    times : dict of str to Times
-        Columns of points in time in the order in which they happen; if it has ``start`` and
-        ``end``, their difference is the run time.
-    elapsed : Series
-        Run time in seconds, null if unknown.
-    skew : float
-        Seconds by which clocks may differ.
+    of several, the earliest. ``times`` has the columns in the order in which they happen; the run
+    time is the difference of ``start`` and ``end``, if it has both. ``elapsed`` is the run time in
+    seconds, null if unknown, and ``skew`` the seconds by which clocks may differ.
     """
     if not times:
         return {}
@@ -192,12 +178,7 @@ def read_times(
 
     Numbers since 1970 are seconds, milliseconds, microseconds or nanoseconds, by their size;
     smaller ones are ``unit`` seconds each. ``order`` says which of 3/4/2024 is the day, if the
-    column itself doesn't show it.
-
-    Raises
-    ------
-    InputError
-        If days and months can't be distinguished.
+    column itself doesn't show it. Raises `InputError` if days and months can't be distinguished.
     """
     text = column.to_frame("text").select(
         pl.when(~is_nothing(pl.col("text"))).then(

@@ -50,8 +50,7 @@ class SynthesisOptions:
     """Relative: the target is the traced duration times a log-uniform stretch from 1 to
     ``stretch``, and at least a slot. Slots: uniform in 1 to 15 slots, independent of the
     duration (OASiS, section V; longer jobs miss it)."""
-    stretch: float = 4.0
-    """Maximum stretch of a relative target."""
+    stretch: float = 4.0  # maximum stretch of a relative target
     elasticity: float = 0.0
     """A job may run with 1 to ``elasticity`` times its traced workers, at most 64; 1 fixes the
     traced number. 0, the default, means 1 for a cluster's own log, every measured number for a

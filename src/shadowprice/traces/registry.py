@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest_match
+from shadowprice.core.wording import hint_for_unknown
 from shadowprice.extensions import (
     TRACES,
     Extension,
@@ -144,9 +144,7 @@ def get_format(name: str) -> TraceFormat:
     if name in installed_formats():
         return _extension_format(installed_formats()[name])
     known = format_names()
-    close = closest_match(name, known)
-    hint = f"did you mean {close!r}? " if close else ""
-    raise InputError(f"unknown trace format {name!r}; {hint}known formats: {', '.join(known)}")
+    raise InputError(f"unknown trace format {name!r}; {hint_for_unknown(name, known)}")
 
 
 @cache

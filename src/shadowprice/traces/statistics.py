@@ -20,30 +20,21 @@ PERCENTILES: Final = (10, 50, 90, 99)
 class TraceStatistics:
     """Summary of a trace."""
 
-    format: str
-    """Name of the format."""
-    source: str
-    """File or directory of the trace."""
-    jobs: int
-    """Number of kept jobs."""
-    start: datetime | None
-    """First submission, if known."""
-    span: float
-    """Seconds from the first submission to the last."""
+    format: str  # name of the format
+    source: str  # file or directory of the trace
+    jobs: int  # number of kept jobs
+    start: datetime | None  # first submission, if known
+    span: float  # seconds from the first submission to the last
     gpu_shares: Mapping[str, float]
     """Share of jobs by GPUs: ``0``, ``below 1``, 1, 2, 4, 8, more than 8, and other numbers."""
-    most_gpus: float
-    """Maximum number of GPUs of a job."""
+    most_gpus: float  # maximum number of GPUs of a job
     run_time: Mapping[int, float]
     """Percentiles of run time in seconds, over the jobs with a known duration."""
-    timed: int
-    """Number of jobs with a known duration."""
-    gpu_hours: float | None
-    """GPU-time of those jobs; None if there are none."""
+    timed: int  # number of jobs with a known duration
+    gpu_hours: float | None  # GPU-time of those jobs; None if there are none
     multi_gpu_share: float | None
     """Share of the GPU-time in jobs with more than one GPU; None without GPU-time."""
-    multi_gpu_jobs: float
-    """Share of all jobs that use more than one GPU."""
+    multi_gpu_jobs: float  # share of all jobs that use more than one GPU
     arrival_cv: float | None
     """Standard deviation over mean of the times between submissions (Poisson: 1); None if all are
     simultaneous."""
@@ -52,16 +43,11 @@ class TraceStatistics:
     has fewer than two such hours, or nothing was submitted in them."""
     hourly_peak: int | None
     """Maximum number of submissions in a whole clock hour; None as for ``hourly_fano``."""
-    hourly_mean: float | None
-    """Jobs per hour of the span; None if all submissions are simultaneous."""
-    tenants: int
-    """Number of tenants."""
-    with_model: int
-    """Number of jobs with a known model."""
-    with_deadline: int
-    """Number of jobs with a known deadline."""
-    notes: tuple[ImportNote, ...]
-    """Dropped or repaired rows."""
+    hourly_mean: float | None  # jobs per hour of the span; None if all submissions are simultaneous
+    tenants: int  # number of tenants
+    with_model: int  # number of jobs with a known model
+    with_deadline: int  # number of jobs with a known deadline
+    notes: tuple[ImportNote, ...]  # dropped or repaired rows
 
 
 def describe(trace: Trace) -> TraceStatistics:

@@ -38,7 +38,6 @@ OUT_OF_RANGE_DATE: Final = "is not of the years 1970 to 2128"
 
 _SKIP_NOTE: Final = "--skip-invalid leaves invalid rows out, and counts them"
 
-_GZIP: Final = b"\x1f\x8b"
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
 _NUMBER_WORDS: Final[Mapping[object, str]] = {
     pl.Int64(): "a whole number",
@@ -46,13 +45,17 @@ _NUMBER_WORDS: Final[Mapping[object, str]] = {
 }
 
 
+def typed_columns(names: str) -> dict[str, pl.DataType]:
+    """Return columns by name: ``name`` is text, ``name:i`` an integer, ``name:f`` a float."""
+    kinds: dict[str, pl.DataType] = {"": pl.String(), "i": pl.Int64(), "f": pl.Float64()}
+    return {name: kinds[kind] for name, _, kind in (word.partition(":") for word in names.split())}
+
+
 def read_head(path: Path) -> str:
     """Return the first 64 KiB of a text file, decompressed.
 
-    Raises
-    ------
-    InputError
-        If the file is missing, empty, binary, not UTF-8, or damaged at its beginning.
+    Raises `InputError` if the file is missing, empty, binary, not UTF-8, or damaged at its
+    beginning.
     """
     if not path.exists():
         raise InputError(
@@ -117,10 +120,7 @@ def column_names(head: str, separator: str = ",") -> list[str]:
 def read_bytes(path: Path) -> bytes:
     """Return a file's bytes, decompressed if it is packed.
 
-    Raises
-    ------
-    InputError
-        As `inputs.unpacking.read_blocks`.
+    Raises `InputError` as `inputs.unpacking.read_blocks` does.
     """
     return b"".join(read_blocks(path, bounds.TABLE_BYTES, 1 << 24))
 
@@ -178,6 +178,25 @@ class CheckedTable:
                 )
         self.frame = self.frame.filter(is_valid)
 
+    def check_positive(self, *columns: str) -> None:
+        """Refuse rows in which one of some numbers isn't above 0, or is missing."""
+        for column in columns:
+            self.check(pl.col(column) > 0, column, "is not above 0")
+
+    def check_run(self, pattern: str) -> pl.Expr:
+        """Return the run time from ``start_time`` and ``end_time``, after checks of the times.
+
+        Jobs that never ran are dropped and counted. The times become seconds, as in `parse_times`.
+        """
+        start, end = pl.col("start_time"), pl.col("end_time")
+        self.drop(start.is_null() | end.is_null(), "no start or end: never ran")
+        for column in ("submit_time", "start_time", "end_time"):
+            self.parse_times(column, pattern)
+        self.check(start >= pl.col("submit_time"), "start_time", "is before submission")
+        self.check(end >= start, "end_time", "is before start_time")
+        self.drop(start == end, "run time 0: never ran")
+        return end - start
+
     def parse_times(self, column: str, pattern: str) -> None:
         """Convert a column from text to seconds since 1970.
 
@@ -196,12 +215,7 @@ class CheckedTable:
     def jobs(self, **columns: pl.Expr | str) -> pl.DataFrame:
         """Return columns of `records.SCHEMA`, given as expressions or names, after common checks.
 
-        Names must be unique, and numbers within `records.MAX_VALUES`.
-
-        Raises
-        ------
-        InputError
-            As `done`.
+        Names must be unique, and numbers within `records.MAX_VALUES`. Raises as `done` does.
         """
         self.frame = self.frame.select("line", **columns)
         self.check(pl.col("job").is_not_null(), "job", "has no name")
@@ -224,10 +238,7 @@ class CheckedTable:
     def done(self) -> pl.DataFrame:
         """Return the valid rows, or raise all diagnostics.
 
-        Raises
-        ------
-        InputError
-            With up to 20 diagnostics, and the number of further invalid rows.
+        The error has up to 20 diagnostics, and the number of further invalid rows.
         """
         if self._faults:
             faults = [fault for _, fault in sorted(self._faults, key=lambda item: item[0])]
@@ -263,12 +274,8 @@ def read_table(
     file in order. ``optional`` ones may be missing and are then null. If ``quoted``, double quotes
     enclose fields, else they are ordinary characters. ``rejoin`` gets the fields of a row that has
     too many, and returns as many as the header has, or None: then the row is invalid, with
-    ``surplus_hint``. Blank lines are dropped and counted.
-
-    Raises
-    ------
-    InputError
-        If the file isn't such a table.
+    ``surplus_hint``. Blank lines are dropped and counted. Raises `InputError` if the file isn't
+    such a table.
     """
     head = read_head(path)
     names = list(columns)
@@ -326,11 +333,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
     """Read a file as lines, for formats with fields separated by runs of blanks.
 
     The table has one column ``text``, stripped of blanks. Blank lines are dropped and counted.
-
-    Raises
-    ------
-    InputError
-        If the file isn't text.
+    Raises `InputError` if the file isn't text.
     """
     read_head(path)
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path

@@ -25,7 +25,7 @@ import polars as pl
 from shadowprice.core.amounts import parse_amount
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.registry import ImportContext
-from shadowprice.traces.text import read_bytes, read_head, read_table
+from shadowprice.traces.text import read_bytes, read_head, read_table, typed_columns
 
 Curve = Mapping[int, float]
 """Mini-batches/s of the whole job by number of workers; infeasible numbers are missing."""
@@ -135,8 +135,7 @@ def read_elasticflow(path: Path) -> dict[int, Curve]:
     """
     header = [name.strip() for name in read_head(path).splitlines()[0].split(",")]
     counts = [name for name in header if name.isdecimal()]
-    columns: dict[str, pl.DataType] = {"global_batch_size": pl.Int64()}
-    columns |= {name: pl.Float64() for name in counts}
+    columns = typed_columns("global_batch_size:i") | dict.fromkeys(counts, pl.Float64())
     table = read_table(path, columns, ImportContext())
     for name in counts:
         table.check(pl.col(name).fill_null(0).fill_nan(0) >= 0, name, "is a negative rate")
@@ -203,17 +202,11 @@ def read_pollux_placements(path: Path) -> pl.DataFrame:
     2 GPUs. The columns are placement, nodes, replicas, local_bsz (per GPU), batch_size (local_bsz x
     replicas), and step_time and sync_time in seconds.
     """
-    columns: dict[str, pl.DataType] = {
-        "placement": pl.String(),
-        "local_bsz": pl.Int64(),
-        "step_time": pl.Float64(),
-        "sync_time": pl.Float64(),
-    }
+    columns = typed_columns("placement local_bsz:i step_time:f sync_time:f")
     table = read_table(path, columns, ImportContext())
     text = pl.col("placement")
     table.check(text.str.contains(r"^[1-9]+$"), "placement", "is not digits above 0")
-    table.check(pl.col("local_bsz") > 0, "local_bsz", "is not above 0")
-    table.check(pl.col("step_time") > 0, "step_time", "is not above 0")
+    table.check_positive("local_bsz", "step_time")
     digits = text.str.split("").list.eval(pl.element().filter(pl.element() != ""))
     replicas = digits.cast(pl.List(pl.Int64())).list.sum()
     return table.done().select(

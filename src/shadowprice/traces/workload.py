@@ -57,16 +57,12 @@ _DIMENSIONS: Final[Mapping[str, Dimension]] = {
 class JobProfile:
     """Properties that jobs of one kind share; each distinct object is resolved once."""
 
-    worker: Mapping[str, int]
-    """Request of one worker."""
-    ps: Mapping[str, int] | None
-    """Request of one parameter server; None for all-reduce."""
-    gradient: int = 0
-    """Size of the gradients in bytes; 0 if communication isn't modelled."""
+    worker: Mapping[str, int]  # request of one worker
+    ps: Mapping[str, int] | None  # request of one parameter server; None for all-reduce
+    gradient: int = 0  # size of the gradients in bytes; 0 if communication isn't modelled
     curve: Curve | None = None
     """Measured mini-batches/s by number of workers, instead of the linear model."""
-    internal: int = 0
-    """Bandwidth of a co-located job in bit/s; 0 if co-location isn't faster."""
+    internal: int = 0  # bandwidth of a co-located job in bit/s; 0 if co-location isn't faster
 
 
 UtilityKind = Literal["sigmoid", "deadline", "reciprocal", "default"]
@@ -76,40 +72,27 @@ UtilityKind = Literal["sigmoid", "deadline", "reciprocal", "default"]
 class Workload:
     """Jobs as columns, in order of arrival; every array has one entry for each job."""
 
-    names: Sequence[str]
-    """Unique names."""
-    tenants: Sequence[str | None]
-    """Tenant of each job."""
+    names: Sequence[str]  # unique names
+    tenants: Sequence[str | None]  # tenant of each job
     arrival: NDArray[np.int64]
     """Nanoseconds after time 0; a job that arrives within a slot waits for the next."""
     epochs: NDArray[np.int64]
     """Number of epochs; all mini-batches are epochs x chunks x minibatches."""
-    chunks: NDArray[np.int64]
-    """Number of chunks of the data."""
-    minibatches: NDArray[np.int64]
-    """Mini-batches per chunk."""
+    chunks: NDArray[np.int64]  # number of chunks of the data
+    minibatches: NDArray[np.int64]  # mini-batches per chunk
     minibatch_time: NDArray[np.int64]
     """Nanoseconds of a mini-batch on one worker; 0 if the profile has a curve."""
-    fewest: NDArray[np.int64]
-    """Minimum number of workers in a slot."""
-    most: NDArray[np.int64]
-    """Maximum number of workers in a slot."""
-    profiles: Sequence[JobProfile]
-    """Demands and speed of each job."""
-    kind: Sequence[UtilityKind]
-    """Kind of the utility; ``default`` for jobs that state none."""
-    value: NDArray[np.float64]
-    """Value of the utility, if its kind has one."""
-    decay: NDArray[np.float64]
-    """Decay per slot, if the kind has one."""
+    fewest: NDArray[np.int64]  # minimum number of workers in a slot
+    most: NDArray[np.int64]  # maximum number of workers in a slot
+    profiles: Sequence[JobProfile]  # demands and speed of each job
+    kind: Sequence[UtilityKind]  # kind of the utility; ``default`` for jobs that state none
+    value: NDArray[np.float64]  # value of the utility, if its kind has one
+    decay: NDArray[np.float64]  # decay per slot, if the kind has one
     target: NDArray[np.float64]
     """Target or deadline in slots after the arrival slot (the papers' ``d``), if there is one."""
-    labels: Sequence[Mapping[str, str]]
-    """Model family and utility class of each job."""
-    slot_seconds: Fraction
-    """Length of the slots in which ``decay`` and ``target`` are measured."""
-    notes: tuple[str, ...] = field(default=())
-    """Everything dropped or assumed."""
+    labels: Sequence[Mapping[str, str]]  # model family and utility class of each job
+    slot_seconds: Fraction  # length of the slots in which ``decay`` and ``target`` are measured
+    notes: tuple[str, ...] = field(default=())  # everything dropped or assumed
     drawn: tuple[str, ...] = field(default=())
     """What was drawn at random because the trace lacks it."""
     within: NDArray[np.int64] | None = None
@@ -135,12 +118,8 @@ class Workload:
         A cluster may count places (resources ``worker`` and ``ps``, as Astraea does) instead of
         GPUs. Then each worker and each parameter server requests one place. Unknown tenants are
         mapped onto the cluster's tenants round robin, in order of first arrival. ``notes`` list the
-        changes.
-
-        Raises
-        ------
-        InputError
-            If the cluster counts neither GPUs nor places, but the jobs use GPUs.
+        changes. Raises `InputError` if the cluster counts neither GPUs nor places, but the jobs use
+        GPUs.
         """
         requested = {
             name
@@ -182,13 +161,8 @@ class Workload:
     def to_jobs(self, cluster: Cluster) -> list[Job]:
         """Build all jobs for a cluster, in order of arrival.
 
-        They are equal to the jobs of the written job file.
-
-        Raises
-        ------
-        InputError
-            If the cluster's slot length isn't that of the workload, or the cluster lacks a
-            resource.
+        They are equal to the jobs of the written job file. Raises `InputError` if the cluster's
+        slot length isn't that of the workload, or the cluster lacks a resource.
         """
         if cluster.slot_seconds != self.slot_seconds:
             raise InputError(
@@ -271,10 +245,7 @@ class Workload:
     def write(self, path: Path) -> None:
         """Write a job file atomically: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
 
-        Raises
-        ------
-        InputError
-            If the name has another suffix, or the folder doesn't exist.
+        Raises `InputError` if the name has another suffix, or the folder doesn't exist.
         """
         check_job_file(path)
         with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -289,10 +260,7 @@ class Workload:
 def check_job_file(path: Path) -> None:
     """Check that `Workload.write` can write to a path.
 
-    Raises
-    ------
-    InputError
-        If the name has another suffix, or the file has other content.
+    Raises `InputError` if the name has another suffix, or the file has other content.
     """
     if path.suffix not in {".jsonl", ".yaml", ".yml"}:
         raise InputError(f"{path}: a job file ends in .jsonl or .yaml")

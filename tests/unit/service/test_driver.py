@@ -270,9 +270,9 @@ class Exhausted(DurableEngine):
             raise MemoryError
         return super().commit(operations)
 
-    def outcome(self) -> CommitResult:
+    def present_state(self) -> CommitResult:
         self.threads.append(threading.current_thread())
-        return super().outcome()
+        return super().present_state()
 
 
 def test_a_driver_recovers_from_a_failed_allocation_in_the_writers_thread(

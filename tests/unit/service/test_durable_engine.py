@@ -913,7 +913,7 @@ def test_orders_are_not_kept_where_nothing_runs(bench: Bench) -> None:
     found = recover(
         bench.store, CLUSTER, bench.choice, bench.truth.clock, virtual=True
     )  # of each start and end, none of which anybody acknowledges
-    assert found.replayed > 8
+    assert found.recovered_events > 8
     assert not found.engine.unacknowledged
 
 
@@ -1056,16 +1056,16 @@ def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
 
 def test_prices_are_published_once_a_slot_and_for_changed_servers(bench: Bench) -> None:
     bench.submit("a")
-    first = bench.truth.outcome().prices
+    first = bench.truth.present_state().prices
     bench.submit("b")
-    assert bench.truth.outcome().prices is first
+    assert bench.truth.present_state().prices is first
     bench.slot()
-    begun = bench.truth.outcome().prices
+    begun = bench.truth.present_state().prices
     assert begun is not first
     assert begun == prices_by_kind(prices(bench.truth.engine, bench.truth.calendar, "oasis", 1))
     assert max(begun.values()) > 0.0
     bench.do(SetServerAvailability(CLUSTER.names[0]))
-    assert bench.truth.outcome().prices is not begun
+    assert bench.truth.present_state().prices is not begun
 
 
 def test_events_of_closed_jobs_have_their_ids_and_tenants(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_a_quote_has_the_margin_too(bench: _Bench) -> None:
 def test_no_promise_reaches_past_the_end_of_the_timespan(bench: _Bench) -> None:
     for _ in range(3):
         bench.run(14)
-    calendar, first = bench.truth.calendar, bench.truth.coming
+    calendar, first = bench.truth.calendar, bench.truth.next_slot
     bench.do(ChangeTimespan(int(calendar.begins(first + 12))))
     until = bench.truth.engine.until
     assert until is not None

@@ -55,7 +55,7 @@ class Watched(Bench):
             return connection.execute(select(table).where(table.c.job == job)).first()
 
     def published(self) -> ReadModel:
-        first = self.truth.outcome()
+        first = self.truth.present_state()
         assert first.servers is not None
         views = dict(first.views)
         return ReadModel(views, None, first.running, {}, first.servers, 0)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def told(bench: Bench) -> list[dict[str, Any]]:
 
 
 def warnings(bench: Bench) -> list[dict[str, Any]]:
-    servers = bench.truth.outcome().servers
+    servers = bench.truth.present_state().servers
     assert servers is not None
     return servers.warnings
 

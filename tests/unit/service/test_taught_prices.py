@@ -234,10 +234,10 @@ def test_prices_of_an_idle_service_are_those_of_the_coming_slot(
         bench.slot()
     truth = bench.truth
     engine, calendar, name = truth.engine, truth.calendar, truth.choice.name
-    before = prices(engine, calendar, name, 1, truth.coming)
+    before = prices(engine, calendar, name, 1, truth.next_slot)
     bench.clock.advance(SLOT * 20 * CLUSTER.horizon)  # nothing happens, so no slot begins
-    after = prices(engine, calendar, name, 3, truth.coming)
-    assert [row.slot for row in after.slots] == [truth.coming + later for later in range(3)]
+    after = prices(engine, calendar, name, 3, truth.next_slot)
+    assert [row.slot for row in after.slots] == [truth.next_slot + later for later in range(3)]
     first = datetime.fromisoformat(str(after.slots[0].begins)).timestamp()
     assert 0 < first - truth.clock.now() / SECOND <= SLOT
     old, new = prices_by_kind(before), prices_by_kind(after)
@@ -247,5 +247,5 @@ def test_prices_of_an_idle_service_are_those_of_the_coming_slot(
     else:
         assert not any(old.values())
     shown = bench.do(AdvanceSlots(virtual=True)).servers
-    assert shown.coming_at(truth.clock.now()) == truth.coming
+    assert shown.next_slot_at(truth.clock.now()) == truth.next_slot
     bench.store.close()

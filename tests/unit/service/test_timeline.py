@@ -41,7 +41,7 @@ def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
     seen = 0
     for later, used in enumerate(engine.ledger.used):
         slot = engine.ledger.start + later
-        if not told["coming"] <= slot < told["last"]:
+        if not told["next_slot"] <= slot < told["last"]:
             continue
         share = np.where(limited, used / np.where(limited, capacity, 1), 0).max(axis=1)
         wanted = [math.ceil(255 * one - 1e-6) for one in share]

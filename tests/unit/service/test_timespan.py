@@ -18,7 +18,7 @@ from tests.unit.service.test_durable_engine import Bench
 
 
 def until(bench: Bench) -> int | None:
-    servers = bench.truth.outcome().servers
+    servers = bench.truth.present_state().servers
     assert servers is not None
     assert servers.until == bench.truth.engine.until
     return servers.until

@@ -199,14 +199,13 @@ def waves(
 
 def _rules(text: str) -> list[WaveRuleKind]:
     from shadowprice.cloning.waves import WaveRuleKind
-    from shadowprice.core.wording import closest_match
+    from shadowprice.core.wording import hint_for_unknown
 
     choices = [rule.value for rule in WaveRuleKind]
     rules = []
     for name in dict.fromkeys(part.strip() for part in text.split(",")):
         if name not in choices:
-            close = closest_match(name, choices)
-            hint = f"did you mean {close!r}?" if close else f"write one of {', '.join(choices)}"
+            hint = hint_for_unknown(name, choices)
             raise InputError(Fault("--rule", f"unknown rule {name!r}", hint))
         rules.append(WaveRuleKind(name))
     return rules

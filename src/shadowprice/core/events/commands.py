@@ -11,7 +11,7 @@ from shadowprice.core.schedule import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class NumberedCommand:
     """Common fields of commands, which comparisons ignore.
 
     Parameters
@@ -35,7 +35,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Order):
+class Run(NumberedCommand):
     """Common fields of `Start` and `Resize`, which run a new generation of a job from a slot on.
 
     Parameters
@@ -71,7 +71,7 @@ class Resize(Run):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop(Order):
+class Stop(NumberedCommand):
     """Stop a job at the start of the slot; ``finished`` says whether it is complete."""
 
     tag: ClassVar[str] = "Stop"

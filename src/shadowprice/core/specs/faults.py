@@ -14,7 +14,7 @@ from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.errors import Fault
 from shadowprice.core.specs.distributions import DISTRIBUTION_KINDS
-from shadowprice.core.wording import MAX_DISPLAY_CHARS, closest_match, quote_for_display
+from shadowprice.core.wording import MAX_DISPLAY_CHARS, hint_for_unknown, quote_for_display
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -57,8 +57,9 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     where = f"{place}{joint}{path}"
     if issue["type"] == "extra_forbidden":
         key = str(location[-1])
-        close = closest_match(key, sorted(_known_keys(model)), cutoff=0.5)
-        hint = f"did you mean {close!r}?" if close else _known_there(model, location[:-1])
+        hint = hint_for_unknown(
+            key, sorted(_known_keys(model)), _known_there(model, location[:-1]), cutoff=0.5
+        )
         return Fault(where, "unknown key", hint)
     if issue["type"] == "missing":
         return Fault(where, "is missing")
@@ -90,8 +91,7 @@ def _kind_fault(where: str, issue: Any) -> Fault:
         return Fault(f"{where}.{key}", "is missing")
     kinds = [kind.strip("'") for kind in issue["ctx"]["expected_tags"].split(", ")]
     tag = issue["ctx"]["tag"]
-    close = closest_match(tag, kinds, cutoff=0.5)
-    hint = f"did you mean {close!r}?" if close else f"write one of {', '.join(kinds)}"
+    hint = hint_for_unknown(tag, kinds, cutoff=0.5)
     return Fault(f"{where}.{key}", f"no {key} is called {quote_for_display(tag)}", hint)
 
 

@@ -53,7 +53,7 @@ from shadowprice.core.specs.utilities import (
     with_default_utility,
 )
 from shadowprice.core.utility import Constant
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 _FACTORS: Final = ("epochs", "chunks", "minibatches")
 """The papers' keys for the work of a job, which is their product."""
@@ -319,8 +319,9 @@ class JobSpec(Spec):
         for part in (self.worker, self.ps or {}):
             self._check_dimensions(part, cluster)
         if self.tenant is not None and cluster.tenants and self.tenant not in cluster.tenant_index:
-            known = closest_match(self.tenant, cluster.tenant_index)
-            hint = f"did you mean {known!r}?" if known else "add it to the cluster's tenants"
+            hint = hint_for_unknown(
+                self.tenant, cluster.tenant_index, "add it to the cluster's tenants"
+            )
             raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", hint))
         first_slot, before = arrival_slot(self.arrival.in_slots(cluster.slot_seconds))
         bounds.SLOT.check(first_slot, "arrival")

@@ -32,7 +32,7 @@ class GenerationSpec:
     before its first generation. ``program.directory`` is empty then.
     """
 
-    command: int  # number of the engine's command (`core.events.Order.id`)
+    command: int  # number of the engine's command (`core.events.NumberedCommand.id`)
     job: str  # its key: arbitrary text, never used as a path
     generation: int  # from 1
     placement: tuple[ServerAllocation, ...]  # processes are ranked in this order

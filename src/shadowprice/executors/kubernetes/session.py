@@ -28,5 +28,4 @@ class KubernetesSession:
     emit: Callable[[Iterable[Report]], None]
     leave: Callable[[Iterable[PodView]], None]
     """Counts pods that run on after the end of their generation as used capacity."""
-    gates: bool = False
-    """Whether the API server supports scheduling gates of pods."""
+    gates: bool = False  # whether the API server supports scheduling gates of pods

@@ -12,7 +12,7 @@ import yaml
 
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.specs.pod import PodSpec
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 
@@ -81,7 +81,7 @@ class _Reader(OptionsReader):
         names = [item.strip() for item in self.values.get("allow", "").split(",") if item.strip()]
         for name in names:
             if name not in PRIVILEGED_FEATURES:
-                hint = self.choices_hint(name, PRIVILEGED_FEATURES)
+                hint = hint_for_unknown(name, PRIVILEGED_FEATURES)
                 self.add_error(
                     "allow", f"{quote_for_display(name)} is not an option that can be allowed", hint
                 )

@@ -23,27 +23,20 @@ class PodProcess:
     process: str
     server: str
     pod: str
-    uid: str = ""
-    """Uid of the pod, if this service created it."""
-    view: PodView | None = None
-    """The last observed state of the pod."""
-    vanished: float | None = None
-    """Monotonic time since which the pod is missing."""
+    uid: str = ""  # uid of the pod, if this service created it
+    view: PodView | None = None  # the last observed state of the pod
+    vanished: float | None = None  # monotonic time since which the pod is missing
     over_since: float | None = None
     """Monotonic time since which the pod is over, but its container wasn't seen to end."""
-    delivered: int = 0
-    """The newest stop command that the API server accepted."""
+    delivered: int = 0  # the newest stop command that the API server accepted
     ending: float | None = None
     """Monotonic time since which the pod is being deleted, as far as known."""
-    allowed: float = math.inf
-    """Grace period in seconds from ``ending`` on."""
+    allowed: float = math.inf  # grace period in seconds from ``ending`` on
     stop_requested: bool = False
     """Whether its deletion was requested, even if the response is unknown."""
     end: ProcessExit | None = None
-    listened: bool = False
-    """Whether its log is, or was, followed."""
-    unseen: bool = False
-    """Whether its exit status is unknown."""
+    listened: bool = False  # whether its log is, or was, followed
+    unseen: bool = False  # whether its exit status is unknown
     tail: tuple[str, ...] = ()
     follower: PodLogFollower | None = None
 

@@ -22,8 +22,7 @@ class RaySession:
     base: Path  # directory that the service and all nodes share
     background: BackgroundTasks
     refresh: Callable[[RayGeneration], Awaitable[None]]  # emits a generation's new reports
-    token: str = ""
-    """Content of a file in ``base``, by which nodes recognize the directory."""
+    token: str = ""  # content of a file in ``base``, by which nodes recognize the directory
     link: BridgeClient | None = None  # replaced when the bridge ended
     nodes: dict[str, RayNode] = field(default_factory=dict)  # by server
     litter: dict[str, str] = field(default_factory=dict)

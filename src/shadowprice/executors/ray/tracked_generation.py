@@ -23,22 +23,15 @@ class RayProcess:
     server: str
     node: str
     actor: str
-    attached: bool = False
-    """Whether the bridge follows its actor."""
-    asking: bool = False
-    """Whether a request about it is pending."""
-    gone_since: float | None = None
-    """Monotonic time since which its actor hasn't been found."""
+    attached: bool = False  # whether the bridge follows its actor
+    asking: bool = False  # whether a request about it is pending
+    gone_since: float | None = None  # monotonic time since which its actor hasn't been found
     state: dict[str, Any] = field(default_factory=dict)
-    delivered: int = 0
-    """The newest stop command that its actor received."""
+    delivered: int = 0  # the newest stop command that its actor received
     end: ProcessExit | None = None
-    on_node: bool = True
-    """Whether its log is still to be collected from its actor."""
-    reports: bool = False
-    """Whether its progress file ever had content."""
-    responded: bool = True
-    """Whether its actor responded to the last progress poll."""
+    on_node: bool = True  # whether its log is still to be collected from its actor
+    reports: bool = False  # whether its progress file ever had content
+    responded: bool = True  # whether its actor responded to the last progress poll
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Record its supervisor's state."""

@@ -73,16 +73,14 @@ class VirtualGeneration:
     left_at: float = 0.0  # when the previous generation ended
     phase: GenerationPhase = GenerationPhase.STARTING
     started: float | None = None
-    trains: float | None = None
-    """Start of its first step."""
+    trains: float | None = None  # start of its first step
     halted: float | None = None
     """When it stopped training, either to save a checkpoint or because it ended."""
     stop_ordered: float | None = None
     command: int = 0
     ended: float | None = None
     end: Ended | StartRefused | None = None
-    saved: float = 0.0
-    """Mini-batches of the checkpoint that it left; set at its end."""
+    saved: float = 0.0  # mini-batches of the checkpoint that it left; set at its end
     forgotten: bool = False
     first_report: bool = True
 

@@ -79,10 +79,7 @@ def measure_fig1(_settings: ExperimentSettings) -> Tables:
 def read_use(folder: Path) -> dict[str, pl.DataFrame]:
     """Return the GPUs, their use and the GPUs waited for in each minute, by virtual cluster.
 
-    Raises
-    ------
-    InputError
-        If there are fewer than two logs.
+    Raises `InputError` if there are fewer than two logs.
     """
     paths = sorted(folder.glob(f"*/{FILE}"))
     if len(paths) < 2:

@@ -25,30 +25,15 @@ from shadowprice.experiments.astraea.workload import (
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One setting.
-
-    Parameters
-    ----------
-    title : str
-        Name in figures.
-    colour : str
-        Colour of its curves in figures that compare presets.
-    ranges : Ranges
-        Ranges of the jobs' work.
-    demand : {"chunks", "trace"}
-        Workers that a job may have.
-    mixed : bool
-        Whether machines have 2 or 8 workers, as Philly's have.
-    settings : mapping
-        Parameters of policies, by policy.
-    """
+    """One setting."""
 
     title: str
-    colour: str
-    ranges: Ranges = PAPER_RANGES
-    demand: Demand = "chunks"
-    mixed: bool = False
+    colour: str  # colour of its curves in figures that compare presets
+    ranges: Ranges = PAPER_RANGES  # ranges of the jobs' work
+    demand: Demand = "chunks"  # workers that a job may have
+    mixed: bool = False  # whether machines have 2 or 8 workers, as Philly's have
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Parameters of policies, by policy."""
 
     def cluster(self, users: int, servers: int, horizon: int) -> Cluster:
         """Return the servers and their owners."""

@@ -30,29 +30,18 @@ MICRO: Final = 1_000_000
 
 @dataclass(eq=False)
 class RevenueObserver(Observer):
-    """Result of a run.
-
-    Attributes
-    ----------
-    earned : dict of str to float
-        Utility of each completed job, from its arrival.
-    commits : dict of str to Commit
-        Commitments of planners, with ideal utility and cost.
-    balance : Counter
-        Received minus paid, by tenant, in millionths.
-    borrowers : set of str
-        Jobs that paid.
-    busy : dict of int to int
-        Workers running in each slot.
-    """
+    """Result of a run."""
 
     cluster: Cluster
     jobs: Sequence[Job]
     earned: dict[str, float] = field(default_factory=dict)
+    """Utility of each completed job, from its arrival."""
     commits: dict[str, Commit] = field(default_factory=dict)
+    """Commitments of planners, with ideal utility and cost."""
     balance: Counter[str] = field(default_factory=Counter)
-    borrowers: set[str] = field(default_factory=set)
-    busy: dict[int, int] = field(default_factory=dict)
+    """Received minus paid, by tenant, in millionths."""
+    borrowers: set[str] = field(default_factory=set)  # jobs that paid
+    busy: dict[int, int] = field(default_factory=dict)  # workers running in each slot
     decisions: int = 0
     deciding: float = 0.0
     seconds: float = 0.0

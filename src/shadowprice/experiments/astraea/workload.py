@@ -54,24 +54,12 @@ LARGE_SHARE: Final = Fraction(231, 552)
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Arrivals and owners of jobs.
+    """Arrivals and owners of jobs."""
 
-    Parameters
-    ----------
-    source : str
-        ``philly``, or ``generated`` without the trace folder.
-    slots : tuple of int
-        Arrival slots, ascending.
-    owners : tuple of str
-        Virtual cluster of each job.
-    gpus : tuple of int
-        GPUs that each job requests.
-    """
-
-    source: str
-    slots: tuple[int, ...]
-    owners: tuple[str, ...]
-    gpus: tuple[int, ...]
+    source: str  # ``philly``, or ``generated`` without the trace folder
+    slots: tuple[int, ...]  # arrival slots, ascending
+    owners: tuple[str, ...]  # virtual cluster of each job
+    gpus: tuple[int, ...]  # GPUs that each job requests
 
 
 @cache
@@ -161,20 +149,12 @@ def shared_cluster(users: int, servers: int, horizon: int, *, mixed: bool = Fals
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Uniform ranges of the drawn quantities; the defaults are section 5.1's.
+    """Uniform ranges of the drawn quantities; the defaults are section 5.1's."""
 
-    Parameters
-    ----------
-    epochs, chunks, minibatches : (int, int)
-        E, D and M.
-    minibatch_hours : (float, float)
-        m.
-    """
-
-    epochs: tuple[int, int] = (50, 100)
-    chunks: tuple[int, int] = (20, 50)
-    minibatches: tuple[int, int] = (10, 50)
-    minibatch_hours: tuple[float, float] = (0.001, 0.05)
+    epochs: tuple[int, int] = (50, 100)  # E
+    chunks: tuple[int, int] = (20, 50)  # D
+    minibatches: tuple[int, int] = (10, 50)  # M
+    minibatch_hours: tuple[float, float] = (0.001, 0.05)  # m
 
 
 PAPER: Final = Ranges()
@@ -195,23 +175,12 @@ def draw_jobs(
     convex: bool = False,
     demand: Demand = "chunks",
 ) -> tuple[list[Job], str]:
-    """Draw a workload; return the jobs, and the source of their arrivals.
+    """Draw a workload for a `shared_cluster`; return the jobs, and the source of their arrivals.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Result of `shared_cluster`.
-    count : int
-        Number of jobs.
-    seed : int
-        Random seed; except for their users, the jobs don't depend on the cluster.
-    ranges : Ranges
-        Ranges of the work.
-    convex : bool
-        Utilities (e/d)^kappa instead of k d + g.
-    demand : {"chunks", "trace"}
-        Workers of a job: up to its chunks, or exactly its GPUs in the trace (limited by its
-        chunks). The job's label ``gang`` has that number of GPUs in either case.
+    Except for their users, the jobs don't depend on the cluster. Utilities are k d + g, or
+    (e/d)^kappa if ``convex``. ``demand`` says how many workers a job may have: up to its chunks, or
+    exactly its GPUs in the trace (limited by its chunks). The job's label ``gang`` has that number
+    of GPUs in either case.
     """
     rng = np.random.default_rng(seed)
     when = arrivals(count, rng)

@@ -103,10 +103,7 @@ def measure_workers(settings: ExperimentSettings) -> Tables:
 def worker_times(file: str) -> NDArray[np.float64]:
     """Return recorded times, shape (iterations, workers), of iterations with every worker.
 
-    Raises
-    ------
-    InputError
-        If the recording is missing.
+    Raises `InputError` if the recording is missing.
     """
     path = traces_folder() / FOLDER / file
     if not path.exists():

@@ -12,35 +12,35 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import numpy as np
 import polars as pl
 
-from shadowprice.core.errors import MissingExtraError, ShadowpriceError
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.experiments.beside import (
+    check_live_jobs,
     live_key,
     measured_progress,
     predicted_progress,
-    submitted_record,
+    prediction_errors,
+    progress_rows,
+    submitted_scenario,
 )
-from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.live import (
     LOCAL_TARGET,
     ExecutorTarget,
     LiveJobResult,
     run_live_in_temp_dir,
 )
-from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.panels import draw_completions, draw_predicted_and_real
+from shadowprice.experiments.style import PALETTE
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.profiling.findings import Findings, rounded
 from shadowprice.profiling.running import Command, Limits, measure_all
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
-from shadowprice.simulator.source import ScenarioSource
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,10 +114,7 @@ WORKLOAD: Final = (
 
 def measure_elastic(settings: ExperimentSettings) -> Tables:
     """Profile the job, run the workload for real under each policy, and simulate it."""
-    if not sys.platform.startswith("linux"):
-        raise UnavailableError("jobs really run in this experiment, which needs Linux")
-    if find_spec("uvicorn") is None:
-        raise MissingExtraError("uvicorn", "service", "running the live service")
+    check_live_jobs()
     where = settings.where or LOCAL_TARGET
     policies = POLICIES[:2] if settings.quick else POLICIES
     workload = WORKLOAD[:4] if settings.quick else WORKLOAD
@@ -153,7 +150,9 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
         for n, (per_second, half_width) in steps.items()
     ]
     table = pl.DataFrame(rows, infer_schema_length=None)
-    progress = pl.DataFrame(curves, infer_schema_length=None)
+    progress = pl.DataFrame(curves, infer_schema_length=None).with_columns(
+        until=(pl.col("slot") + 1) * slot
+    )
     return {
         "jobs": table,
         "progress": progress,
@@ -315,17 +314,7 @@ def _compare(
         named = {**job, "name": live_key(job, result)}
         predicted = predicted_progress(run, cluster(slot), named, job["throughput"], last + 1, slot)
         measured = measured_progress(result, last + 1, slot, done, work)
-        curves.extend(
-            {
-                "policy": policy,
-                "job": name,
-                "slot": index,
-                "until": (index + 1) * slot,
-                "predicted": min(1.0, predicted[index] / work),
-                "measured": measured[index] / work,
-            }
-            for index in range(last + 1)
-        )
+        curves += progress_rows(policy, name, predicted, measured, range(last + 1), work)
 
 
 def _simulated(
@@ -335,24 +324,15 @@ def _simulated(
     lived: Mapping[str, LiveJobResult],
 ) -> RunData:
     """Simulate the jobs as they were really submitted, under their real names."""
-    documents = []
-    for _, job in jobs:
-        stated = {key: value for key, value in job.items() if key != "run"}
-        documents.append(submitted_record(stated, lived[str(job["name"])]))
-    scenario, _ = ScenarioSource(cluster=cluster(slot), jobs=documents).scenario()
+    scenario = submitted_scenario(cluster(slot), [job for _, job in jobs], lived)
     return run_policy(scenario, who, at_once=True)
 
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
     """Return a row per policy; the error of progress is a mean over jobs and slots."""
-    progress = progress.with_columns(off=(pl.col("measured") - pl.col("predicted")).abs())
     summaries = []
     for policy in policies:
         rows = jobs.filter(pl.col("policy") == policy)
-        both = rows.filter(
-            pl.col("completion").is_not_null() & pl.col("predicted_completion").is_not_null()
-        )
-        off = (both["completion"] - both["predicted_completion"]).abs()
         promised = rows.filter(pl.col("first_promise").is_not_null())
         kept = promised.filter(pl.col("completion") <= pl.col("first_promise"))
         summaries.append(
@@ -364,8 +344,7 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
                 "promised": len(promised),
                 "kept": len(kept),
                 "start": cast("float | None", rows["start"].mean()),
-                "slots_off": cast("float", off.mean()) if len(off) else math.nan,
-                "progress_off": progress.filter(pl.col("policy") == policy)["off"].mean(),
+                **prediction_errors(rows, progress.filter(pl.col("policy") == policy)),
                 "generations": int(rows["generations"].sum()),
             }
         )
@@ -391,20 +370,8 @@ def draw_elastic(tables: Tables, figure: Figure) -> None:
     grid[0, 0].legend(fontsize=8, loc="lower right")
     for axes in grid[:, :2].ravel()[len(policies) :]:
         axes.set_visible(False)
-    summary = tables["summary"]
-    positions = np.arange(len(policies))
-    colours = [POLICY_COLOURS.get(policy_name, PALETTE[1]) for policy_name in policies]
-    grid[0, 2].bar(positions - 0.2, summary["predicted_utility"], 0.38, color=colours, alpha=0.35)
-    grid[0, 2].bar(positions + 0.2, summary["utility"], 0.38, color=colours)
-    grid[0, 2].set_xticks(positions, policies)
-    grid[0, 2].set(title="Utility: predicted (pale), earned", ylabel="utility")
-    jobs = tables["jobs"].filter(pl.col("completion").is_not_null())
-    for colour, policy in zip(colours, policies, strict=True):
-        rows = jobs.filter(pl.col("policy") == policy)
-        grid[1, 2].scatter(
-            rows["predicted_completion"], rows["completion"], color=colour, label=policy, s=22
-        )
-    maximum = float(max(jobs["completion"].max() or 1, 1))  # type: ignore[arg-type]  # a column of integers
-    grid[1, 2].plot([0, maximum], [0, maximum], color=PALETTE[6], linewidth=1.0, linestyle=":")
-    grid[1, 2].set(title="Slot of completion", xlabel="predicted", ylabel="real")
-    grid[1, 2].legend(fontsize=8)
+    title = "Utility: predicted (pale), earned"
+    draw_predicted_and_real(
+        grid[0, 2], tables["summary"], labelled=False, title=title, ylabel="utility"
+    )
+    draw_completions(grid[1, 2], tables["jobs"], policies, title="Slot of completion")

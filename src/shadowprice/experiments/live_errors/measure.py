@@ -9,9 +9,10 @@ import polars as pl
 from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.live_errors.workload import AHEAD, CLUSTER, SLOT, Workload, draw
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.variants import samples_by_policy
 from shadowprice.experiments.virtual import run_live, submitted_key
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.significance import compare_to_reference, interval
+from shadowprice.results.significance import compare_with_first, interval
 from shadowprice.simulator.scenario import record_run
 from shadowprice.simulator.source import ScenarioSource
 
@@ -141,13 +142,8 @@ def _summary(runs: pl.DataFrame) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     for error in (None, *ERRORS):
         same = runs.filter(pl.col("error").is_null() if error is None else pl.col("error") == error)
-        values = {
-            str(policy): same.filter(pl.col("policy") == policy).sort("draw")["value"].to_list()
-            for policy in same["policy"].unique(maintain_order=True)
-        }
-        others = [policy for policy in values if policy != REFERENCE]
-        apart = compare_to_reference(values[REFERENCE], [values[policy] for policy in others])
-        paired = dict(zip(others, apart, strict=True))
+        values = samples_by_policy(same, "value", "draw", REFERENCE)
+        paired = compare_with_first(values)
         for policy, earned in values.items():
             rows_of_policy = same.filter(pl.col("policy") == policy)
             mean, difference = interval(earned), paired.get(policy)

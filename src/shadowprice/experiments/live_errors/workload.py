@@ -47,24 +47,12 @@ CLUSTER: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One draw.
+    """One draw."""
 
-    Parameters
-    ----------
-    records : tuple of mapping
-        Records of job files, by arrival.
-    arrivals : tuple of int
-        Slots of arrival.
-    luck : tuple of float
-        Error of each job's stated work, in [-1, 1] times the size of errors.
-    starts : tuple of tuple of float
-        Seconds of each job's starts.
-    """
-
-    records: tuple[Mapping[str, Any], ...]
-    arrivals: tuple[int, ...]
-    luck: tuple[float, ...]
-    starts: tuple[tuple[float, ...], ...]
+    records: tuple[Mapping[str, Any], ...]  # records of job files, by arrival
+    arrivals: tuple[int, ...]  # slots of arrival
+    luck: tuple[float, ...]  # error of each job's stated work, in [-1, 1] times the size of errors
+    starts: tuple[tuple[float, ...], ...]  # seconds of each job's starts
 
     def resolved(self) -> list[Job]:
         """Return the jobs as schedulers see them."""

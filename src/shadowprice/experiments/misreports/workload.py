@@ -97,18 +97,10 @@ def draw_jobs(seed: int, jobs: int, cluster: Cluster) -> list[Job]:
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    """A way of misreporting, and its size.
+    """A way of misreporting, and its size."""
 
-    Parameters
-    ----------
-    kind : str
-        Key of `LIES`; empty for an honest report.
-    size : int
-        How much is misreported, such as the factor of the values.
-    """
-
-    kind: str = ""
-    size: int = 1
+    kind: str = ""  # key of `LIES`; empty for an honest report
+    size: int = 1  # how much is misreported, such as the factor of the values
 
     def apply(self, jobs: Sequence[Job]) -> Report:
         """Return the jobs that are submitted if the liar misreports."""

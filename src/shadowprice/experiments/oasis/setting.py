@@ -54,23 +54,11 @@ POLICY_VARIANTS: Final = (*OASIS, *BASELINES)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadCase:
-    """Source of jobs and their arrivals.
-
-    Parameters
-    ----------
-    title : str
-        Short description.
-    preset : str
-        Ranges of the generator.
-    slot : Fraction
-        Length of a slot in seconds.
-    arrivals : str
-        Pattern of the arrivals.
-    """
+    """Source of jobs and their arrivals."""
 
     title: str
     preset: Preset
-    slot: Fraction
+    slot: Fraction  # length of a slot in seconds
     arrivals: Pattern = "poisson"
 
 

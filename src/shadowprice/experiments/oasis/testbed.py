@@ -16,8 +16,9 @@ import polars as pl
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import Sigmoid
 from shadowprice.experiments.oasis.setting import POLICY_VARIANTS, JobResult, run
-from shadowprice.experiments.variants import PolicyVariant
-from shadowprice.results.significance import compare_to_reference
+from shadowprice.experiments.panels import draw_box, write_above
+from shadowprice.experiments.variants import PolicyVariant, samples_by_policy
+from shadowprice.results.significance import compare_with_first
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
 
@@ -156,12 +157,7 @@ def _played(settings: ExperimentSettings, drive: Drive, latest: Sequence[int]) -
 
 def _differences(trials: pl.DataFrame) -> pl.DataFrame:
     """Return the paired differences of each policy's utility to that of the first one."""
-    by_policy = {
-        str(policy): rows.sort("trial")["utility"].to_list()
-        for (policy,), rows in trials.group_by("policy", maintain_order=True)
-    }
-    first, *others = by_policy
-    pairs = compare_to_reference(by_policy[first], [by_policy[other] for other in others])
+    pairs = compare_with_first(samples_by_policy(trials, "utility", "trial"))
     return pl.DataFrame(
         [
             {
@@ -171,7 +167,7 @@ def _differences(trials: pl.DataFrame) -> pl.DataFrame:
                 "p": pair.p,
                 "adjusted_p": pair.adjusted,
             }
-            for other, pair in zip(others, pairs, strict=True)
+            for other, pair in pairs.items()
         ]
     )
 
@@ -203,27 +199,8 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
     for index, variant in enumerate(POLICY_VARIANTS):
         jobs = tables["jobs"].filter(pl.col("policy") == variant.key)
         done = jobs.filter(pl.col("completion").is_not_null())
-        panel.boxplot(
-            [done["late"].drop_nulls().to_numpy()],
-            positions=[index],
-            widths=0.55,
-            whis=(5, 95),
-            showfliers=False,
-            patch_artist=True,
-            boxprops={
-                "facecolor": variant.fill,
-                "edgecolor": variant.colour,
-            },
-            medianprops={"color": "black"},
-        )
-        panel.annotate(
-            f"{len(done) / len(jobs):.0%} done",
-            (index, 1.0),
-            xycoords=("data", "axes fraction"),
-            ha="center",
-            va="top",
-            fontsize=9,
-        )
+        draw_box(panel, index, done["late"], facecolor=variant.fill, edgecolor=variant.colour)
+        write_above(panel, index, f"{len(done) / len(jobs):.0%} done")
     panel.axhline(0, color="#6B6B6B", lw=1)
     _name(panel)
     panel.set_ylabel("completion minus target (slots)")

@@ -15,6 +15,7 @@ from shadowprice.experiments.oasis.setting import (
     run,
     workload,
 )
+from shadowprice.experiments.panels import draw_box, write_above
 from shadowprice.experiments.style import PALETTE
 from shadowprice.experiments.variants import PolicyVariant
 
@@ -85,31 +86,13 @@ def draw(tables: Tables, figure: Figure) -> None:
             jobs = table.filter((pl.col("class") == kind) & (pl.col("policy") == variant.key))
             late = jobs["late"].drop_nulls().to_numpy()
             if len(late):
-                panel.boxplot(
-                    [late],
-                    positions=[index],
-                    widths=0.55,
-                    whis=(5, 95),
-                    showfliers=False,
-                    patch_artist=True,
-                    boxprops={
-                        "facecolor": variant.fill,
-                        "edgecolor": variant.colour,
-                    },
-                    medianprops={"color": "black"},
-                    whiskerprops={"color": variant.colour},
-                    capprops={"color": variant.colour},
-                )
+                face, edge = variant.fill, variant.colour
+                parts = draw_box(panel, index, jobs["late"], facecolor=face, edgecolor=edge)
+                for line in (*parts["whiskers"], *parts["caps"]):
+                    line.set_color(edge)
             share = len(late) / max(len(jobs), 1)
             met = float(np.mean(late <= 0)) * share if len(late) else 0.0
-            panel.annotate(
-                f"{share:.0%} done\n{met:.0%} on time",
-                (index, 1.0),
-                xycoords=("data", "axes fraction"),
-                ha="center",
-                va="top",
-                fontsize=7.5,
-            )
+            write_above(panel, index, f"{share:.0%} done\n{met:.0%} on time", 7.5)
         panel.axhline(0, color=PALETTE[6], lw=1)
         panel.set_xticks(range(len(POLICY_VARIANTS)), [variant.tick for variant in POLICY_VARIANTS])
         panel.tick_params(axis="x", labelsize=8)

@@ -141,12 +141,8 @@ def solve_interior(
 ) -> NDArray[np.float64]:
     """Solve (3.22) for every pair by an interior-point method without crossover.
 
-    Where optima form a face, the solution is from its middle instead of a corner.
-
-    Returns
-    -------
-    ndarray of float64, shape (pairs, 2, machines)
-        Workers and servers of each solution; nan if the pair has none.
+    Where optima form a face, the solution is from its middle instead of a corner. Return workers
+    and parameter servers, shape (pairs, 2, machines); nan if a pair has no solution.
     """
     usable = np.flatnonzero(np.isfinite(slot.price_worker) & np.isfinite(slot.price_server))
     count = len(usable)

@@ -41,24 +41,13 @@ OASIS: Final = PolicyVariant(
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of a run.
+    """Result of a run."""
 
-    Parameters
-    ----------
-    utility : float
-        Total earned utility.
-    finished : int
-        Jobs that completed.
-    colocated : float
-        Share of the running slots of finished jobs with all processes on one machine.
-    guarantee : mapping
-        Guarantee of Theorem 3, or of OASiS's Theorem 4, for the run.
-    """
-
-    utility: float
-    finished: int
+    utility: float  # total earned utility
+    finished: int  # jobs that completed
     colocated: float
-    guarantee: Mapping[str, object]
+    """Share of the running slots of finished jobs with all processes on one machine."""
+    guarantee: Mapping[str, object]  # guarantee of Theorem 3, or of OASiS's Theorem 4, for the run
 
 
 @cache

@@ -64,30 +64,14 @@ FULL_SETTING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NamedWorkload:
-    """Jobs and their cluster: sized to a trace at load 1, or OASiS's for generated jobs.
-
-    Parameters
-    ----------
-    name : str
-        Name in tables.
-    trace : str
-        Trace in the format of ``--trace``; empty for a generated workload.
-    slot : str
-        Length of a slot.
-    preset : str
-        Ranges of the generator, for a generated workload.
-    jobs : int
-        Number of jobs of a generated workload.
-    slots : int
-        Its timespan.
-    """
+    """Jobs and their cluster: sized to a trace at load 1, or OASiS's for generated jobs."""
 
     name: str
-    trace: str = ""
-    slot: str = "20min"
-    preset: Preset = "calibrated"
+    trace: str = ""  # trace in the format of ``--trace``; empty for a generated workload
+    slot: str = "20min"  # length of a slot
+    preset: Preset = "calibrated"  # ranges of the generator, for a generated workload
     jobs: int = 0
-    slots: int = 0
+    slots: int = 0  # its timespan
 
     @property
     def at_hand(self) -> bool:

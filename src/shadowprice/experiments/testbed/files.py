@@ -31,27 +31,13 @@ GRACE: Final = "20s"
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Records to run with any driver.
+    """Records to run with any driver."""
 
-    Parameters
-    ----------
-    cluster : mapping
-        Record of the cluster file.
-    jobs : tuple of mapping
-        Records of the job file, by arrival.
-    seconds : float
-        Length of a slot.
-    slots : int
-        Slots of the run.
-    pace : mapping of str to float
-        Stated seconds of each job's mini-batch, including exchange.
-    """
-
-    cluster: Mapping[str, Any]
-    jobs: tuple[Mapping[str, Any], ...]
-    seconds: float
-    slots: int
-    pace: Mapping[str, float]
+    cluster: Mapping[str, Any]  # record of the cluster file
+    jobs: tuple[Mapping[str, Any], ...]  # records of the job file, by arrival
+    seconds: float  # length of a slot
+    slots: int  # slots of the run
+    pace: Mapping[str, float]  # stated seconds of each job's mini-batch, including exchange
 
     def arrival(self, name: str) -> int:
         """Return the slot in which a job arrives."""

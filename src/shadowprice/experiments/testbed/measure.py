@@ -5,21 +5,24 @@ The cost of a start is measured first, on jobs that start together, and then sta
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from shadowprice.core.errors import MissingExtraError, ShadowpriceError
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid
-from shadowprice.experiments.beside import measured_progress, predicted_progress, submitted_record
-from shadowprice.experiments.framework import UnavailableError
+from shadowprice.experiments.beside import (
+    check_live_jobs,
+    measured_progress,
+    predicted_progress,
+    prediction_errors,
+    progress_rows,
+    submitted_scenario,
+)
 from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, run_live_in_temp_dir
 from shadowprice.experiments.testbed.files import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
@@ -69,14 +72,7 @@ QUICK: Final = ExperimentScale(seconds=30, slots=4, jobs=4, policies=(POLICIES[0
 
 def measure_testbed(settings: ExperimentSettings) -> Tables:
     """Measure a start, run the jobs for real under each policy, and simulate the same files."""
-    if not sys.platform.startswith("linux"):
-        raise UnavailableError("jobs really run in this experiment, which needs Linux")
-    for module, extra, purpose in (
-        ("uvicorn", "service", "running the live service"),
-        ("torch", "train", "training the jobs"),
-    ):
-        if find_spec(module) is None:
-            raise MissingExtraError(module, extra, purpose)
+    check_live_jobs(training=True)
     size = QUICK if settings.quick else FULL
     where = settings.where or ExecutorTarget()
     (start,) = settings.each(
@@ -186,13 +182,11 @@ def simulated(
     With ``lived``, jobs have their real names and submission times. `fifo` draws numbers of workers
     by name.
     """
-    documents = list(files.jobs)
-    if lived is not None:
-        documents = [submitted_record(job, lived[str(job["name"])]) for job in documents]
-    scenario, _ = ScenarioSource(cluster=dict(files.cluster), jobs=documents).scenario()
+    if lived is None:
+        source = ScenarioSource(cluster=dict(files.cluster), jobs=list(files.jobs))
+        return run_policy(source.scenario()[0], who)
     # A job that is submitted ahead of its slot gets its response within the slot before.
-    at_once = lived is not None
-    return run_policy(scenario, who, at_once=at_once)
+    return run_policy(submitted_scenario(files.cluster, files.jobs, lived), who, at_once=True)
 
 
 def _compare(
@@ -243,16 +237,7 @@ def _compare(
             run, files.cluster, named, files.speeds(job), end, files.seconds
         )
         measured = measured_progress(result, end, files.seconds, done, work)
-        curves.extend(
-            {
-                "policy": who.label,
-                "job": name,
-                "slot": slot - base,
-                "predicted": min(1.0, predicted[slot] / work),
-                "measured": min(1.0, measured[slot] / work),
-            }
-            for slot in range(base, end)
-        )
+        curves += progress_rows(who.label, name, predicted, measured, range(base, end), work)
 
 
 def _mean_start(files: InputFiles, lived: Mapping[str, LiveJobResult]) -> float | None:
@@ -279,14 +264,9 @@ def _within(slot: int | None, over: int) -> int | None:
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
     """Return a row per policy; the error of progress is a mean over jobs and slots."""
-    progress = progress.with_columns(off=(pl.col("measured") - pl.col("predicted")).abs())
     summaries = []
     for policy in policies:
         rows = jobs.filter(pl.col("policy") == policy)
-        both = rows.filter(
-            pl.col("completion").is_not_null() & pl.col("predicted_completion").is_not_null()
-        )
-        off = (both["completion"] - both["predicted_completion"]).abs()
         summaries.append(
             {
                 "policy": policy,
@@ -298,8 +278,7 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
                 "predicted_late": rows["predicted_late"].mean(),
                 "deviation": rows["late"].std(),
                 "predicted_deviation": rows["predicted_late"].std(),
-                "slots_off": off.mean() if len(off) else math.nan,
-                "progress_off": progress.filter(pl.col("policy") == policy)["off"].mean(),
+                **prediction_errors(rows, progress.filter(pl.col("policy") == policy)),
                 "start": rows["start"].mean(),
                 "generations": int(rows["generations"].sum()),
                 "failures": int(rows["failures"].sum()),

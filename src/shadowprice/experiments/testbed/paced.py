@@ -21,13 +21,12 @@ import polars as pl
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import utility_value
-from shadowprice.experiments.beside import submitted_record
+from shadowprice.experiments.beside import submitted_scenario
 from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, run_live_in_temp_dir
-from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.panels import draw_predicted_and_real
 from shadowprice.experiments.testbed.files import InputFiles, scaled
 from shadowprice.experiments.testbed.virtual import VARIANTS, Variant, constants
 from shadowprice.simulator.scenario import record_run
-from shadowprice.simulator.source import ScenarioSource
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -181,8 +180,7 @@ def _lived(
 def _rows(
     files: InputFiles, variant: Variant, seed: int, lived: Mapping[str, LiveJobResult]
 ) -> list[dict[str, Any]]:
-    documents = [submitted_record(job, lived[str(job["name"])]) for job in files.jobs]
-    scenario, _ = ScenarioSource(cluster=dict(files.cluster), jobs=documents).scenario(seed)
+    scenario = submitted_scenario(files.cluster, files.jobs, lived, seed)
     choice = _settings(files, variant, seed).choice
     policy = choice.build(PolicyContext(cluster=scenario.cluster))
     run = record_run(scenario, choice.label, policy, at_once=True)
@@ -210,13 +208,7 @@ def _rows(
 
 def draw_paced(tables: Tables, figure: Figure) -> None:
     """Draw utility of every policy, simulated (pale) and in real time."""
-    panel, summary = figure.subplots(), tables["summary"]
-    policies = summary["policy"].to_list()
-    colours = [POLICY_COLOURS.get(policy, PALETTE[1]) for policy in policies]
-    places = range(len(policies))
-    panel.bar([x - 0.2 for x in places], summary["predicted_utility"], 0.38, color=colours,
-              alpha=0.35)  # fmt: skip
-    bars = panel.bar([x + 0.2 for x in places], summary["utility"], 0.38, color=colours)
-    panel.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
-    panel.set_xticks(list(places), policies)
-    panel.set(title="Fig. 7: simulated (pale) and in real time", ylabel="total utility of 12 jobs")
+    draw_predicted_and_real(
+        figure.subplots(), tables["summary"],
+        title="Fig. 7: simulated (pale) and in real time", ylabel="total utility of 12 jobs",
+    )  # fmt: skip

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from shadowprice.experiments.live import LiveJobResult
-from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.panels import policy_colours
 from shadowprice.experiments.testbed.files import scaled
 from shadowprice.experiments.testbed.measure import POLICIES, SUBMIT_LEAD_SECONDS, simulated
+from shadowprice.experiments.variants import samples_by_policy
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.significance import compare_to_reference
+from shadowprice.results.significance import compare_with_first
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,12 +67,7 @@ def _differences(runs: pl.DataFrame) -> pl.DataFrame:
     """Return the paired differences of each policy's utility to that of `oasis`, by start."""
     rows: list[dict[str, Any]] = []
     for (start,), same in runs.group_by("start", maintain_order=True):
-        by_policy = {
-            str(policy): drawn.sort("seed")["utility"].to_list()
-            for (policy,), drawn in same.group_by("policy", maintain_order=True)
-        }
-        reference = by_policy.pop(REFERENCE)
-        pairs = compare_to_reference(reference, list(by_policy.values()))
+        pairs = compare_with_first(samples_by_policy(same, "utility", "seed", REFERENCE))
         rows += [
             {
                 "policy": other,
@@ -81,7 +77,7 @@ def _differences(runs: pl.DataFrame) -> pl.DataFrame:
                 "p": pair.p,
                 "adjusted_p": pair.adjusted,
             }
-            for other, pair in zip(by_policy, pairs, strict=True)
+            for other, pair in pairs.items()
         ]
     return pl.DataFrame(rows)
 
@@ -128,10 +124,10 @@ def draw_starts(tables: Tables, figure: Figure) -> None:
     summary = tables["summary"]
     for policy in summary["policy"].unique(maintain_order=True):
         rows = summary.filter(pl.col("policy") == policy).sort("start")
-        name = str(policy).partition(",")[0]
+        (colour,) = policy_colours([policy])
         style: dict[str, Any] = {
-            "color": POLICY_COLOURS.get(name, PALETTE[1]),
-            "linestyle": "-" if name == policy else "--",
+            "color": colour,
+            "linestyle": "--" if "," in policy else "-",
             "marker": "o",
             "label": policy,
         }

@@ -19,12 +19,14 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid, utility_value
 from shadowprice.executors.virtual import Rate, VirtualJob
-from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.panels import draw_box, policy_colours
+from shadowprice.experiments.style import PALETTE
 from shadowprice.experiments.testbed.files import InputFiles, scaled
 from shadowprice.experiments.testbed.measure import POLICIES
+from shadowprice.experiments.variants import samples_by_policy
 from shadowprice.experiments.virtual import run_live
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.significance import compare_to_reference, interval
+from shadowprice.results.significance import compare_with_first, interval
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import ScenarioSource
 
@@ -58,24 +60,12 @@ FIRST_ORDER_DRAW: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy and its knowledge.
-
-    Parameters
-    ----------
-    label : str
-        Name in tables.
-    choice : PolicyChoice
-        The policy.
-    given : bool
-        Whether it has the price constants of the whole job set.
-    end : bool
-        Whether it knows the end of the timespan.
-    """
+    """A policy and its knowledge."""
 
     label: str
     choice: PolicyChoice
-    given: bool = False
-    end: bool = True
+    given: bool = False  # whether it has the price constants of the whole job set
+    end: bool = True  # whether it knows the end of the timespan
 
 
 OASIS: Final = PolicyChoice("oasis", {"prices": "online"}, "oasis")
@@ -128,7 +118,6 @@ def _order(settings: ExperimentSettings, variants: list[Variant]) -> pl.DataFram
     first = settings.seed + FIRST_ORDER_DRAW
     draws = range(first, first + (3 if settings.quick else 120))
     compared = [variant for variant in variants if not variant.label.startswith("oasis, ")]
-    labels = [variant.label for variant in compared]
     cases = [(variant, draw, False) for variant in compared for draw in draws]
     results = settings.each(
         _ran, cases, lambda variant, seed, _: f"{variant.label}, order, draw {seed}"
@@ -136,24 +125,27 @@ def _order(settings: ExperimentSettings, variants: list[Variant]) -> pl.DataFram
     values: dict[str, list[float]] = {}
     for (variant, _, _), rows in zip(cases, results, strict=True):
         values.setdefault(variant.label, []).append(sum(row["utility"] for row in rows))
-    reference, *others = labels
-    paired = compare_to_reference(values[reference], [values[other] for other in others])
-    differences = dict(zip(others, paired, strict=True))
-    table = []
-    for label in labels:
-        mean, difference = interval(values[label]), differences.get(label)
-        table.append(
-            {
-                "policy": label,
-                "draws": len(draws),
-                "utility": mean.mean,
-                "half": mean.half,
-                "beyond_oasis": None if difference is None else difference.difference.mean,
-                "beyond_half": None if difference is None else difference.difference.half,
-                "p": None if difference is None else difference.adjusted,
-            }
-        )
-    return pl.DataFrame(table)
+    return pl.DataFrame(
+        [
+            {"policy": label, "draws": len(draws), **columns}
+            for label, columns in _against_first(values).items()
+        ]
+    )
+
+
+def _against_first(samples: Mapping[str, list[float]]) -> dict[str, dict[str, float | None]]:
+    """Return columns by policy: means with intervals, and paired differences to the first."""
+    tests, columns = compare_with_first(samples), {}
+    for policy, sample in samples.items():
+        mean, test = interval(sample), tests.get(policy)
+        columns[policy] = {
+            "utility": mean.mean,
+            "half": mean.half,
+            "beyond_oasis": None if test is None else test.difference.mean,
+            "beyond_half": None if test is None else test.difference.half,
+            "p": None if test is None else test.adjusted,
+        }
+    return columns
 
 
 def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
@@ -270,26 +262,14 @@ def _summary(runs: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     for live in (False, True):
         same = runs.filter(pl.col("live") == live)
-        values = {
-            str(policy): same.filter(pl.col("policy") == policy).sort("draw")["utility"].to_list()
-            for policy in same["policy"].unique(maintain_order=True)
-        }
-        first, *others = values
-        paired = compare_to_reference(values[first], [values[other] for other in others])
-        differences = dict(zip(others, paired, strict=True))
-        for policy, earned in values.items():
-            mean, difference = interval(earned), differences.get(policy)
+        for policy, columns in _against_first(samples_by_policy(same, "utility", "draw")).items():
             rows_of_policy = same.filter(pl.col("policy") == policy)
             late = jobs.filter((pl.col("live") == live) & (pl.col("policy") == policy))["late"]
             rows.append(
                 {
                     "policy": policy,
                     "live": live,
-                    "utility": mean.mean,
-                    "half": mean.half,
-                    "beyond_oasis": None if difference is None else difference.difference.mean,
-                    "beyond_half": None if difference is None else difference.difference.half,
-                    "p": None if difference is None else difference.adjusted,
+                    **columns,
                     "completed": rows_of_policy["completed"].mean(),
                     "late": late.mean(),
                     "deviation": late.std(),
@@ -304,24 +284,16 @@ def draw_virtual(tables: Tables, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     summary, jobs = tables["summary"], tables["jobs"]
     policies = summary["policy"].unique(maintain_order=True).to_list()
-    for index, policy in enumerate(policies):
-        name = str(policy).partition(",")[0]
-        colour = POLICY_COLOURS.get(name, PALETTE[1])
+    for index, (policy, colour) in enumerate(zip(policies, policy_colours(policies), strict=True)):
         for live, shift, alpha in ((False, -0.2, 0.35), (True, 0.2, 1.0)):
-            row = summary.row(
-                by_predicate=(pl.col("policy") == policy) & (pl.col("live") == live), named=True
-            )
+            is_case = (pl.col("policy") == policy) & (pl.col("live") == live)
+            row = summary.row(by_predicate=is_case, named=True)
             left.bar(
                 index + shift, row["utility"], 0.38, yerr=row["half"], color=colour, alpha=alpha,
                 capsize=2,
             )  # fmt: skip
-            is_case = (pl.col("policy") == policy) & (pl.col("live") == live)
-            late = jobs.filter(is_case)["late"].drop_nulls().to_numpy()
-            right.boxplot(
-                [late], positions=[index + shift], widths=0.32, whis=(5, 95), showfliers=False,
-                patch_artist=True, boxprops={"facecolor": colour, "alpha": alpha},
-                medianprops={"color": "black"},
-            )  # fmt: skip
+            late = jobs.filter(is_case)["late"]
+            draw_box(right, index + shift, late, 0.32, facecolor=colour, alpha=alpha)
     ticks = [str(policy).replace(", ", "\n") for policy in policies]
     for panel in (left, right):
         panel.set_xticks(range(len(policies)), ticks, fontsize=7)

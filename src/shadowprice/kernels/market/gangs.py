@@ -161,41 +161,23 @@ def best_gang(
                 spread_ps[choice] = ps
                 break
 
-    # First slot from `start` on in which a count exceeds the limits; most favourable payoff.
-    worker_block = np.full((slots + 1, counts.size), slots, np.int64)
-    ps_block = np.full((slots + 1, kinds), slots, np.int64)
-    bound = np.zeros(slots, np.int64)
-    for start in range(slots - 1, -1, -1):
-        for ps in range(kinds):
-            if ps_limit[start] < ps:
-                ps_block[start, ps] = start
-            else:
-                ps_block[start, ps] = ps_block[start + 1, ps]
+    worker_block = _first_excess(worker_limit, counts)
+    ps_block = _first_excess(ps_limit, np.arange(kinds))
+    bound = np.zeros(slots, np.int64)  # most favourable payoff by start
+    for start in range(slots):
         for choice in range(counts.size):
-            count = counts[choice]
-            if worker_limit[start] < count:
-                worker_block[start, choice] = start
-                continue
-            block = worker_block[start + 1, choice]
-            worker_block[start, choice] = block
+            count, block = counts[choice], worker_block[start, choice]
             end = start + colocated_slots[choice]
             if count <= most_workers and end <= block and end <= ps_block[start, fewest_ps]:
-                payoff = (
-                    value[end]
-                    - count * (worker_cost[end] - worker_cost[start])
-                    - fewest_ps * (ps_cost[end] - ps_cost[start])
-                )
+                payoff = _payoff(value, worker_cost, ps_cost, start, end, count, fewest_ps)
                 bound[start] = max(bound[start], payoff)
             end = start + spread_slots[choice]
             ps = spread_ps[choice]
             if ps < kinds and end <= block and end <= ps_block[start, ps]:
-                payoff = (
-                    value[end]
-                    - count * (worker_cost[end] - worker_cost[start])
-                    - ps * (ps_cost[end] - ps_cost[start])
-                )
+                payoff = _payoff(value, worker_cost, ps_cost, start, end, count, ps)
                 bound[start] = max(bound[start], payoff)
 
+    # The last end by which some server has that many parameter servers and workers; -1: unknown.
     longest = np.empty((kinds, most_workers + 1), np.int64)
     joint = np.empty(slots + 2, np.int64)
     for start in stable_order(-bound):
@@ -212,11 +194,7 @@ def best_gang(
             # Algorithm 5: one server holds every worker and one parameter server.
             end = start + colocated_slots[choice]
             if count <= most_workers and end <= block and end <= ps_block[start, fewest_ps]:
-                payoff = (
-                    value[end]
-                    - count * (worker_cost[end] - worker_cost[start])
-                    - fewest_ps * (ps_cost[end] - ps_cost[start])
-                )
+                payoff = _payoff(value, worker_cost, ps_cost, start, end, count, fewest_ps)
                 if payoff > best or (payoff == best and start < best_start):
                     if longest[fewest_ps, count] < 0:
                         longest[fewest_ps, count] = _longest_run(
@@ -233,11 +211,7 @@ def best_gang(
             for ps in range(spread_ps[choice], kinds):
                 if end > ps_block[start, ps]:
                     break
-                payoff = (
-                    value[end]
-                    - count * (worker_cost[end] - worker_cost[start])
-                    - ps * (ps_cost[end] - ps_cost[start])
-                )
+                payoff = _payoff(value, worker_cost, ps_cost, start, end, count, ps)
                 if payoff < best or (payoff == best and start >= best_start):
                     break
                 if not joint_known:
@@ -257,6 +231,36 @@ def best_gang(
                     best_count, best_ps, best_colocated = count, ps, False
                     break
     return best, best_start, best_end, best_count, best_ps, best_colocated
+
+
+@inlined
+def _first_excess(limit: Integers, counts: Integers) -> Integers:
+    """Return (slots, counts): the first slot from ``t`` on in which a count exceeds the limit."""
+    slots = limit.size
+    block = np.full((slots + 1, counts.size), slots, np.int64)
+    for slot in range(slots - 1, -1, -1):
+        for choice in range(counts.size):
+            exceeds = limit[slot] < counts[choice]
+            block[slot, choice] = slot if exceeds else block[slot + 1, choice]
+    return block
+
+
+@inlined
+def _payoff(
+    value: Integers,
+    worker_cost: Integers,
+    ps_cost: Integers,
+    start: int,
+    end: int,
+    workers: int,
+    ps: int,
+) -> int:
+    """Return utility minus price of a gang, see `best_gang`."""
+    return int(
+        value[end]
+        - workers * (worker_cost[end] - worker_cost[start])
+        - ps * (ps_cost[end] - ps_cost[start])
+    )
 
 
 @inlined

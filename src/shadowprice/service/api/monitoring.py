@@ -57,12 +57,12 @@ async def prices(
 ) -> Prices:
     """Return prices and reserved shares by kind of server, over the coming slots."""
     del caller
-    answer = await service.writing.ask_standing(_coming_prices, slots)
+    answer = await service.writing.ask_standing(_next_prices, slots)
     return answer.model_copy(update={"slots": answer.slots[:slots]})
 
 
-def _coming_prices(state: DurableState, slots: int) -> Prices:
-    return prices_of(state.engine, state.calendar, state.choice.name, slots, state.coming)
+def _next_prices(state: DurableState, slots: int) -> Prices:
+    return prices_of(state.engine, state.calendar, state.choice.name, slots, state.next_slot)
 
 
 @router.get("/prices/history")

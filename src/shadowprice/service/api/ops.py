@@ -169,7 +169,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
     """Return the service's configuration, its current slot and the number of jobs by state."""
     driver = service.writing
     servers = driver.published.servers
-    coming = servers.coming_at(driver.clock.now())
+    next_slot = servers.next_slot_at(driver.clock.now())
     states = Counter(
         view.state.value
         for view in driver.published.jobs.values()
@@ -189,8 +189,8 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         slot_seconds=float(servers.cluster.slot_seconds),
         horizon=servers.cluster.horizon,
         slot=servers.slot_running,
-        coming=coming,
-        coming_begins=to_datetime(servers.calendar.begins(coming)),
+        next_slot=next_slot,
+        next_slot_begins=to_datetime(servers.calendar.begins(next_slot)),
         origin=to_datetime(servers.calendar.origin),
         timespan=servers.timespan(driver.clock.now()),
         start_up_seconds=servers.start_ups.median,

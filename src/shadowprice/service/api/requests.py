@@ -24,7 +24,7 @@ from starlette.responses import Response
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import validate
-from shadowprice.core.wording import closest_match, quote_for_display, text_problem
+from shadowprice.core.wording import hint_for_unknown, quote_for_display, text_problem
 from shadowprice.service.auth import Caller
 from shadowprice.service.problems import MEDIA_TYPE, ProblemError
 from shadowprice.service.service import Service
@@ -132,8 +132,7 @@ async def check_query(request: Request) -> None:
     seen: set[str] = set()
     for key, value in request.query_params.multi_items():
         if key not in known:
-            close = closest_match(key, known, cutoff=0.5)
-            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known) or 'none'}"
+            hint = hint_for_unknown(key, known, cutoff=0.5)
             raise InputError(Fault(f"?{quote_for_display(key)}", "unknown parameter", hint))
         if key in seen:
             raise InputError(Fault(f"?{key}", "is repeated", "give it once"))

@@ -22,7 +22,7 @@ from shadowprice.core.specs.fields import (
     max_value,
     to_integer_amounts,
 )
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.rest.servers import Cluster, Server, ServerJob, ServerList, ServerSlot
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
@@ -100,15 +100,15 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
 async def list_servers(service: ServiceDep, caller: CallerDep) -> Cluster:
     """List servers with their jobs; tenants see the names of their own jobs only."""
     servers = service.writing.published.servers
-    coming = servers.coming_at(service.writing.clock.now())
+    next_slot = servers.next_slot_at(service.writing.clock.now())
     return Cluster(
         servers=_servers(service, caller.scope),
         slot=ServerSlot(
             seconds=float(servers.cluster.slot_seconds),
             horizon=servers.cluster.horizon,
             running=servers.slot_running,
-            coming=coming,
-            coming_begins=to_datetime(servers.calendar.begins(coming)),
+            next_slot=next_slot,
+            next_slot_begins=to_datetime(servers.calendar.begins(next_slot)),
         ),
     )
 
@@ -142,8 +142,7 @@ def checked_amounts(
     faults = []
     for name, amount in capacity.items():
         if name not in cluster.column:
-            close = closest_match(name, cluster.resources)
-            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(cluster.resources)}"
+            hint = hint_for_unknown(name, cluster.resources)
             message = "no server has this resource"
             faults.append(Fault(f"{location}.{quote_for_display(name)}", message, hint))
         elif amount.value and amount.dimension is not cluster.dimensions[cluster.column[name]]:
@@ -157,9 +156,8 @@ def checked_amounts(
 
 def _row(cluster: EngineCluster, name: str) -> int:
     if name not in cluster.index:
-        close = closest_match(name, cluster.names)
-        hint = f"; did you mean {close!r}?" if close else ""
-        raise ProblemError("not-found", f"unknown server {quote_for_display(name)}{hint}")
+        hint = hint_for_unknown(name, cluster.names, "GET /v1/servers lists them")
+        raise ProblemError("not-found", f"unknown server {quote_for_display(name)}; {hint}")
     return cluster.index[name]
 
 

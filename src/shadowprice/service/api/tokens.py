@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import DurationField, PathSegmentName, StrictSpec
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.rest.tokens import NewToken, Token, TokenList, TokenRole
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router
@@ -88,8 +88,9 @@ async def create_token(
     del caller
     cluster = service.writing.published.servers.cluster
     if spec.tenant is not None and cluster.tenants and spec.tenant not in cluster.tenant_index:
-        close = closest_match(spec.tenant, cluster.tenant_index)
-        hint = f"did you mean {close!r}?" if close else "add it first: PUT /v1/tenants/NAME"
+        hint = hint_for_unknown(
+            spec.tenant, cluster.tenant_index, "add it first: PUT /v1/tenants/NAME"
+        )
         raise InputError(
             Fault("body.tenant", f"unknown tenant {quote_for_display(spec.tenant)}", hint)
         )

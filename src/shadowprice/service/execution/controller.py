@@ -202,8 +202,8 @@ class ExecutionController:
         """Stop the tasks and close the executor; running generations continue."""
         await run_all(self._background.end, self._unpacker.close, self.executor.close)
 
-    def _published(self, outcome: CommitResult) -> None:
-        for name, view in outcome.views.items():
+    def _published(self, committed: CommitResult) -> None:
+        for name, view in committed.views.items():
             if not view.state.open:
                 self._reconciler.closed(name)
         self._wake.set()

@@ -113,8 +113,8 @@ def planned_bars(state: DurableState, slots: int) -> PlannedBars:
     Call it between two batches, in the thread of the durable state.
     """
     engine = state.engine
-    names, coming = engine.cluster.names, state.coming
-    last = coming + slots
+    names, next_slot = engine.cluster.names, state.next_slot
+    last = next_slot + slots
     bars: list[TimelineBar] = []
     promises: dict[str, int] = {}
     demands: dict[str, JobDemand] = {}
@@ -123,9 +123,9 @@ def planned_bars(state: DurableState, slots: int) -> PlannedBars:
         ps = record.job.ps
         demands[name] = JobDemand(record.job.worker, nothing if ps is None else ps)
         if len(record.plan):
-            bars += _runs(name, names, record.plan.from_slot(coming).rows(), last)
+            bars += _runs(name, names, record.plan.from_slot(next_slot).rows(), last)
         elif name in engine.running:
-            bars += _staying(name, record, engine.running[name], names, coming, last)
+            bars += _staying(name, record, engine.running[name], names, next_slot, last)
         elif record.promise is not None:
             promises[name] = record.promise
     return PlannedBars(tuple(bars), promises, demands)
@@ -142,19 +142,19 @@ def _staying(
     record: JobRecord,
     placement: Placement,
     names: tuple[str, ...],
-    coming: int,
+    next_slot: int,
     last: int,
 ) -> Iterable[TimelineBar]:
     """Yield the expected bars of a job that completes in its present placement."""
     gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
     if gain <= 0:
         return
-    end = min(coming + max(0, -(-record.remaining // gain) - 1), last)
-    if end > coming:
+    end = min(next_slot + max(0, -(-record.remaining // gain) - 1), last)
+    if end > next_slot:
         for server, workers, ps in zip(
             placement.servers, placement.workers, placement.ps, strict=True
         ):
-            yield TimelineBar(name, names[server], coming, end, workers, ps, BAR_EXPECTED)
+            yield TimelineBar(name, names[server], next_slot, end, workers, ps, BAR_EXPECTED)
 
 
 def _runs(
@@ -332,11 +332,11 @@ def timeline(
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     current = calendar.slot_at(now)
-    first, last = max(0, current - back), max(current + 1, servers.coming) + slots
+    first, last = max(0, current - back), max(current + 1, servers.next_slot) + slots
     bars, incomplete = past(connection, calendar, first, now, job)
     if not real:
         # The answer may cover more slots, and slots that began since it was computed.
-        planned = _clipped(plans.bars, servers.coming, last)
+        planned = _clipped(plans.bars, servers.next_slot, last)
         bars = [*bars, *_running(published, calendar, now), *planned]
     bars = [
         bar
@@ -384,7 +384,7 @@ def timeline(
         first=first,
         last=last,
         running=servers.slot_running,
-        coming=servers.coming_at(now),
+        next_slot=servers.next_slot_at(now),
         servers=[name for name in cluster.names if server is None or name == server],
         incomplete=incomplete,
         levels=encoded_levels,

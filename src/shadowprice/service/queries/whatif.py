@@ -28,7 +28,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import Name, Positive, StrictSpec
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.monitoring import WhatIf, WhatIfProgress, WhatIfQuestion, WhatIfState
 from shadowprice.service.clock import SECOND, to_datetime
@@ -136,8 +136,7 @@ def parse_request(
     counts = {name: len(rows) for name, rows in zip(kinds.names, kinds.rows, strict=True)}
     for name, number in servers.items():
         if name not in counts:
-            close = closest_match(name, counts)
-            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(counts)}"
+            hint = hint_for_unknown(name, counts)
             faults.append(
                 Fault("body.servers", f"unknown kind of server {quote_for_display(name)}", hint)
             )

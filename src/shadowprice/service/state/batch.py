@@ -156,7 +156,7 @@ class Batch(Transaction):
         if state.values is None:
             return tuple(jobs)
         with _blamed("comparing values"):
-            return state.values.weigh(jobs, state.open_values, engine.cluster, state.coming)
+            return state.values.weigh(jobs, state.open_values, engine.cluster, state.next_slot)
 
     def resync_policy(self) -> None:
         """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""

@@ -45,7 +45,7 @@ class ClusterState:
     drained: frozenset[str]  # by an operator
     calendar: SlotCalendar
     slot_running: int | None
-    coming: int  # first slot that can still be decided
+    next_slot: int  # first slot that can still be decided
     backlog: int  # number of accepted jobs that wait for a decision
     until: int | None = None  # first slot in which nothing may run
     until_at: int | None = None  # end of the timespan as it was set, in ns since 1970
@@ -67,11 +67,11 @@ class ClusterState:
         """Return whether nothing may run at a moment."""
         return self.ends_at is not None and now >= self.ends_at
 
-    def coming_at(self, now: int) -> int:
+    def next_slot_at(self, now: int) -> int:
         """Return the first slot that can still be decided; without jobs, no slot begins."""
         if self.slot_running is not None:
-            return self.coming
-        return max(self.coming, self.calendar.slot_at(now) + 1)
+            return self.next_slot
+        return max(self.next_slot, self.calendar.slot_at(now) + 1)
 
     def timespan(self, now: int) -> Timespan:
         """Return the end of the timespan as a REST resource."""

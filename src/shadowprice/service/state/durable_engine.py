@@ -11,7 +11,6 @@ import json
 import logging
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -107,60 +106,50 @@ class DurableEngine(DurableState):
         recovered = recover(
             self.store, self._file_cluster, self.choice, self.clock, virtual=self.virtual
         )
-        self.engine = recovered.engine
+        vars(self).update(vars(recovered))
         # Copying the policy state before each event would cost more than everything else.
         self.engine.session.keeps_memory = False
-        self.calendar = recovered.calendar
-        self.views, self.specs = recovered.views, recovered.specs
-        self.orders = recovered.orders
-        self.backlog = deque(recovered.pending)
-        self.next_job, self.next_event_id = recovered.next_job, recovered.next_event_id
-        self.accounts = recovered.accounts
-        self.last_at = recovered.last_at
         self.end = read_end(self.store)
         self.start_ups = read_start_ups(self.store)
         self.withheld = read_withheld(self.store)
-        self.margins = recovered.margins
         self.values = None
         if self._relative_values:
             self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))
             engine_state = self.engine.state
             self.open_values = follow_open_jobs(engine_state.open_jobs, engine_state.watch_jobs())
-        self._snapshot_sequence = recovered.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced
         self._memory_is_large = False
         self._posted_at: tuple[object, ...] | None = None
         self._posted: Mapping[tuple[str, str], float] = {}
         self.recovery_seconds = time.monotonic() - started
-        self.recovered_events = recovered.replayed
 
-    def outcome(self) -> CommitResult:
-        """Return the complete present state as an outcome."""
+    def present_state(self) -> CommitResult:
+        """Return the complete present state as the result of a commit."""
         return self._published(CommitResult(views=dict(self.views), specs=dict(self.specs)))
 
-    def _published(self, outcome: CommitResult) -> CommitResult:
-        """Fill in the present state of an outcome, and return it."""
+    def _published(self, committed: CommitResult) -> CommitResult:
+        """Fill in the present state of a result, and return it."""
         engine, names = self.engine, self.engine.cluster.names
-        outcome.running = dict(self.orders)
-        outcome.unacknowledged = dict(engine.unacknowledged)
-        outcome.sequence = engine.sequence
-        outcome.servers = ClusterState(
+        committed.running = dict(self.orders)
+        committed.unacknowledged = dict(engine.unacknowledged)
+        committed.sequence = engine.sequence
+        committed.servers = ClusterState(
             engine.cluster,
             frozenset(names[row] for row in engine.lost),
             frozenset(names[row] for row in engine.state.drained),
             self.calendar,
             engine.slot_running,
-            self.coming,
+            self.next_slot,
             len(self.backlog),
             engine.until,
             self.end.at,
             self.start_ups,
             self.withheld,
         )
-        outcome.accounts = self.accounts.shown()
-        outcome.prices = self._prices()
-        return outcome
+        committed.accounts = self.accounts.shown()
+        committed.prices = self._prices()
+        return committed
 
     def _prices(self) -> Mapping[tuple[str, str], float]:
         """Return the prices of the coming slot; computed once a slot, so that reads are free."""
@@ -182,7 +171,7 @@ class DurableEngine(DurableState):
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
         """Perform operations in order, in one transaction.
 
-        The answers of the outcome hold an error for each operation that failed. Raise `StoreError`
+        The answers of the result hold an error for each operation that failed. Raise `StoreError`
         if nothing was written. The engine was recovered then; if that failed too, `damaged` is set
         and the caller must call `recover`.
         """
@@ -198,24 +187,24 @@ class DurableEngine(DurableState):
             if isinstance(error, ShadowpriceError) or len(operations) == 1:
                 raise
             # One operation met an unexpected error. Retry each alone, so that the others succeed.
-        outcome = CommitResult()
+        committed = CommitResult()
         for operation in operations:
             try:
                 alone = self.commit([operation])
             except Exception as error:  # the answer for its caller
-                outcome.answers.append(error)
+                committed.answers.append(error)
                 continue
-            outcome.answers += alone.answers
-            outcome.views |= alone.views
-            outcome.specs |= alone.specs
-            outcome.events += alone.events
-        return self._published(outcome)
+            committed.answers += alone.answers
+            committed.views |= alone.views
+            committed.specs |= alone.specs
+            committed.events += alone.events
+        return self._published(committed)
 
     damaged = False
     """Whether the engine may be ahead of the store and needs `recover`."""
 
     def _commit(self, operations: Sequence[Operation]) -> CommitResult:
-        outcome, sequence = CommitResult(), self.engine.sequence
+        committed, sequence = CommitResult(), self.engine.sequence
         with self.store.transaction() as connection:
             batch = Batch(self, connection)
             batch.billing.start_due_periods()  # first, so that operations see present balances
@@ -226,7 +215,7 @@ class DurableEngine(DurableState):
                     answers = self._together(batch, together)
                 else:
                     answers = [self._attempt(batch, remaining[0])]
-                outcome.answers += answers
+                committed.answers += answers
                 del remaining[: len(answers)]
             batch.flush()
             if self.engine.sequence > sequence and (row := self.policy_state_row(batch.now)):
@@ -245,8 +234,8 @@ class DurableEngine(DurableState):
         self.engine.state.collect()
         for name in self.orders.keys() - self.engine.running.keys():
             del self.orders[name]  # the processes ended without a stop command
-        outcome.views, outcome.specs, outcome.events = batch.views, batch.specs, batch.events
-        return self._published(outcome)
+        committed.views, committed.specs, committed.events = batch.views, batch.specs, batch.events
+        return self._published(committed)
 
     def _together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
         """Decide submissions in one event; if that fails, each in its own event."""
@@ -275,7 +264,7 @@ class DurableEngine(DurableState):
 
     def snapshot_due(self) -> bool:
         """Return whether enough events or time passed since the last snapshot."""
-        events = self.engine.sequence - self._snapshot_sequence
+        events = self.engine.sequence - self.snapshot_sequence
         if not events:
             return False
         late = self.clock.now() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
@@ -342,7 +331,7 @@ class DurableEngine(DurableState):
             self.store.write(connection, delete(table).where(table.c.sequence < oldest))
             put_policy(self.store, connection, self.choice, self.engine.policy)
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
-        self._snapshot_sequence, self._snapshot_at = sequence, now
+        self.snapshot_sequence, self._snapshot_at = sequence, now
         for start in range(
             oldest + 1 if first is None else first, oldest + 1, JOURNAL_DELETE_BATCH
         ):

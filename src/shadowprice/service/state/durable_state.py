@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shadowprice.core.errors import EventError
@@ -25,15 +26,9 @@ from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import Store
 
 
-class DurableState:
-    """The fields that units of work change, and roll back; `DurableEngine` fills them in."""
-
-    store: Store  # open for writing
-    choice: PolicyChoice
-    clock: MonotonicWallClock
-    virtual: bool  # no job really runs: a command counts as carried out when it is issued
-    max_overrun: float | None  # given to jobs when they arrive or are revised
-    decided: Callable[[float], None]  # observes the seconds that the engine takes for an event
+@dataclass(eq=False)
+class StoredState:
+    """The part of the state that snapshot, journal and tables hold; see `recovery.recover`."""
 
     engine: Engine
     calendar: SlotCalendar
@@ -43,12 +38,26 @@ class DurableState:
     backlog: deque[str]  # accepted jobs that wait for a decision
     next_job: int
     next_event_id: int
-    last_at: int  # moment of the last event, in nanoseconds since 1970
     accounts: Accounts
+    last_at: int  # moment of the last event, in nanoseconds since 1970
+    snapshot_sequence: int  # of the newest snapshot
+    recovered_events: int  # events of the journal that recovery applied
+    margins: Margins
+
+
+class DurableState(StoredState):
+    """The fields that units of work change, and roll back; `DurableEngine` fills them in."""
+
+    store: Store  # open for writing
+    choice: PolicyChoice
+    clock: MonotonicWallClock
+    virtual: bool  # no job really runs: a command counts as carried out when it is issued
+    max_overrun: float | None  # given to jobs when they arrive or are revised
+    decided: Callable[[float], None]  # observes the seconds that the engine takes for an event
+
     end: TimespanEnd
     start_ups: StartUps
     withheld: Withheld
-    margins: Margins
     values: RelativeValues | None  # None if values of jobs count as stated
     open_values: OpenValues  # only if `values` is not None
 
@@ -59,7 +68,7 @@ class DurableState:
     stated_jobs: dict[str, tuple[Mapping[str, Any], Job]]  # cache of `stated_work.stated_job`
 
     @property
-    def coming(self) -> int:
+    def next_slot(self) -> int:
         """The first slot that can still be decided now."""
         engine = self.engine
         if engine.slot_running is not None:

@@ -277,7 +277,7 @@ def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
 def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
     """Decide stored jobs in one event; ``specs`` holds specifications that are already parsed."""
     state = batch.state
-    slot = state.coming
+    slot = state.next_slot
     slot_start = batch.calendar.begins(slot)
     jobs = []
     for key in keys:
@@ -361,7 +361,7 @@ class CancelJob:
             return batch.close_job(
                 self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
             )
-        batch.apply_event(JobCancelled(batch.state.coming, self.key))
+        batch.apply_event(JobCancelled(batch.state.next_slot, self.key))
         return batch.views[self.key]
 
 
@@ -463,7 +463,7 @@ class ReviseJob:
         stated = _resolve(
             batch, self.key, JobSpec.model_validate(state.specs[self.key]), view.arrived
         )
-        horizon = state.coming - job.arrival + engine.cluster.horizon
+        horizon = state.next_slot - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
         counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
         done = record.progress * before.work // before.required
@@ -471,7 +471,7 @@ class ReviseJob:
             # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
-            commands = batch.apply_event(JobRevised(state.coming, counted, is_admission))
+            commands = batch.apply_event(JobRevised(state.next_slot, counted, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
             raise _refused_revision(view.name, reason) from error
@@ -584,7 +584,7 @@ class QuoteJob:
         engine, state = batch.engine, batch.state
         if not engine.capabilities.quotes:
             raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
-        slot = state.coming
+        slot = state.next_slot
         if slot > engine.slot:
             # An idle engine stays at an older slot until the next event. Advance the ledger as
             # that event would, because a quote is for the slot that can still be decided.
@@ -653,7 +653,7 @@ class ForkEngine:
         state, calendar = batch.state, batch.calendar
         if not batch.engine.capabilities.quotes:
             raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
-        slot = state.coming
+        slot = state.next_slot
         moment = min(batch.now, calendar.begins(slot))
         [job] = batch.weigh([_resolve(batch, self.key, self.spec, moment)])
         cluster = batch.engine.cluster
@@ -696,7 +696,7 @@ class UpdateServers:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event for each server."""
-        batch.apply_event(CapacityChanged(batch.state.coming, dict(self.servers)))
+        batch.apply_event(CapacityChanged(batch.state.next_slot, dict(self.servers)))
         if self.sets_capacity:
             forget_withheld(batch, self.servers.keys())
         for name in self.servers:
@@ -713,7 +713,7 @@ class SetServerAvailability:
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
         kind = ServerBack if self.back else ServerLost
-        batch.apply_event(kind(batch.state.coming, self.server))
+        batch.apply_event(kind(batch.state.next_slot, self.server))
         batch.emit("server", server=self.server, what="back" if self.back else "lost")
 
 
@@ -725,5 +725,5 @@ class UpdateTenants:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        batch.apply_event(CapacityChanged(batch.state.coming, {}, self.tenants))
+        batch.apply_event(CapacityChanged(batch.state.next_slot, {}, self.tenants))
         batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

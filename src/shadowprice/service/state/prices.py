@@ -74,14 +74,14 @@ def prices(
     calendar: SlotCalendar,
     policy_name: str,
     slots: int,
-    coming: int | None = None,
+    next_slot: int | None = None,
 ) -> Prices:
     """Return prices and reserved shares by slot, kind and resource; call it between batches.
 
     A price is that of a whole server's amount of the resource. The result has fewer slots than
     ``slots`` if the policy doesn't plan that far ahead.
 
-    ``coming`` is the first slot that can still be decided, if it is later than the engine's own:
+    ``next_slot`` is the first slot that can still be decided, if it is later than the engine's own:
     an engine without jobs skips slots, but learnt prices fall in them.
     """
     cluster, ledger = engine.cluster, engine.ledger
@@ -93,7 +93,7 @@ def prices(
     window = len(ledger.used)
     # A policy that doesn't plan ahead prices later slots, but has no reservations in them.
     count = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
-    skipped = 0 if coming is None else max(0, coming - ledger.start)
+    skipped = 0 if next_slot is None else max(0, next_slot - ledger.start)
     for later in range(skipped, skipped + min(count, MAX_SLOTS)):
         slot = ledger.start + later
         posted = None if policy is None else policy.slot_prices(_later_view(engine.view, later))

@@ -12,8 +12,9 @@ import json
 import logging
 import platform
 import zlib
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select
@@ -40,6 +41,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.budgets.billing import read_accounts
 from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.durable_state import StoredState
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margins, read_margins
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
@@ -52,25 +54,6 @@ STORE_FORMAT: Final = 1
 """Version of the tables' content; the schema has a version of its own."""
 
 
-@dataclass(slots=True)
-class RecoveredState:
-    """Everything that recovery reads from the store."""
-
-    engine: Engine
-    calendar: SlotCalendar
-    views: dict[str, JobView]
-    specs: dict[str, Mapping[str, Any]]
-    orders: dict[str, Start | Resize]
-    pending: list[str]
-    next_job: int
-    next_event_id: int
-    accounts: Accounts
-    last_at: int
-    snapshot_sequence: int
-    replayed: int
-    margins: Margins
-
-
 def recover(
     store: Store,
     cluster: Cluster,
@@ -78,7 +61,7 @@ def recover(
     clock: MonotonicWallClock,
     *,
     virtual: bool = False,
-) -> RecoveredState:
+) -> StoredState:
     """Recover the durable state from a store, or initialize an empty store.
 
     ``cluster`` comes from the cluster file, and ``choice`` is the policy from now on. If
@@ -99,15 +82,15 @@ def recover(
         )
     with store.reading() as connection:
         engine, since, replayed = _engine(connection, choice, virtual=virtual)
-        views, specs, pending = _jobs(connection)
+        views, specs, backlog = _jobs(connection)
         calendar = _calendar(connection, cluster, store)
-        return RecoveredState(
+        return StoredState(
             engine,
             calendar,
             views,
             specs,
             _orders(connection, engine),
-            pending,
+            backlog,
             last_job(connection) + 1,
             _next_event(connection, calendar, clock.now()),
             read_accounts(connection),
@@ -125,7 +108,7 @@ def _begin(
     clock: MonotonicWallClock,
     *,
     virtual: bool,
-) -> RecoveredState:
+) -> StoredState:
     """Initialize an empty store with the first snapshot."""
     engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
@@ -142,8 +125,8 @@ def _begin(
         store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(STORE_FORMAT))
     store.mark_used()
-    return RecoveredState(
-        engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0, Margins()
+    return StoredState(
+        engine, calendar, {}, {}, {}, deque(), 1, 1, Accounts({}, 1), now, 0, 0, Margins()
     )
 
 
@@ -373,12 +356,12 @@ def _under(engine: Engine, choice: PolicyChoice) -> Engine:
 
 def _jobs(
     connection: Connection,
-) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], list[str]]:
+) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], deque[str]]:
     """Return the views and specifications of open jobs, and the keys of undecided ones."""
     table = tables.jobs
     views: dict[str, JobView] = {}
     specs: dict[str, Mapping[str, Any]] = {}
-    pending: list[str] = []
+    backlog: deque[str] = deque()
     rows = connection.execute(
         select(table.c.key, table.c.view, table.c.spec)
         .where(table.c.open == 1)
@@ -388,8 +371,8 @@ def _jobs(
         view = views[row.key] = JobView.from_json(row.view)
         specs[row.key] = json.loads(row.spec)
         if view.state is State.PENDING:
-            pending.append(row.key)
-    return views, specs, pending
+            backlog.append(row.key)
+    return views, specs, backlog
 
 
 def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:

@@ -177,10 +177,10 @@ class RecordReports:
         if view is None or record is None:
             return
         if report.generation == record.generation and record.running_since < 0:
-            coming = batch.state.coming
+            next_slot = batch.state.next_slot
             # Another machine's clock may be ahead.
-            since = max(0, min(batch.calendar.slot_at(started_at), coming - 1))
-            batch.apply_event(JobStarted(coming, name, report.generation, since))
+            since = max(0, min(batch.calendar.slot_at(started_at), next_slot - 1))
+            batch.apply_event(JobStarted(next_slot, name, report.generation, since))
         if report.generation <= view.started:
             return
         _note_process(batch, report)
@@ -255,7 +255,7 @@ class RecordReports:
             elif isinstance(report, Ended) and report.ending is Ending.DONE:
                 _complete_abandoned(batch, report)
             return
-        slot = batch.state.coming
+        slot = batch.state.next_slot
         current = record.generation == generation and name in engine.running
         if isinstance(report, StartRefused):
             if current:
@@ -280,7 +280,7 @@ class RecordReports:
     @staticmethod
     def _refuse_start(batch: Batch, record: JobRecord, report: StartRefused) -> None:
         """Record that a generation was not started; fail a job that can never start."""
-        name, generation, slot = report.job, report.generation, batch.state.coming
+        name, generation, slot = report.job, report.generation, batch.state.next_slot
         previous = batch.state.views[name].setback or {}
         setback: dict[str, Any] = {"code": "start-failed", "message": report.reason}
         attempts = int(previous.get("attempts", 0)) + 1 if report.lasting else 0
@@ -321,7 +321,7 @@ class RecordReports:
         """Record that a generation failed or was lost while it should run."""
         name = report.job
         view = batch.state.views[name]
-        slot = batch.state.coming
+        slot = batch.state.next_slot
         if report.ending is not Ending.FAILED:
             # Not caused by the job, so it doesn't use up a retry.
             setback = {"code": "lost", "message": report.reason}
@@ -523,7 +523,7 @@ class AcknowledgeCommands:
         numbers = tuple(number for number in self.commands if number in waiting)
         if not numbers:
             return
-        batch.apply_event(Acknowledged(batch.state.coming, numbers))
+        batch.apply_event(Acknowledged(batch.state.next_slot, numbers))
         table = tables.commands
         batch.execute_on_flush(
             table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
@@ -568,7 +568,7 @@ class RecordProgress:
             self._record_repetition(batch, name, report)
         if progress:
             batch.apply_event(
-                ProgressMeasured(batch.state.coming, progress), counted=list(progress)
+                ProgressMeasured(batch.state.next_slot, progress), counted=list(progress)
             )
         # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
@@ -629,7 +629,7 @@ class RecordProgress:
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
         forget_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
-        batch.apply_event(ProgressMeasured(batch.state.coming, measured))
+        batch.apply_event(ProgressMeasured(batch.state.next_slot, measured))
         if not saved and record.job.resumable is not False:
             _set_resumable(batch, record, resumable=False)
 
@@ -663,7 +663,7 @@ def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
     """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
-        batch.apply_event(JobRevised(batch.state.coming, job))
+        batch.apply_event(JobRevised(batch.state.next_slot, job))
     except ShadowpriceError as error:
         if error.code == "storage":
             raise

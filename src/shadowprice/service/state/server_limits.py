@@ -69,7 +69,7 @@ class LimitServers:
             _put(batch, withheld)
         if not servers:
             return
-        batch.apply_event(CapacityChanged(state.coming, dict(sorted(servers.items()))))
+        batch.apply_event(CapacityChanged(state.next_slot, dict(sorted(servers.items()))))
         for name in sorted(servers):
             what = _describe(cluster, withheld.get(name, {}))
             log.warning("server %s: %s", name, what)

@@ -155,7 +155,9 @@ class AdvanceSlots:
         engine, views = batch.engine, batch.state.views
         for name in [name for name in engine.running if name in views and views[name].done]:
             try:
-                batch.apply_event(JobEnded(batch.state.coming, name, engine.jobs[name].generation))
+                batch.apply_event(
+                    JobEnded(batch.state.next_slot, name, engine.jobs[name].generation)
+                )
             except ShadowpriceError as error:  # the job starts, and is completed in the next slot
                 log.error("failed to close the finished job %r: %s", name, error)
 

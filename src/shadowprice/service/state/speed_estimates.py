@@ -53,10 +53,8 @@ class SpeedCorrection:
 class _Watched:
     """Measurements of one job."""
 
-    base: Job
-    """The job as submitted, or as last revised by its owner."""
-    corrected: Job
-    """The job as last passed to the engine."""
+    base: Job  # the job as submitted, or as last revised by its owner
+    corrected: Job  # the job as last passed to the engine
     ratios: dict[int, float] = field(default_factory=dict)
     """Ratio of the measured speed to that of ``base``, by worker count."""
     windows: dict[int, deque[int]] = field(default_factory=dict)

@@ -88,7 +88,7 @@ def follow_clock(batch: Batch) -> None:
     state = batch.state
     slot = slot_of_end(batch.calendar, state.end.at)
     if slot != batch.engine.until:
-        batch.apply_event(TimespanChanged(state.coming, slot))
+        batch.apply_event(TimespanChanged(state.next_slot, slot))
     for name, view in list(state.views.items()):
         record = batch.engine.open_jobs.get(name)
         if record is not None:

@@ -201,12 +201,12 @@ class Controller:
             if key.startswith(f"{name}/"):
                 self._queue.add(key)
 
-    def _published(self, outcome: CommitResult) -> None:
-        for name in outcome.views:
+    def _published(self, committed: CommitResult) -> None:
+        for name in committed.views:
             owner = self._know(name)
             if owner is not None:
                 self._queue.add(_key(owner))
-        for event in outcome.events:
+        for event in committed.events:
             owner = None if event.job is None else self._owner(event.job)
             if owner is not None:
                 self._recorder.record(owner, event)
@@ -442,9 +442,9 @@ class Controller:
                     raise  # the service is overloaded or unavailable: retry later
                 verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
         if fixed:
-            outcome = "the job is unchanged" if verdict is None else verdict[2]
+            consequence = "the job is unchanged" if verdict is None else verdict[2]
             message = (
-                f"{', '.join(fixed)} cannot be changed: {outcome}; "
+                f"{', '.join(fixed)} cannot be changed: {consequence}; "
                 "delete the resource and apply it anew"
             )
             verdict = (False, Reason.IMMUTABLE, message)

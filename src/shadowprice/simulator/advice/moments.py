@@ -208,7 +208,7 @@ class _Slots(Observer):
     def __init__(self, visits: _Visits) -> None:
         self._visits = visits
 
-    def coming(self, engine: Engine, event: DriverEvent) -> None:
+    def before_event(self, engine: Engine, event: DriverEvent) -> None:
         if isinstance(event, SlotBegan):
             self._visits.visit_slot(engine.view)
         if self._visits.over:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,22 +9,12 @@ import polars as pl
 
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import read_table
+from shadowprice.traces.text import read_table, typed_columns
 
-_COLUMNS: Final[Mapping[str, pl.DataType]] = {
-    "job_id": pl.String(),
-    "user": pl.String(),
-    "node_num": pl.Float64(),
-    "gpu_num": pl.Float64(),
-    "cpu_num": pl.Float64(),
-    "type": pl.String(),
-    "state": pl.String(),
-    "submit_time": pl.String(),
-    "start_time": pl.String(),
-    "end_time": pl.String(),
-    "duration": pl.Float64(),
-    "mem_per_pod_GB": pl.Float64(),
-}
+_COLUMNS: Final = typed_columns(
+    "job_id user node_num:f gpu_num:f cpu_num:f type state submit_time start_time end_time "
+    "duration:f mem_per_pod_GB:f"
+)
 _STATUS: Final = {
     "COMPLETED": "passed",
     "CANCELLED": "cancelled",
@@ -57,16 +46,8 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
 def read_acme(path: Path, reading: ImportContext) -> Trace:
     """Read an Acme job trace."""
     table = read_table(path, _COLUMNS, reading, optional=("mem_per_pod_GB", "duration"))
-    table.drop(
-        pl.col("start_time").is_null() | pl.col("end_time").is_null(), "no start or end: never ran"
-    )
-    for column in ("submit_time", "start_time", "end_time"):
-        table.parse_times(column, _TIME)
+    run = table.check_run(_TIME)
     table.check(pl.col("gpu_num") >= 0, "gpu_num", "is negative or missing")
-    table.check(pl.col("start_time") >= pl.col("submit_time"), "start_time", "is before submission")
-    run = pl.col("end_time") - pl.col("start_time")
-    table.check(run >= 0, "end_time", "is before start_time")
-    table.drop(run == 0, "run time 0: never ran")
     table.count_repairs(
         (pl.col("duration") - run).abs() > 0.5,
         "duration is not end - start (it includes queueing); the difference is used",

@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest_match, quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.traces.job_log import CLOCK_SKEW, check_times
 from shadowprice.traces.log_values import (
     Times,
@@ -187,12 +187,7 @@ def _mapping(
             names[meaning] = found
     for meaning, column in mapping.items():
         if column and column not in header:
-            close = closest_match(column, header)
-            hint = (
-                f"did you mean {quote_for_display(close)}?"
-                if close
-                else f"it has {_listed(header)}"
-            )
+            hint = hint_for_unknown(column, header, f"it has {_listed(header)}")
             raise InputError(
                 Fault(location, f"the header has no column {quote_for_display(column)}", hint)
             )
@@ -225,10 +220,8 @@ def _pairs(mapping: str) -> dict[str, str]:
                 Fault("map", f"expected MEANING=COLUMN, got {quote_for_display(part)}", _EXAMPLE)
             )
         if meaning not in _COLUMNS:
-            close = closest_match(meaning, list(_COLUMNS))
-            hint = f"did you mean {close!r}? " if close else ""
             message = f"unknown meaning {quote_for_display(meaning)}"
-            raise InputError(Fault("map", message, f"{hint}known: {', '.join(_COLUMNS)}"))
+            raise InputError(Fault("map", message, hint_for_unknown(meaning, _COLUMNS)))
         if meaning in pairs:
             raise InputError(Fault("map", f"{meaning} is repeated", _EXAMPLE))
         pairs[meaning] = column.strip()
@@ -300,10 +293,7 @@ class _Log:
     def _deadlines(self, zone: str, order: Literal["", "dmy", "mdy"], *, absolute: bool) -> None:
         """Add deadlines, which are times as the submissions are.
 
-        Raises
-        ------
-        InputError
-            If they count from another beginning.
+        Raises `InputError` if they count from another beginning.
         """
         texts = self._texts("deadline")
         if texts.null_count() == len(texts):

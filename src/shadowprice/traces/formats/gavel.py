@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,38 +10,19 @@ import polars as pl
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import read_head, read_table
+from shadowprice.traces.text import read_head, read_table, typed_columns
 
-_I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
-_COMMON: Final[Mapping[str, pl.DataType]] = {
-    "num_steps_arg": _S,
-    "needs_data_dir": _S,
-    "total_steps": _I,
-}
-_LAYOUTS: Final[Mapping[int, Mapping[str, pl.DataType]]] = {
-    7: {"job_type": _S, "command": _S, **_COMMON, "arrival": _F, "scale_factor": _I},
-    10: {
-        "job_type": _S,
-        "command": _S,
-        "working_directory": _S,
-        **_COMMON,
-        "scale_factor": _I,
-        "priority_weight": _F,
-        "slo": _F,
-        "arrival": _F,
-    },
-    12: {
-        "job_type": _S,
-        "command": _S,
-        "working_directory": _S,
-        **_COMMON,
-        "scale_factor": _I,
-        "mode": _S,
-        "priority_weight": _F,
-        "slo": _F,
-        "duration": _F,
-        "arrival": _F,
-    },
+_COMMON: Final = "num_steps_arg needs_data_dir total_steps:i"
+_LAYOUTS: Final = {
+    7: typed_columns(f"job_type command {_COMMON} arrival:f scale_factor:i"),
+    10: typed_columns(
+        f"job_type command working_directory {_COMMON} scale_factor:i priority_weight:f slo:f "
+        "arrival:f"
+    ),
+    12: typed_columns(
+        f"job_type command working_directory {_COMMON} scale_factor:i mode priority_weight:f "
+        "slo:f duration:f arrival:f"
+    ),
 }
 _TYPE: Final = r"^(.+?)(?: \(batch size (\d+)\))?$"
 
@@ -79,14 +59,13 @@ def read_gavel(path: Path, reading: ImportContext) -> Trace:
         )
     table = read_table(path, _LAYOUTS[width], reading, separator="\t", header=False, quoted=False)
     table.check(pl.col("job_type").is_not_null(), "job_type", "is missing")
-    table.check(pl.col("total_steps") > 0, "total_steps", "is not above 0")
-    table.check(pl.col("scale_factor") > 0, "scale_factor", "is not above 0")
+    table.check_positive("total_steps", "scale_factor")
     table.check(pl.col("arrival") >= 0, "arrival", "is negative or missing")
     if "slo" in _LAYOUTS[width]:
         table.count_repairs(pl.col("slo") != -1, "SLO is not used")
         table.count_repairs(pl.col("priority_weight") != 1, "priority_weight is not used")
     if "duration" in _LAYOUTS[width]:
-        table.check(pl.col("duration") > 0, "duration", "is not above 0")
+        table.check_positive("duration")
     if "mode" in _LAYOUTS[width]:
         table.count_repairs(
             pl.col("mode") != "static", "batch size changes during the run (mode)", "kept"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,20 +10,11 @@ import polars as pl
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import column_names, read_head, read_table
+from shadowprice.traces.text import column_names, read_head, read_table, typed_columns
 
-_COLUMNS: Final[Mapping[str, pl.DataType]] = {
-    "job_id": pl.String(),
-    "user": pl.String(),
-    "vc": pl.String(),
-    "gpu_num": pl.Int64(),
-    "cpu_num": pl.Int64(),
-    "state": pl.String(),
-    "submit_time": pl.String(),
-    "start_time": pl.String(),
-    "end_time": pl.String(),
-    "duration": pl.Float64(),
-}
+_COLUMNS: Final = typed_columns(
+    "job_id user vc gpu_num:i cpu_num:i state submit_time start_time end_time duration:f"
+)
 _STATUS: Final = {
     "COMPLETED": "passed",
     "CANCELLED": "cancelled",
@@ -56,17 +46,9 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S"
 def read_helios(path: Path, reading: ImportContext) -> Trace:
     """Read a Helios job log."""
     table = read_table(path, _COLUMNS, reading)
-    table.drop(
-        pl.col("start_time").is_null() | pl.col("end_time").is_null(), "no start or end: never ran"
-    )
-    for column in ("submit_time", "start_time", "end_time"):
-        table.parse_times(column, _TIME)
+    run = table.check_run(_TIME)
     table.check(pl.col("gpu_num") >= 0, "gpu_num", "is negative")
     table.check(pl.col("cpu_num") >= 0, "cpu_num", "is negative")
-    table.check(pl.col("start_time") >= pl.col("submit_time"), "start_time", "is before submission")
-    run = pl.col("end_time") - pl.col("start_time")
-    table.check(run >= 0, "end_time", "is before start_time")
-    table.drop(run == 0, "run time 0: never ran")
     table.count_repairs(
         pl.col("duration") != run, "duration is not end - start; the difference is used"
     )
@@ -98,8 +80,7 @@ def read_vc_sizes(path: Path) -> pl.DataFrame:
     """
     names = column_names(read_head(path))
     tenants = [name for name in names if name not in {"date", "total"}]
-    columns: dict[str, pl.DataType] = {"date": pl.String(), "total": pl.Int64()}
-    columns |= {name: pl.Int64() for name in tenants}
+    columns = typed_columns("date total:i") | dict.fromkeys(tenants, pl.Int64())
     frame = read_table(path, columns, ImportContext()).done()
     wrong = frame.filter(pl.sum_horizontal(tenants) != pl.col("total"))
     if not wrong.is_empty():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,35 +10,16 @@ import polars as pl
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import column_names, read_head, read_table
+from shadowprice.traces.text import column_names, read_head, read_table, typed_columns
 
-_I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
-_RAW: Final[Mapping[str, pl.DataType]] = {
-    "job_id": _S,
-    "submission_time": _F,
-    "duration": _F,
-    "num_gpu": _I,
-}
-_ELASTICFLOW: Final[Mapping[str, pl.DataType]] = {
-    "job_id": _S,
-    "submission_time": _F,
-    "num_iteration": _I,
-    "model_name": _S,
-    "deadline": _F,
-    "batch_size": _I,
-    "num_gpu": _I,
-    "duration": _F,
-}
-_PHILLY: Final[Mapping[str, pl.DataType]] = {
-    "job_id": _S,
-    "submit_time": _F,
-    "model_name": _S,
-    "ddl": _F,
-    "batch_size": _I,
-    "num_gpu": _I,
-    "duration": _F,
-    "iteration": _I,
-}
+_RAW: Final = typed_columns("job_id submission_time:f duration:f num_gpu:i")
+_ELASTICFLOW: Final = typed_columns(
+    "job_id submission_time:f num_iteration:i model_name deadline:f batch_size:i num_gpu:i "
+    "duration:f"
+)
+_PHILLY: Final = typed_columns(
+    "job_id submit_time:f model_name ddl:f batch_size:i num_gpu:i duration:f iteration:i"
+)
 _ALIKE: Final = {"submit_time": "submission_time", "ddl": "deadline", "iteration": "num_iteration"}
 
 
@@ -74,23 +54,15 @@ def read_itp(path: Path, reading: ImportContext) -> Trace:
     table = read_table(path, layout, reading)
     table.frame = table.frame.rename({old: new for old, new in _ALIKE.items() if old in layout})
     table.check(pl.col("submission_time") >= 0, "submission_time", "is negative or missing")
-    table.check(pl.col("duration") > 0, "duration", "is not above 0")
-    table.check(pl.col("num_gpu") > 0, "num_gpu", "is not above 0")
+    table.check_positive("duration", "num_gpu")
     described = layout is not _RAW
     if described:
-        table.check(pl.col("num_iteration") > 0, "num_iteration", "is not above 0")
-        table.check(pl.col("batch_size") > 0, "batch_size", "is not above 0")
+        table.check_positive("num_iteration", "batch_size")
         table.check(pl.col("model_name").is_not_null(), "model_name", "is missing")
         late = pl.col("deadline") > pl.col("submission_time")
         table.check(late, "deadline", "is not after submission")
-    extra: dict[str, str] = {}
-    if described:
-        extra = {
-            "model": "model_name",
-            "batch_size": "batch_size",
-            "iterations": "num_iteration",
-            "deadline": "deadline",
-        }
+    extra = {"model": "model_name", "iterations": "num_iteration"} if described else {}
+    extra |= {name: name for name in ("batch_size", "deadline") if described}
     jobs = table.jobs(
         job="job_id", submit="submission_time", duration="duration", gpus="num_gpu", **extra
     )

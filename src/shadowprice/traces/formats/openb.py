@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,21 +10,12 @@ import polars as pl
 from shadowprice.core.errors import InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import read_table
+from shadowprice.traces.text import read_table, typed_columns
 
-_COLUMNS: Final[Mapping[str, pl.DataType]] = {
-    "name": pl.String(),
-    "cpu_milli": pl.Int64(),
-    "memory_mib": pl.Int64(),
-    "num_gpu": pl.Int64(),
-    "gpu_milli": pl.Int64(),
-    "gpu_spec": pl.String(),
-    "qos": pl.String(),
-    "pod_phase": pl.String(),
-    "creation_time": pl.Float64(),
-    "deletion_time": pl.Float64(),
-    "scheduled_time": pl.Float64(),
-}
+_COLUMNS: Final = typed_columns(
+    "name cpu_milli:i memory_mib:i num_gpu:i gpu_milli:i gpu_spec qos pod_phase creation_time:f "
+    "deletion_time:f scheduled_time:f"
+)
 _STATUS: Final = {"Succeeded": "passed", "Failed": "failed", "Running": "unfinished"}
 _DENSE_SINCE: Final = 9.0e6
 

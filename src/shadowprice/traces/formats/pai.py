@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,48 +10,18 @@ import polars as pl
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import CheckedTable, read_table
+from shadowprice.traces.text import CheckedTable, read_table, typed_columns
 
-_F, _S = pl.Float64(), pl.String()
-TABLES: Final[Mapping[str, Mapping[str, pl.DataType]]] = {
-    "job": {
-        "job_name": _S,
-        "inst_id": _S,
-        "user": _S,
-        "status": _S,
-        "start_time": _F,
-        "end_time": _F,
-    },
-    "task": {
-        "job_name": _S,
-        "task_name": _S,
-        "inst_num": _F,
-        "status": _S,
-        "start_time": _F,
-        "end_time": _F,
-        "plan_cpu": _F,
-        "plan_mem": _F,
-        "plan_gpu": _F,
-        "gpu_type": _S,
-    },
-    "instance": {
-        "job_name": _S,
-        "task_name": _S,
-        "inst_name": _S,
-        "worker_name": _S,
-        "inst_id": _S,
-        "status": _S,
-        "start_time": _F,
-        "end_time": _F,
-        "machine": _S,
-    },
-    "group_tag": {
-        "inst_id": _S,
-        "user": _S,
-        "gpu_type_spec": _S,
-        "group": _S,
-        "workload": _S,
-    },
+TABLES: Final = {
+    "job": typed_columns("job_name inst_id user status start_time:f end_time:f"),
+    "task": typed_columns(
+        "job_name task_name inst_num:f status start_time:f end_time:f plan_cpu:f plan_mem:f "
+        "plan_gpu:f gpu_type"
+    ),
+    "instance": typed_columns(
+        "job_name task_name inst_name worker_name inst_id status start_time:f end_time:f machine"
+    ),
+    "group_tag": typed_columns("inst_id user gpu_type_spec group workload"),
 }
 _STATUS: Final = {
     "Terminated": "passed",
@@ -168,7 +137,7 @@ def _read_jobs(path: Path, reading: ImportContext) -> CheckedTable:
 
 def _read_tasks(path: Path, reading: ImportContext) -> pl.DataFrame:
     table = _read(path, "task", reading)
-    table.check(pl.col("inst_num") > 0, "inst_num", "is not above 0")
+    table.check_positive("inst_num")
     for column in ("plan_cpu", "plan_mem", "plan_gpu"):
         table.check(pl.col(column).fill_null(0.0) >= 0, column, "is negative")
     frame = table.done()
@@ -201,6 +170,6 @@ def _read_first_starts(path: Path, reading: ImportContext) -> pl.DataFrame | Non
 
 def _read_workloads(path: Path, reading: ImportContext) -> pl.DataFrame:
     if _find(path, "group_tag") is None:
-        return pl.DataFrame(schema={"inst_id": _S, "workload": _S})
+        return pl.DataFrame(schema=typed_columns("inst_id workload"))
     frame = _read(path, "group_tag", reading).done()
     return frame.select("inst_id", "workload").unique("inst_id", keep="first", maintain_order=True)

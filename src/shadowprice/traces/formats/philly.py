@@ -22,16 +22,11 @@ from shadowprice.traces.text import (
     read_bytes,
     read_head,
     read_table,
+    typed_columns,
 )
 
 TIME: Final = "%Y-%m-%d %H:%M:%S"
-_FLAT: Final[Mapping[str, pl.DataType]] = {
-    "timestamp": pl.String(),
-    "duration": pl.Float64(),
-    "num_gpus": pl.Int64(),
-    "gpu_time": pl.Float64(),
-    "cluster": pl.String(),
-}
+_FLAT: Final = typed_columns("timestamp duration:f num_gpus:i gpu_time:f cluster")
 _STATUS: Final = {"Pass": "passed", "Killed": "cancelled", "Failed": "failed"}
 # On 2017-11-05 US Pacific clocks showed 01:00 to 02:00 twice.
 _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() for hour in (1, 2))
@@ -77,12 +72,8 @@ def read_machine_list(path: Path) -> pl.DataFrame:
     A blank follows each comma in the file, and memory is text such as ``24GB``. The columns of the
     result are machine, gpus, and gpu_memory in bytes.
     """
-    columns: dict[str, pl.DataType] = {
-        "machineId": pl.String(),
-        "number of GPUs": pl.String(),
-        "single GPU mem": pl.String(),
-    }
-    table = read_table(path, columns, ImportContext())
+    columns = ("machineId", "number of GPUs", "single GPU mem")
+    table = read_table(path, dict.fromkeys(columns, pl.String()), ImportContext())
     gpus = pl.col("number of GPUs").cast(pl.Int64, strict=False)
     memory = pl.col("single GPU mem").str.extract(r"^(\d+)GB$", 1).cast(pl.Int64)
     table.check(gpus > 0, "number of GPUs", "is not a number above 0")
@@ -101,8 +92,7 @@ def _read_flat(path: Path, reading: ImportContext) -> Trace:
     else:
         table.count_repairs(repeated, "exact duplicate of an earlier row", action="kept")
     table.parse_times("timestamp", TIME)
-    table.check(pl.col("duration") > 0, "duration", "is not above 0")
-    table.check(pl.col("num_gpus") > 0, "num_gpus", "is not above 0")
+    table.check_positive("duration", "num_gpus")
     expected = pl.col("duration") * pl.col("num_gpus")
     table.count_repairs(
         (pl.col("gpu_time") - expected).abs() > 1e-6 * expected,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,16 +9,9 @@ import polars as pl
 
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import read_table
+from shadowprice.traces.text import read_table, typed_columns
 
-_I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
-_COLUMNS: Final[Mapping[str, pl.DataType]] = {
-    "job_id": _S,
-    "num_gpu": _I,
-    "submit_time": _F,
-    "model_name": _S,
-    "duration": _F,
-}
+_COLUMNS: Final = typed_columns("job_id num_gpu:i submit_time:f model_name duration:f")
 
 
 @trace_format(
@@ -42,8 +34,7 @@ def read_tiresias(path: Path, reading: ImportContext) -> Trace:
     """Read a job file of Tiresias's simulator."""
     table = read_table(path, _COLUMNS, reading)
     table.check(pl.col("submit_time") >= 0, "submit_time", "is negative or missing")
-    table.check(pl.col("duration") > 0, "duration", "is not above 0")
-    table.check(pl.col("num_gpu") > 0, "num_gpu", "is not above 0")
+    table.check_positive("duration", "num_gpu")
     jobs = table.jobs(
         job="job_id",
         submit="submit_time",

@@ -65,7 +65,7 @@ export class ClusterView {
       tile("Servers up", `${number(up)} of ${number(this.known.length)}`, out || "all of them"),
       tile("In use now", percent(load), bar(load, `${percent(load)} of the cluster in use`, { wide: true })),
       tile("A server costs", dearest === null ? "–" : number(dearest), dearest === null ? "the policy posts no prices" : "utility a slot, the dearest kind, next slot"),
-      tile("Next slot", when(service.coming_begins, { brief: true, seconds: service.slot_seconds < 120, every: service.slot_seconds }), element("small", { "data-moment": service.coming_begins, "data-every": String(service.slot_seconds) }, "")),
+      tile("Next slot", when(service.next_slot_begins, { brief: true, seconds: service.slot_seconds < 120, every: service.slot_seconds }), element("small", { "data-moment": service.next_slot_begins, "data-every": String(service.slot_seconds) }, "")),
     );
   }
 

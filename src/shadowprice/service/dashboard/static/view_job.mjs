@@ -45,9 +45,9 @@ export class JobView {
     const [told, curve] = await Promise.all([ask(`${of}/explain`), ask(`${of}/progress`, { query: { limit: 2000 } })]);
     const far = [job.promise_slot, job.completion_slot].filter((slot) => slot !== null);
     this.job = job;
-    const { slot_seconds: seconds, coming } = this.app.service;
+    const { slot_seconds: seconds, next_slot: next } = this.app.service;
     const since = (now() - new Date(job.started ?? job.submitted)) / 1000 / seconds;
-    const query = { job: this.reference, past_slots: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), future_slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - coming + 3))) };
+    const query = { job: this.reference, past_slots: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), future_slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - next + 3))) };
     const where = await ask("timeline", { query });
     this.draw(job, told, curve.points, where);
   }
