@@ -3,8 +3,9 @@
 Only the ledger reserves and releases capacity, and it refuses to exceed a server's capacity. OASiS
 and PD-ORS compute their prices from it.
 
-Every operation that an event runs has an inverse. The engine rolls back an event by running the inverses in reverse
-order. Version numbers never decrease: a change and its rollback count as two changes.
+Every operation that an event runs has an inverse. The engine rolls back an event by running the
+inverses in reverse order. Version numbers never decrease: a change and its rollback count as two
+changes.
 """
 
 from __future__ import annotations
