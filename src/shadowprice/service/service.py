@@ -19,7 +19,6 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.moments import parse_moment_ahead
-from shadowprice.core.relative_values import STATED
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
@@ -39,7 +38,6 @@ from shadowprice.service.auth import (
     hash_token,
     new_token,
     read_token_file,
-    tokens_query,
     write_token_file,
 )
 from shadowprice.service.budgets.operations import SyncBudgets
@@ -363,24 +361,7 @@ class Service:
         _only(durable, FollowOption(self.settings.until))
         self.key = self._secret()
         self._operator_token(durable)
-        self._warn_of_stated_values(durable, clock.now())
         return durable
-
-    def _warn_of_stated_values(self, durable: DurableEngine, now: int) -> None:
-        """Warn if tenants could outbid each other with values that cost them nothing."""
-        if self.settings.values != STATED or not durable.engine.capabilities.prices:
-            return
-        with self.store.reading() as connection:
-            owners = {token.tenant for token in connection.execute(tokens_query(now))}
-        names = owners | {tenant.name for tenant in self.cluster.tenants}
-        trusted = sorted(name for name in names if name and durable.accounts.get(name) is None)
-        if len(trusted) > 1:
-            log.warning(
-                "%d tenants have no budget (%s), so the values that they state are trusted; "
-                "leave out --values stated, and each counts relative to the tenant's own",
-                len(trusted),
-                ", ".join(trusted[:3]) + (", ..." if len(trusted) > 3 else ""),
-            )
 
     def _secret(self) -> bytes:
         key = self.store.get("key")
