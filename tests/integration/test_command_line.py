@@ -362,7 +362,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         _bytes("c.yaml", CLUSTER.replace("slot: 10min\n", "").encode()),
         "slot: is missing",
     ),
-    "cluster null": (_bytes("c.yaml", b"null\n"), "c.yaml: takes keys with values: slot"),
+    "cluster null": (_bytes("c.yaml", b"null\n"), "c.yaml: expected a mapping with the keys slot"),
     "cluster of nothing": (
         _bytes("c.yaml", CLUSTER.replace("gpu: 2", "gpu: 0").encode()),
         "a server needs some capacity",

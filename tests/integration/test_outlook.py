@@ -117,7 +117,9 @@ def test_a_waiting_job_is_told_until_when_and_what_would_get_it_promised(
     record = job("c", 4, 2.0, utility={"kind": "constant", "value": 0.1})
     waiting = live.client.post("/v1/jobs", json=record).json()
     assert waiting["state"] == "standby"
-    assert waiting["reason"]["message"].startswith("waits for gpu of gpu servers: worth 0.1 by 2")
+    message = waiting["reason"]["message"]
+    assert message.startswith("waits for gpu of gpu servers: its utility by 2")
+    assert " is 0.1, below the price" in message
     outlook = outlook_of(live, "c")
     assert (outlook["resource"], outlook["servers"]) == ("gpu", "gpu")
     # The others start in the first slot that isn't decided yet, and take two hours.

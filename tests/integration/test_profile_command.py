@@ -159,7 +159,7 @@ def test_wrong_calls_are_told_before_anything_runs(capsys: pytest.CaptureFixture
         (_words("--workers", "0"), "out of range"),
         (_words("--ps", "two"), "--ps: expected a list of integers, got 'two'"),
         (_words("--time", "soon"), "--time"),
-        (_words("--env", "RANK=1"), "--env: 'RANK' is set by what runs the job"),
+        (_words("--env", "RANK=1"), "--env: 'RANK' is reserved: the executor sets it"),
         (_words("--env", "A"), "write NAME=VALUE"),
     ):
         assert main(words) == 2

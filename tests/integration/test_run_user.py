@@ -184,8 +184,8 @@ def test_a_directory_that_the_user_may_not_enter_is_told(folder: Path) -> None:
         ({"red": (USER,)}, "red", "daemon", "is not allowed to this tenant; one of: nobody"),
         ({"red": (USER,)}, "red", "root", "is not allowed"),
         ({"red": (USER,)}, "red", None, "each job must name its user here; one of: nobody"),
-        ({"*": (USER,)}, "blue", "../x", "is no name of a user"),
-        ({"*": (USER,)}, "blue", "0", "is no name of a user"),
+        ({"*": (USER,)}, "blue", "../x", "is not a valid user name"),
+        ({"*": (USER,)}, "blue", "0", "is not a valid user name"),
     ],
 )
 def test_who_may_not_is_told_so(

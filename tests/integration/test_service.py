@@ -444,8 +444,8 @@ def test_wrong_requests_are_problems(
             b'{"labels":{"a b":"\\udc00"}}',
             400,
             "body.labels.'a b'",
-            "holds half of a surrogate pair",
-            "write whole characters",
+            "contains an unpaired surrogate",
+            "use valid Unicode text",
         ),
         (
             "PUT",
@@ -683,7 +683,7 @@ def test_any_name_can_be_asked_for(live: RunningService, name: str) -> None:
 
 @pytest.mark.parametrize("name", [".", "..", "a\nb"])
 def test_a_name_that_no_address_can_hold_is_refused(live: RunningService, name: str) -> None:
-    why = "is a step in an address" if name in {".", ".."} else "holds control characters"
+    why = "segment of a URL path" if name in {".", ".."} else "contains control characters"
     server = {"name": name, "capacity": {"gpu": 1}}
     asked: list[tuple[str, dict[str, Any], str]] = [
         ("/v1/jobs", job(name), "job.name"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.soak import Growth, Soak, SoakOptions
+from tests.support.soak import Growth, Soak, SoakOptions, jobs_ended_twice
 
 
 @pytest.mark.extended
@@ -24,6 +24,21 @@ def test_a_small_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     assert soak.counts["bursts tenant-limit"]
     assert soak.counts["finished"] > 60
     assert soak.counts["viewers"]
+
+
+def test_a_late_exit_ends_a_job_once(tmp_path: Path) -> None:
+    soak = Soak(tmp_path, SoakOptions(jobs=4), lambda _line: None)
+    for job, kind in [
+        ("late", "given-up"), ("once", "finished"), ("late", "finished"),
+        ("twice", "finished"), ("twice", "finished"), ("odd", "finished"), ("odd", "given-up"),
+    ]:  # fmt: skip
+        soak._close(job, kind)
+    assert jobs_ended_twice(soak.closed) == {
+        "twice": ["finished", "finished"],
+        "odd": ["finished", "given-up"],
+    }
+    counts = {kind: soak.counts[kind] for kind in ("finished", "given-up", "late exits")}
+    assert counts == {"finished": 5, "given-up": 1, "late exits": 1}
 
 
 def test_growth_is_told_from_noise() -> None:

@@ -156,6 +156,32 @@ def installed(bed: Testbed) -> User:
     return User(bed)
 
 
+def create(bed: Testbed, *words: str, into: str = "default") -> None:
+    """Run `kubectl create`, also where an earlier test of the same cluster left the object."""
+    made = bed.kubectl("-n", into, "create", *words, "--dry-run=client", "-o", "json")
+    bed.kubectl("apply", "-f", "-", given=made)
+
+
+@contextmanager
+def namespace(bed: Testbed, name: str) -> Iterator[None]:
+    """Give a test an empty namespace, whatever earlier tests of the same cluster left in it."""
+    _delete_namespace(bed, name)
+    create(bed, "namespace", name)
+    try:
+        yield
+    finally:
+        _delete_namespace(bed, name)
+
+
+def _delete_namespace(bed: Testbed, name: str) -> None:
+    bed.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
+    eventually(
+        lambda: not bed.kubectl("get", "namespace", name, "--ignore-not-found").strip(),
+        f"the end of the namespace {name}",
+        300,
+    )
+
+
 RIGHTS = {
     "Namespace",
     "ServiceAccount",
@@ -178,11 +204,11 @@ def service_account(bed: Testbed) -> Path:
     return bed.account("shadowprice", "shadowprice")
 
 
-def bind_jobs(bed: Testbed, namespace: str) -> None:
+def bind_jobs(bed: Testbed, into: str) -> None:
     """Bind the rights that jobs of a namespace need, as the documentation says."""
     subject = "--serviceaccount=shadowprice:shadowprice"
     words = ("rolebinding", "shadowprice-jobs", "--clusterrole=shadowprice-jobs", subject)
-    bed.kubectl("-n", namespace, "create", *words)
+    create(bed, *words, into=into)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tools.testbed.audit import entries
 from tests.kubernetes.changing import begun
 from tests.kubernetes.operators import (
     User,
+    create,
     eventually,
     first_line,
     installed,
@@ -47,21 +48,19 @@ def accounts(bed: Testbed) -> User:
     """Install the definition, and an account for each replica, by which the audit log tells them
     apart."""
     user = installed(bed)
-    bed.kubectl("create", "namespace", NAMESPACE)
+    create(bed, "namespace", NAMESPACE)
     for name in NAMES:
-        bed.kubectl("-n", NAMESPACE, "create", "serviceaccount", name)
+        create(bed, "serviceaccount", name, into=NAMESPACE)
     words = [f"--serviceaccount={NAMESPACE}:{name}" for name in NAMES]
     service_account(bed)  # with the manifests' roles
-    bed.kubectl("create", "clusterrolebinding", "r", "--clusterrole=shadowprice", *words)
+    create(bed, "clusterrolebinding", "r", "--clusterrole=shadowprice", *words)
     role = json.loads(bed.kubectl("-n", "shadowprice", "get", "role", "shadowprice", "-o", "json"))
     for namespace in (NAMESPACE, "default"):
         role["metadata"] = {"name": "shadowprice", "namespace": namespace}
         bed.kubectl("apply", "-f", "-", given=json.dumps(role))
-        bed.kubectl("-n", namespace, "create", "rolebinding", "own", "--role=shadowprice", *words)
-        bed.kubectl(
-            *("-n", namespace, "create", "rolebinding", "jobs", "--clusterrole=shadowprice-jobs"),
-            *words,
-        )
+        create(bed, "rolebinding", "own", "--role=shadowprice", *words, into=namespace)
+        jobs = ("rolebinding", "jobs", "--clusterrole=shadowprice-jobs")
+        create(bed, *jobs, *words, into=namespace)
     return user
 
 

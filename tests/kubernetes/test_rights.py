@@ -23,6 +23,7 @@ from tests.kubernetes.operators import (
     eventually,
     installed,
     manifest,
+    namespace,
     operated,
     service_account,
 )
@@ -40,20 +41,6 @@ PATIENCE = 300.0
 @pytest.fixture(scope="module")
 def user(testbed: Testbed) -> User:
     return installed(testbed)
-
-
-@contextmanager
-def namespace(user: User, name: str) -> Iterator[None]:
-    user.bed.kubectl("create", "namespace", name)
-    try:
-        yield
-    finally:
-        user.bed.kubectl("delete", "namespace", "--wait=false", name)
-        eventually(
-            lambda: not user.bed.kubectl("get", "namespace", name, "--ignore-not-found").strip(),
-            f"the end of {name}",
-            PATIENCE,
-        )
 
 
 @contextmanager
@@ -93,7 +80,7 @@ def running(user: User, name: str, namespace: str) -> bool:
 
 
 def test_a_namespace_without_rights_says_so_and_holds_no_node(user: User, tmp_path: Path) -> None:
-    with namespace(user, "vision"), namespace(user, "speech"):
+    with namespace(user.bed, "vision"), namespace(user.bed, "speech"):
         bind_jobs(user.bed, "speech")
         with scheduling(user, tmp_path) as service:
             user.apply(sleeper("barred", "vision"))
@@ -119,7 +106,7 @@ def test_a_namespace_without_rights_says_so_and_holds_no_node(user: User, tmp_pa
 
 
 def test_rights_that_go_under_a_running_job_hold_no_other(user: User, tmp_path: Path) -> None:
-    with namespace(user, "vision"), namespace(user, "speech"):
+    with namespace(user.bed, "vision"), namespace(user.bed, "speech"):
         bind_jobs(user.bed, "vision")
         bind_jobs(user.bed, "speech")
         with scheduling(user, tmp_path) as service:

@@ -18,7 +18,7 @@ from tools.testbed import Testbed
 from tools.testbed.audit import Audit
 
 from tests.contract.harness import BASE
-from tests.kubernetes.operators import ended, first_line
+from tests.kubernetes.operators import create, ended, first_line
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "executor-rights.yaml"
 START = "from shadowprice.cli.main import run; run()"
@@ -279,7 +279,7 @@ def test_what_another_scheduler_runs_is_seen_and_nothing_is_written(
     role = next(one for one in yaml.safe_load_all(RIGHTS.read_text()) if one["kind"] != "Role")
     testbed.kubectl("apply", "-f", "-", given=json.dumps(role))
     words = ("--clusterrole", role["metadata"]["name"], "--user", "reader")
-    testbed.kubectl("create", "clusterrolebinding", "looks-on", *words)
+    create(testbed, "clusterrolebinding", "looks-on", *words)
     testbed.ask("POST", "/api/v1/namespaces/default/pods", pod)
     try:
         with serving(tmp_path, testbed.kubeconfig_of("reader"), "--observe") as client:

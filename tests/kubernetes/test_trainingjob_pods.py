@@ -10,7 +10,7 @@ from tools.testbed import Testbed
 
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-from tests.kubernetes.operators import CLUSTER, eventually, installed, manifest
+from tests.kubernetes.operators import CLUSTER, create, eventually, installed, manifest, namespace
 from tests.support.services import run_service
 
 
@@ -20,8 +20,7 @@ def pods(bed: Testbed) -> list[dict[str, Any]]:
 
 def test_pods_are_the_resources_own(testbed: Testbed, tmp_path: Path) -> None:
     user = installed(testbed)
-    for namespace in ("vision", "shadowprice"):
-        testbed.kubectl("create", "namespace", namespace)
+    create(testbed, "namespace", "shadowprice")
     options = ExecutorOptions(
         directory=str(tmp_path / "executor"),
         address=str(testbed.kubeconfig),
@@ -29,11 +28,14 @@ def test_pods_are_the_resources_own(testbed: Testbed, tmp_path: Path) -> None:
     )
     cluster = {**CLUSTER, "slot": "5s"}
     cluster["servers"] = [{"name": name, "capacity": {"cpu": "0.5"}} for name in ("one", "two")]
-    with run_service(
-        tmp_path,
-        cluster=cluster,
-        executor=KubernetesExecutor(options),
-        trainingjobs=str(testbed.kubeconfig),
+    with (
+        namespace(testbed, "vision"),
+        run_service(
+            tmp_path,
+            cluster=cluster,
+            executor=KubernetesExecutor(options),
+            trainingjobs=str(testbed.kubeconfig),
+        ),
     ):
         run = {"command": "sleep 600", "grace": "1s"}
         user.apply(manifest("owned", "vision", worker={"cpu": "0.1"}, run=run))

@@ -47,8 +47,11 @@ SETTINGS: list[tuple[str, Mapping[str, Any]]] = [
         },
     ),
     ("oasis", {"prices": "online", "chunks": "literal"}),
+    ("oasis", {"prices": "online", "empty": "admits"}),
+    ("oasis", {"prices": "offline", "empty": "admits"}),
     ("pdors", {"prices": "online"}),
     ("pdors", {"prices": "offline"}),
+    ("pdors", {"prices": "offline", "empty": "admits"}),
 ]
 
 

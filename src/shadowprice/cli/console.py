@@ -6,7 +6,8 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -36,6 +37,10 @@ _IN_ASCII: Final = (
 
 PIPE_WIDTH = 120
 """Width of tables written to a file or a pipe, in columns."""
+
+
+NOTE_SECONDS: Final = 10.0
+"""Seconds between two lines about the progress of a command without a terminal."""
 
 
 class Output(StrEnum):
@@ -168,12 +173,41 @@ def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
     print_result(escape_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
+def periodic_note() -> Callable[[Callable[[], str]], None]:
+    """Return a function that prints a line on stderr every ten seconds, for output in a file.
+
+    It is called as often as the progress changes, with a function that returns the line.
+    """
+    printed = time.monotonic()
+
+    def note(text: Callable[[], str]) -> None:
+        nonlocal printed
+        now = time.monotonic()
+        if now - printed >= NOTE_SECONDS:
+            printed = now
+            print_note(text())
+
+    return note
+
+
 @contextmanager
 def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[ProgressCallback | None]:
-    """Show processed jobs and the current slot on a terminal; yield None otherwise."""
+    """Show processed jobs and the current slot: a bar on a terminal, otherwise a line now and then.
+
+    Yield None if quiet.
+    """
     console = stderr()
-    if quiet or not console.is_terminal:
+    if quiet:
         yield None
+        return
+    if not console.is_terminal:
+        note = periodic_note()
+
+        def print_progress(done: int, total: int, slot: int | None = None, /) -> None:
+            where = "" if slot is None else f", slot {slot:,}"
+            note(lambda: f"{label}{where}: {done:,} of {total:,} {unit}")
+
+        yield print_progress
         return
     columns = (
         TextColumn("{task.description}"),

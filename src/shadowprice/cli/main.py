@@ -18,7 +18,7 @@ import typer
 
 from shadowprice import __version__
 from shadowprice.cli.lazy import LazyGroup, Part
-from shadowprice.cli.stopping import INTERRUPTED, TERMINATED, terminable
+from shadowprice.cli.stopping import CLOSED, INTERRUPTED, TERMINATED, terminable
 from shadowprice.core import bounds
 from shadowprice.core.collection import THRESHOLDS
 from shadowprice.core.errors import InputError, ShadowpriceError
@@ -72,6 +72,7 @@ PARTS: Final = {
     "prices": _in("nodes", "prices", "Show prices of servers in the next slots."),
     "nodes": _own("nodes", "List servers, as sinfo does.", LIVE),
     "drain": _in("nodes", "drain", "Stop placing work on servers."),
+    "cordon": _in("nodes", "cordon", "Drain servers; uncordon returns them."),
     "uncordon": _in("nodes", "uncordon", "Return drained servers to service."),
     "until": _own("until", "Show or set the end of the timespan.", LIVE),
     "observed": _own("observed", "Compare observed with simulated execution.", LIVE),
@@ -155,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     ``arguments`` defaults to those of the process. The status is 0 for success, 1 for a failed run,
-    2 for an invalid call or input, 130 for SIGINT and 143 for SIGTERM.
+    2 for an invalid call or input, 130 for SIGINT, 141 for a closed pipe and 143 for SIGTERM.
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     own = argv[: argv.index("--")] if "--" in argv else argv  # the rest is a command's own
@@ -204,7 +205,8 @@ def run() -> NoReturn:
     status = main()
     # A service doesn't need stdout, but the output of any other command is lost.
     if not status and getattr(sys.stdout, "lost", False) and sys.argv[1:2] != ["serve"]:
-        status = _report(BrokenPipeError())
+        _say("error: stdout was closed before the command started; its output is lost")
+        status = 1
     try:
         _flush()
     except OSError:  # already reported; stop the interpreter from flushing again at exit
@@ -280,8 +282,7 @@ def _report(error: Exception) -> int:
         _report_notes(error)
         return error.exit_code
     if isinstance(error, BrokenPipeError):
-        _say("error: the output was closed before all of it was written")
-        return 1
+        return CLOSED  # without a message: `shadowprice queue | head` is no error
     if isinstance(error, OSError):
         _say(f"error: {_named(error)}")
         return 1

@@ -11,6 +11,8 @@ from types import FrameType
 from typing import Final
 
 INTERRUPTED: Final = 130
+CLOSED: Final = 141
+"""Exit status if the reader of the output closed it, as after SIGPIPE: `... | head`."""
 TERMINATED: Final = 143
 
 

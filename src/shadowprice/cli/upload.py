@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shadowprice.cli.console import print_note, stderr
+from shadowprice.cli.console import periodic_note, print_note, stderr
 
 if TYPE_CHECKING:
     from shadowprice.client import Client
     from shadowprice.rest.uploads import UploadLimits
     from shadowprice.uploads.packing import Selection
-
-NOTE_SECONDS: Final = 10.0
-"""Seconds between two lines about the progress without a terminal."""
 
 _MAX_NAMED: Final = 5
 
@@ -88,13 +84,10 @@ def _progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
             task = bar.add_task("sending files", total=total)
             yield lambda done: bar.update(task, completed=done)
         return
-    printed = time.monotonic()
+    note = periodic_note()
 
-    def note(done: int) -> None:
-        nonlocal printed
-        if not quiet and time.monotonic() - printed >= NOTE_SECONDS:
-            printed = time.monotonic()
-            text = f"sending {what}: {100 * done // total} %"
-            print_note(text)
+    def print_progress(done: int) -> None:
+        if not quiet:
+            note(lambda: f"sending {what}: {100 * done // total} %")
 
-    yield note
+    yield print_progress

@@ -1,10 +1,11 @@
 """Reservations on every server, for every resource, in every slot of a rolling window.
 
-Only the ledger reserves and releases capacity, and it refuses to exceed a server's capacity. Prices
-are derived from it.
+Only the ledger reserves and releases capacity, and it refuses to exceed a server's capacity. OASiS
+and PD-ORS compute their prices from it.
 
-Every operation has an inverse. The engine rolls back an event by running the inverses in reverse
-order. Version numbers never decrease: a change and its rollback count as two changes.
+Every operation that an event runs has an inverse. The engine rolls back an event by running the
+inverses in reverse order. Version numbers never decrease: a change and its rollback count as two
+changes.
 """
 
 from __future__ import annotations

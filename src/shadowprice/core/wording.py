@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -99,12 +99,29 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+_TYPE_NAMES: Final = (
+    (type(None), "null"),
+    (bool, "a boolean"),
+    (int | float, "a number"),
+    (str, "text"),
+    (Mapping, "a mapping"),
+    (list | tuple, "a list"),
+)
+"""Types of values in YAML and JSON files, as messages name them; a boolean is also an int."""
+
+
+def describe_type(value: object) -> str:
+    """Return the type of a value from a YAML or JSON file, as messages name it."""
+    names = (name for kind, name in _TYPE_NAMES if isinstance(value, kind))
+    return next(names, type(value).__name__)
+
+
 def text_problem(text: str) -> tuple[str, str] | None:
     """Return why a text can't be stored or passed to a program, and a hint; None if it can."""
     if "\0" in text:
         return "contains a null character", "leave it out"
     if not is_valid_utf8(text):
-        return "holds half of a surrogate pair", "write whole characters"
+        return "contains an unpaired surrogate", "use valid Unicode text"
     return None
 
 

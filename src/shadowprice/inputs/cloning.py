@@ -22,7 +22,13 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
 from shadowprice.core.specs.bags import TaskSpec
 from shadowprice.core.specs.distributions import DistributionContext, DurationDistributionSpec
-from shadowprice.core.specs.fields import DurationField, Number, max_length, max_value, positive
+from shadowprice.core.specs.fields import (
+    DurationField,
+    Number,
+    check_positive,
+    max_length,
+    max_value,
+)
 from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml
@@ -47,7 +53,7 @@ class CloningSpec(Spec):
     def _plain_deadline(cls, value: Duration) -> Duration:
         if value.slots:
             raise ValueError("there are no slots here; write seconds, minutes or hours")
-        return positive(value)
+        return check_positive(value)
 
 
 @dataclass(frozen=True)

@@ -121,10 +121,10 @@ tasks:
         ("0.05", "1.0", "miss_probability", "outside (0, 1)"),
         ("200", "19", "machines", "at least 20 machines"),
         ("200", "19", "machines", "cloning waves"),
-        ("1min", "0s", "deadline", "longer than nothing"),
+        ("1min", "0s", "deadline", "greater than 0"),
         ("1min", "3 slots", "deadline", "no slots"),
         ("machines: 200", "machines: many", "machines", "integer"),
-        ("tasks:", "tasks: []\nrest:", "tasks", "is empty"),
+        ("tasks:", "tasks: []\nrest:", "tasks", "expected 1 or more items"),
     ],
 )
 def test_wrong_values_are_reported_with_their_location(

@@ -76,8 +76,11 @@ def test_text_fields_keep_dates_and_numbers_of_other_bases(tmp_path: Path) -> No
         ("ps: {cpu: 010}", "jobs[0].ps.cpu: '010' has a leading zero"),
         ("restart: 12:30", "jobs[0].restart: '12:30' is not a duration"),
         ("tenant: 1_000", "jobs[0].tenant: Input should be a valid string"),
-        ("run: {command: [a, 1.10]}", "jobs[0].run.command: write 1.1 in quotes"),
-        ("run: {command: [a], env: {A: 1.5}}", "jobs[0].run.env.A: write 1.5 in quotes"),
+        ("run: {command: [a, 1.10]}", "jobs[0].run.command: expected text, got 1.1; quote it"),
+        (
+            "run: {command: [a], env: {A: 1.5}}",
+            "jobs[0].run.env.A: expected text, got 1.5; quote it",
+        ),
         ("run: {command: [a, true]}", "jobs[0].run: `command` is given a boolean"),
         ("tenant: !!binary aGk=", "line 1, column 26: not YAML: the tag '!!binary' is not"),
         ("tenant: !!timestamp 2024-01-01", "the tag '!!timestamp' is not supported"),

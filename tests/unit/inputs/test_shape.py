@@ -152,7 +152,9 @@ def test_an_unpaired_surrogate_is_refused(tmp_path: Path, changes: dict[str, obj
     text = json.dumps({**JOB, **changes}) + "\n"
     for half in (r"\ud800", r"\udfff"):
         path.write_text(text.replace("{}", half))
-        with pytest.raises(InputError, match="holds half of a surrogate pair; write whole char"):
+        with pytest.raises(
+            InputError, match="contains an unpaired surrogate; use valid Unicode text"
+        ):
             read_jobs(path, CLUSTER)
     if "worker" not in changes:
         path.write_text(text.replace("{}", r"\ud83d\ude00"))
@@ -167,7 +169,7 @@ def test_an_unpaired_surrogate_is_refused(tmp_path: Path, changes: dict[str, obj
         ({"labels": {"a": "{}"}}, "labels: 'a': contains a null"),
         ({"labels": {"a{}": "x"}}, r"labels: 'a\\x00': contains a null"),
         ({"run": {"command": "a{}"}}, "run.command: it contains a null"),
-        ({"run": {"command": ["a", "{}"]}}, "run.command: its word 1 contains a null"),
+        ({"run": {"command": ["a", "{}"]}}, "run.command: argument 1 contains a null"),
         ({"run": {"command": "a", "env": {"A": "{}secret"}}}, "run.env: 'A': contains a null"),
         ({"run": {"command": "a", "workdir": "/{}"}}, "run.workdir: contains a null"),
     ],

@@ -185,14 +185,14 @@ def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
     ):
         (made,) = decide(on, [one], evidence=evidence)
         assert isinstance(made, Promise if known else Queue)
-        assert known or "what others want was watched for 10.3" in made.message
+        assert known or "while demand was observed for only 10.3 (evidence)" in made.message
         # What earns more than a little of what it would be at once may take six times as much.
         flat = replace(one, utility=Constant(1e-3))
         (made,) = decide(on, [flat], evidence=evidence)
         assert isinstance(made, Promise)
         (made,) = decide(on, [flat], evidence=evidence / 6.0)
         assert isinstance(made, Promise if known else Queue)
-        assert known or "slot 9, but it takes" in made.message or one.name == "half"
+        assert known or "by slot 9 is 0.001; it takes" in made.message or one.name == "half"
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
             (made,) = decide(on, [one], evidence=evidence, **settings)
@@ -236,7 +236,7 @@ def test_a_job_whose_restart_takes_most_of_a_slot_is_promised_nothing_unless_ask
     one = training(on, "a", utility=Constant(5.0), restart_seconds=on.slot_seconds * 3 / 4)
     (waits,) = decide(on, [one])
     assert isinstance(waits, Queue)
-    assert "each move costs it 0.75 of a slot, and from 0.7 on (restart_limit)" in waits.message
+    assert "each move costs it 0.75 of a slot; with 0.7 or more (restart_limit)" in waits.message
     (made,) = decide(on, [one], restart_limit=0.8)
     assert isinstance(made, Promise)
 
@@ -395,9 +395,8 @@ def test_a_job_worth_less_than_its_price_waits_and_is_told_what_it_lacks() -> No
     (made,) = decide(on, [poor], prices="given", price=10.0)
     assert isinstance(made, Queue)
     # 8 worker-slots of 4 in a slot: two slots of the whole cluster, at 10 each.
-    assert "worth 1 by slot" in made.message
-    assert "jobs worth 20 are likely to want" in made.message
-    assert "it lacks 19" in made.message
+    assert "its utility by slot" in made.message
+    assert "is 1, below the price of its plan, 20: it lacks 19" in made.message
 
 
 def test_without_standby_the_same_is_a_refusal_by_its_price() -> None:

@@ -26,9 +26,13 @@ WORK = 60
 class MovedJob(Bench):
     """A job that reported some progress, and whose server is then drained."""
 
+    work = WORK
+
     def __init__(self, folder: Path, progress: float | None) -> None:
+        folder.mkdir(exist_ok=True)
         super().__init__(folder / "state.db", "fifo")
-        self.submit("train", minibatches=WORK)
+        seconds = 6 * WORK // self.work  # six minutes in all
+        self.submit("train", minibatches=self.work, minibatch_time=f"{seconds}s")
         self.slot()
         self.started("train")
         self.clock.advance(20)
@@ -90,15 +94,66 @@ def test_exit_0_on_a_stop_below_the_work_is_a_stop(tmp_path: Path, progress: flo
     )
 
 
-@pytest.mark.parametrize("progress", [60.0, None])
-def test_exit_0_on_a_stop_completes_a_job_with_its_work_or_without_reports(
-    tmp_path: Path, progress: float | None
-) -> None:
-    bench = MovedJob(tmp_path, progress)
+def test_exit_0_on_a_stop_completes_a_job_with_its_work(tmp_path: Path) -> None:
+    bench = MovedJob(tmp_path, 60.0)
     bench.drain()
     bench.exits(Ending.DONE, 0)
     view = bench.truth.views.get("train")
     assert view is None or view.done or "train" not in bench.truth.engine.open_jobs
+
+
+def test_exit_0_on_a_stop_without_reports_is_judged_by_time(tmp_path: Path) -> None:
+    """One slot of several has passed: the script obeyed the command, and is not complete."""
+    bench = MovedJob(tmp_path, None)
+    record = bench.truth.engine.jobs["train"]
+    bench.drain()
+    share = record.progress / record.job.required
+    assert 0 < share < 0.5
+    bench.exits(Ending.DONE, 0)
+    assert "train" in bench.truth.engine.open_jobs
+    [end] = bench.ends()
+    assert end["reason"].startswith(
+        f"exited 0 after the order to stop, at {share:.0%} of its expected time; it continues later"
+    )
+
+
+class PlainCommand(MovedJob):
+    """A job of one step, as ``submit -- COMMAND`` makes it, whose script counts its own steps."""
+
+    work = 1
+
+    def events(self, kind: str) -> list[Mapping[str, Any]]:
+        """Return the data of the job's events of a kind."""
+        with self.store.reading() as connection:
+            return [e.data for e in list_events(connection, job="train") if e.kind == kind]
+
+
+@pytest.mark.parametrize("steps", [0.0, 1.0, 2.0, 400.0])
+def test_steps_of_a_script_are_no_share_of_a_plain_commands_time(
+    tmp_path: Path, steps: float
+) -> None:
+    silent, reporting = PlainCommand(tmp_path / "a", None), PlainCommand(tmp_path / "b", steps)
+    for bench in (silent, reporting):
+        bench.slot()
+    progress = [b.truth.engine.jobs["train"].progress for b in (silent, reporting)]
+    assert progress[0] == progress[1] > 0
+    reports = reporting.events("misreported")
+    assert len(reports) == (steps > 1)
+    assert all("submit it with --steps" in report["reason"] for report in reports)
+    reporting.drain()
+    reporting.exits(Ending.DONE, 0)
+    assert "train" in reporting.truth.engine.open_jobs, "it was stopped, not finished"
+
+
+def test_a_share_that_a_plain_command_reports_is_counted(tmp_path: Path) -> None:
+    bench = PlainCommand(tmp_path, 0.25)
+    assert bench.truth.engine.jobs["train"].measured == MICRO // 4
+    assert bench.events("misreported") == []
+
+
+def test_checkpoints_of_a_plain_command_count_though_its_steps_do_not(tmp_path: Path) -> None:
+    bench = PlainCommand(tmp_path, 3.0)
+    assert bench.truth.engine.jobs["train"].job.resumable is True
 
 
 def test_checkpoints_count_with_the_first_progress(tmp_path: Path) -> None:

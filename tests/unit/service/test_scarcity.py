@@ -97,13 +97,13 @@ def test_a_job_waits_for_a_resource_only_if_it_does_not_fit(engine: Engine) -> N
     calendar = SlotCalendar.starting(0, Fraction(600))
     two = {"min": 2, "max": 2}
     wide = job("b", {"gpu": 3}, workers=two)
-    message = "waits without a promise: worth 1, but jobs worth 2 are likely to want it"
+    message = "waits without a promise: its utility is 1, below the price of its plan, 2"
     free = queue_reason(engine, calendar, wide, message)
-    assert free["message"].startswith("not promised, but fits on free capacity: worth 1, but jobs")
+    assert free["message"].startswith("not promised, but fits on free capacity: its utility is 1")
     assert "resource" not in free
     engine.handle(JobsArrived(0, (job("a", {"gpu": 2}),)))  # promised, and about to start
     waits = queue_reason(engine, calendar, wide, message)
-    assert waits["message"].startswith("waits for gpu of big servers: worth 1, but jobs")
+    assert waits["message"].startswith("waits for gpu of big servers: its utility is 1")
     with_ps = job("c", {"gpu": 1}, ps={"cpu": 8}, workers=two)
     assert "resource" not in queue_reason(engine, calendar, with_ps, message)
     large_ps = job("d", {"gpu": 1}, ps={"cpu": 40}, workers=two)
@@ -131,7 +131,7 @@ def test_reasons_name_no_jobs_of_other_tenants(engine: Engine, tenant: str | Non
     engine.handle(JobsArrived(0, (job("secret", {"gpu": 4}, tenant="vision"),)))
     asked = job("mine", {"gpu": 4}, tenant=tenant)
     calendar = SlotCalendar.starting(0, Fraction(600))
-    text = "worth 3 by slot 1 if it were alone, but the promise to secret would break"
+    text = "without other jobs, its utility by slot 1 is 3, but the promise to secret would break"
     refusal = Refusal(RefusalReason.NO_ROOM, text, bottleneck="secret")
     reasons = (
         queue_reason(engine, calendar, asked, f"waits without a promise: {text}"),

@@ -222,6 +222,45 @@ def test_a_job_that_ends_long_before_its_stated_length_is_little_demand(tmp_path
     bench.store.close()
 
 
+STATED_DENSITY = HUGE["value"] / (WHOLE_CLUSTER["minibatches"] / 10)
+"""Points for a slot of the whole cluster."""
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize(("jobs", "max_price"), [(3, 0.0), (12, 1.001 * STATED_DENSITY)])
+def test_jobs_that_wait_and_then_end_at_once_are_little_demand(
+    tmp_path: Path, jobs: int, max_price: float, *, reads: bool
+) -> None:
+    """They used the cluster for a slot each, however long they waited for it.
+
+    Those that state much more work than they do aren't denser for that.
+    """
+    bench = Bench(tmp_path / "data", "rolling")
+    for tenant in ("attacker", "honest"):
+        bench.do(PutTenant(tenant, None))
+    honest(bench, "first")
+    bench.slot(CLUSTER.horizon)
+    bench.tenant = "attacker"
+    names = [f"attack-{number}" for number in range(jobs)]
+    for name in names:
+        bench.submit(name, utility=HUGE, **WHOLE_CLUSTER)
+    waited = 0
+    while any(view.tenant == "attacker" for view in bench.truth.views.values()):
+        bench.slot()
+        waited += 1
+        if reads:
+            bench.read()
+        for key, order in list(bench.truth.orders.items()):
+            at = bench.clock.wall() / SECOND
+            ended = Ended(0, key, order.generation, at, Ending.DONE, 0, "")
+            bench.do(RecordReports([ended]))
+    assert waited >= len(names)
+    bench.slot()
+    posted = prices_by_kind(prices(bench.truth.engine, bench.truth.calendar, "rolling", 1))
+    assert max(posted.values()) <= max_price
+    bench.store.close()
+
+
 @pytest.mark.parametrize("policy", ["rolling", "oasis"])
 def test_prices_of_an_idle_service_are_those_of_the_coming_slot(
     tmp_path: Path, policy: str

@@ -16,6 +16,7 @@ from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
     announce_compiling,
+    periodic_note,
     print_json,
     print_line,
     stderr,
@@ -146,19 +147,26 @@ def _distance(text: str) -> float:
 
 @contextmanager
 def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | None]:
-    """Show bound, best schedule and gap on a terminal; yield None otherwise."""
+    """Show bound, best schedule and gap; without a terminal in a line now and then.
+
+    Yield None if quiet.
+    """
     console = stderr()
-    if quiet or not console.is_terminal:
+    if quiet:
         yield None
         return
     start = time.perf_counter()
+
+    def describe(bound: float, best: float) -> str:
+        gap = f", best {best:,.2f}, gap {1 - best / bound:.1%}" if best and bound else ""
+        return f"bound {bound:,.2f}{gap}, {time.perf_counter() - start:.0f} s"
+
+    if not console.is_terminal:
+        note = periodic_note()
+        yield lambda bound, best: note(lambda: describe(bound, best))
+        return
     with console.status("bound: looking for prices") as line:
-
-        def report(bound: float, best: float) -> None:
-            gap = f", best {best:,.2f}, gap {1 - best / bound:.1%}" if best and bound else ""
-            line.update(f"bound {bound:,.2f}{gap}, {time.perf_counter() - start:.0f} s")
-
-        yield report
+        yield lambda bound, best: line.update(describe(bound, best))
 
 
 def check_output_path(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,8 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_experiment
-from shadowprice.cli.options import ExecutorSetOption, PlainSeedOption
+from shadowprice.cli.console import Output, print_json
+from shadowprice.cli.options import ExecutorSetOption, PlainOutputOption, PlainSeedOption
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def experiment(
             "picks a free port."
         ),
     ] = "127.0.0.1:0",
+    output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Regenerate a figure of a paper as CSV tables, a PNG and a manifest.
 
@@ -106,10 +108,7 @@ def experiment(
     from shadowprice.results.atomic_directory import check_directory
 
     if name == "list":
-        table = Table("name", "shows", "source", title="Experiments", title_justify="left")
-        for declared in experiments().values():
-            table.add_row(declared.name, declared.title, declared.source)
-        Console().print(table)
+        _print_list([*experiments().values()], output)
         return
     chosen = [*experiments().values()] if name == ALL else [find_experiment(name)]
     where = None
@@ -119,6 +118,7 @@ def experiment(
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
     results: list[_ExperimentResult] = []
+    figures: dict[str, str] = {}
     directories = {entry.name: folder / entry.name if name == ALL else folder for entry in chosen}
     for directory in directories.values():  # before the first starts: a run can take days
         check_directory(directory, is_experiment)
@@ -135,20 +135,42 @@ def experiment(
                     errors.print(f"{entry.name} {results[-1]}", soft_wrap=True, markup=False)
                     continue
             figure = target / f"{entry.name}.png"
+            figures[entry.name] = str(figure)
+            if output is Output.JSON:
+                continue
             Console().print(
                 f"{entry.title} ({entry.source})\n[bold]{figure}[/bold]",
                 soft_wrap=True,
             )
-    if name == ALL:
+    incomplete = [row for row in results if row.why]
+    if output is Output.JSON:
+        failures = {row.name: str(row) for row in incomplete}
+        print_json({"figures": figures, "failures": failures})
+    elif name == ALL:
         Console().print(_table(results))
-        incomplete = [row for row in results if row.why]
         for row in incomplete:
             Console().print(f"{row.name} {row}", soft_wrap=True, markup=False)
+    if name == ALL:
         if any(row.outcome == FAILED for row in incomplete):
             raise typer.Exit(1)  # keep finished runs: the same command only repeats failures
         # Only now: an interrupted command must not repeat finished experiments.
         for target in directories.values():
             remove_cached_runs(target)
+
+
+def _print_list(declared: Sequence[Experiment], output: Output) -> None:
+    from rich.console import Console
+
+    rows = [
+        {"name": entry.name, "title": entry.title, "source": entry.source} for entry in declared
+    ]
+    if output is Output.JSON:
+        print_json([dict(row) for row in rows])
+        return
+    table = Table("name", "shows", "source", title="Experiments", title_justify="left")
+    for row in rows:
+        table.add_row(*row.values())
+    Console().print(table)
 
 
 @dataclass(frozen=True)

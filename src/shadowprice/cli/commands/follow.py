@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from shadowprice.client import Client
-    from shadowprice.rest.jobs import Event
+    from shadowprice.rest.jobs import Event, LogChunk
 
 
 def logs(
@@ -42,8 +42,11 @@ def logs(
         typer.Option("--all", help="Print the output from the beginning instead of the end only."),
     ] = False,
     server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Print the output of a process of a job.
+
+    With `-o json`, one piece of text and its position per line.
 
     [bold]Examples[/bold]
 
@@ -52,16 +55,18 @@ def logs(
     shadowprice logs resnet50-a --process ps-0 --generation 2 --all
     """
     start = 0 if whole else None
+    write = _write_record if output is Output.JSON else _write
     with connected(server) as client:
         job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
         client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
         if follow and generation is None:
             for piece in client.follow_logs(job, process=process, start=start):
-                _write(piece.text)
+                write(piece)
             return
         while True:
             piece = client.logs(job, process=process, generation=generation, start=start)
-            _write(piece.text)
+            if piece.text or output is not Output.JSON:
+                write(piece)
             start, generation = piece.end, piece.generation
             if not piece.text and (not follow or piece.complete):
                 return
@@ -69,8 +74,13 @@ def logs(
                 time.sleep(1.0)
 
 
-def _write(text: str) -> None:
+def _write_record(piece: LogChunk) -> None:
+    print_result(escape_json(json.dumps(piece.record, ensure_ascii=False)))
+
+
+def _write(piece: LogChunk) -> None:
     # Print the output unchanged, except for sequences that control the terminal.
+    text = piece.text
     sys.stdout.write(escape_controls(text, lines=True) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""``shadowprice nodes``, ``drain``, ``uncordon``, ``prices``: servers of the live service."""
+"""``shadowprice nodes``, ``drain``, ``cordon``, ``uncordon``, ``prices``: live servers."""
 
 from __future__ import annotations
 
@@ -91,6 +91,23 @@ def drain(
     [bold]Example[/bold]
 
     shadowprice drain gpu-3
+    """
+    _change(servers, True, yes, server, output)
+
+
+def cordon(
+    servers: ServersArgument,
+    yes: YesOption = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Drain servers: place no work there, and move running jobs at the end of their slot.
+
+    Unlike `kubectl cordon`, it doesn't leave running jobs where they are (operators).
+
+    [bold]Example[/bold]
+
+    shadowprice cordon gpu-3
     """
     _change(servers, True, yes, server, output)
 

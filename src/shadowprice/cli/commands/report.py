@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from shadowprice.cli.console import print_line
-from shadowprice.cli.options import RunArgument
+from shadowprice.cli.console import Output, print_json, print_line
+from shadowprice.cli.options import PlainOutputOption, RunArgument
 from shadowprice.core.errors import Fault, InputError
 
 
@@ -17,6 +17,7 @@ def report(
     to: Annotated[
         Path | None, typer.Option("--to", help="Output file.", show_default="RUN/report.html")
     ] = None,
+    output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Rebuild the HTML page of a run from its files.
 
@@ -42,4 +43,7 @@ def report(
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be written: {reason}")) from error
-    print_line(f"see {path}")
+    if output is Output.JSON:
+        print_json({"page": str(path)})
+    else:
+        print_line(f"see {path}")

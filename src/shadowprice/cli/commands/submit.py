@@ -449,7 +449,8 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     yield "submitted", when(job.submitted)
     yield "promise", f"{when(job.promise)}{_margin(job)}" if job.promise else ""
     yield "finish", when(job.completion) if job.completion else ""
-    yield "progress", f"{percent(job)}  ({job.progress:,.0f} of {job.required:,.0f} mini-batches)"
+    done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
+    yield "progress", f"{percent(job)}  ({'of the expected time' if job.required == 1 else done})"
     placement = f" on {', '.join(job.servers)}" if job.servers else ""
     if job.workers:
         workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"

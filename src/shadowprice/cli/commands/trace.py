@@ -93,6 +93,7 @@ def convert(
     ] = 300,
     columns: MapOption = None,
     skip_invalid: SkipOption = False,
+    output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
     from shadowprice.core.amounts import parse_positive_duration
@@ -118,7 +119,12 @@ def convert(
     workload.write(out)
     if cluster is not None and document is not None:
         _write_yaml(cluster, document)
-    for note in (*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes):
+    notes = [*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes]
+    if output is Output.JSON:
+        made = {"jobs": len(workload), "file": str(out), "notes": notes}
+        print_json({**made, "cluster": None if cluster is None else str(cluster)})
+        return
+    for note in notes:
         stderr().print(f"note: {note}", markup=False)
     written = f" and {cluster}" if cluster else ""
     typer.echo(f"{pluralize(len(workload), 'job')} in {out}{written}")
@@ -196,6 +202,7 @@ def generate(
         ),
     ] = 50,
     seed: PlainSeedOption = 0,
+    output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.core.amounts import parse_positive_duration
@@ -243,6 +250,9 @@ def generate(
         workload.write(out / "jobs.jsonl")
         _write_yaml(out / "cluster.yaml", document)
     servers = sum(server.get("count", 1) for server in document["servers"])
+    if output is Output.JSON:
+        print_json({"jobs": jobs, "servers": servers, "directory": str(out)})
+        return
     typer.echo(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
 
 

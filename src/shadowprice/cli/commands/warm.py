@@ -9,7 +9,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import print_line
+from shadowprice.cli.console import Output, print_json, print_line
 from shadowprice.core.errors import ShadowpriceError
 
 
@@ -23,6 +23,7 @@ def warm(
         ),
     ] = None,
     quiet: o.QuietOption = False,
+    output: o.OutputOption = Output.TABLE,
 ) -> None:
     """Compile the kernels of policies in parallel, and cache them for later runs.
 
@@ -45,12 +46,14 @@ def warm(
             "without it policies run as well, compiling anew each time"
         )
     missing = [name for name in names if not is_warm(name)]
-    if not missing:
-        print_line(f"nothing to compile: everything is kept in {folder}")
-        return
-    if not quiet:
+    if missing and not quiet:
         say_on_stderr(compiling_notice())
     started = time.perf_counter()
-    compiled = warm_up_all(missing)
+    compiled = warm_up_all(missing) if missing else 0
     took = time.perf_counter() - started
-    print_line(f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}")
+    if output is Output.JSON:
+        print_json({"compiled": compiled, "seconds": round(took, 3), "folder": str(folder)})
+    elif not missing:
+        print_line(f"nothing to compile: everything is kept in {folder}")
+    else:
+        print_line(f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -136,8 +137,15 @@ def whatif(
     source = workload.source(params)
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
     announce_compiling(quiet)
-    with stop_on_signal() as stop, progress_bar("whatif", quiet):
-        result = run_whatif(source, choices, changes, chosen, stop=stop)
+    clusters = 1 + len(set(changes) or source.kinds(chosen[0]))
+    started = itertools.count()
+    with stop_on_signal() as stop, progress_bar("whatif", quiet, "runs") as bar:
+
+        def on_run(_label: str, _seed: int) -> None:
+            if bar is not None:
+                bar(next(started), clusters * len(choices) * len(chosen))
+
+        result = run_whatif(source, choices, changes, chosen, stop=stop, progress=on_run)
     if output is Output.JSON:
         print_json(result.record())
         return

@@ -89,7 +89,7 @@ class ParetoDuration(Spec):
             assert self.minimum is not None
             minimum = reading.seconds(self.minimum)
             mean = minimum * self.shape / (self.shape - 1.0)
-        _check(minimum > 0, "the shortest duration must be longer than nothing")
+        _check(minimum > 0, "the shortest duration must be greater than 0")
         parameters = {"shape": self.shape, "minimum": minimum}
         return DurationDistribution("pareto", parameters, minimum, mean)
 
@@ -155,7 +155,7 @@ class HyperExponentialDuration(Spec):
         minimum = reading.seconds(self.minimum)
         shares = tuple(phase.share for phase in self.phases)
         means = tuple(reading.seconds(phase.mean) for phase in self.phases)
-        _check(min(means) > 0, "the mean of every phase must be longer than nothing")
+        _check(min(means) > 0, "the mean of every phase must be greater than 0")
         mean = minimum + sum(share * part for share, part in zip(shares, means, strict=True))
         parameters: Parameters = {"shares": shares, "means": means, "minimum": minimum}
         return DurationDistribution("hyper-exponential", parameters, minimum, mean)

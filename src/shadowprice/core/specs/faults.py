@@ -14,7 +14,12 @@ from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.errors import Fault
 from shadowprice.core.specs.distributions import DISTRIBUTION_KINDS
-from shadowprice.core.wording import MAX_DISPLAY_CHARS, hint_for_unknown, quote_for_display
+from shadowprice.core.wording import (
+    MAX_DISPLAY_CHARS,
+    describe_type,
+    hint_for_unknown,
+    quote_for_display,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -52,36 +57,44 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
         if part not in _TAGS.get(str(before), ())
     ]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
-    joint = "" if place.endswith("]") or not path else " " if place.endswith(":") else ": "
-    path = path if place.endswith("]") else path.removeprefix(".")
-    where = f"{place}{joint}{path}"
+    where = _join_location(place, path)
     if issue["type"] == "extra_forbidden":
         key = str(location[-1])
-        hint = hint_for_unknown(
-            key, sorted(_known_keys(model)), _known_there(model, location[:-1]), cutoff=0.5
-        )
+        known = sorted(_known_keys(model))
+        hint = hint_for_unknown(key, known, _suggest_keys(model, location[:-1]), cutoff=0.5)
         return Fault(where, "unknown key", hint)
     if issue["type"] == "missing":
         return Fault(where, "is missing")
     if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
         return _kind_fault(where, issue)
     if issue["type"] == "string_unicode":
-        return Fault(where, "holds half of a surrogate pair", "write whole characters")
+        return Fault(where, "contains an unpaired surrogate", "use valid Unicode text")
     if issue["type"] == "model_type":
         return _keys_fault(model, where, issue)
     if issue["type"] in {"model_attributes_type", "dict_type"}:
-        return Fault(where, "takes keys with values", "write {key: value}")
+        message = f"expected a mapping, got {describe_type(issue['input'])}"
+        return Fault(where, message, "write {key: value}")
     if issue["type"] == "too_short" and not issue["ctx"]["actual_length"]:
-        return Fault(where, "is empty", f"name {issue['ctx']['min_length']} at least")
+        message = f"expected {issue['ctx']['min_length']} or more items, got 0"
+        return Fault(where, message, "add one")
     return Fault(where, issue["msg"].removeprefix("Value error, "))
+
+
+def _join_location(place: str, path: str) -> str:
+    """Join the location of a value and the path of a key in it, such as ``.servers[0].name``."""
+    if place.endswith("]") or not path:
+        return f"{place}{path}"
+    separator = " " if place.endswith(":") else ": "
+    return f"{place}{separator}{path.removeprefix('.')}"
 
 
 def _keys_fault(model: type[BaseModel], where: str, issue: Any) -> Fault:
     """Return the fault of a value that should be a mapping; it lists keys, not pydantic's class."""
     name = issue["ctx"]["class_name"]
     keys = [key for part in _models(model) if part.__name__ == name for key in part.model_fields]
-    named = f": {_first(keys, MAX_KEYS_IN_MESSAGE)}" if keys else ""
-    return Fault(where, f"takes keys with values{named}", "write {key: value}")
+    with_keys = f" with the keys {_first(keys, MAX_KEYS_IN_MESSAGE)}" if keys else ""
+    message = f"expected a mapping{with_keys}, got {describe_type(issue['input'])}"
+    return Fault(where, message, "write {key: value}")
 
 
 def _kind_fault(where: str, issue: Any) -> Fault:
@@ -92,7 +105,7 @@ def _kind_fault(where: str, issue: Any) -> Fault:
     kinds = [kind.strip("'") for kind in issue["ctx"]["expected_tags"].split(", ")]
     tag = issue["ctx"]["tag"]
     hint = hint_for_unknown(tag, kinds, cutoff=0.5)
-    return Fault(f"{where}.{key}", f"no {key} is called {quote_for_display(tag)}", hint)
+    return Fault(f"{where}.{key}", f"unknown {key} {quote_for_display(tag)}", hint)
 
 
 def _key(part: object) -> str:
@@ -105,7 +118,7 @@ def _known_keys(model: type[BaseModel]) -> set[str]:
     return {key for part in _models(model) for key in part.model_fields}
 
 
-def _known_there(model: type[BaseModel], location: Sequence[Any]) -> str:
+def _suggest_keys(model: type[BaseModel], location: Sequence[Any]) -> str:
     """Return the hint for an unknown key without a similar key: the keys at its location."""
     parts = [model]
     for step in location:

@@ -52,10 +52,10 @@ def as_validator(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
     return validate
 
 
-def positive(value: Duration) -> Duration:
+def check_positive(value: Duration) -> Duration:
     """Return a duration; raise ValueError if it is 0."""
     if not (value.seconds or value.slots):
-        raise ValueError("it must be longer than nothing")
+        raise ValueError("must be greater than 0")
     return value
 
 
@@ -73,23 +73,23 @@ _LIMITS: Final = {
 class _Limited:
     """A limit that is stated in JSON schemas.
 
-    A size is checked before the parts, so that a long list of invalid parts costs nothing. A value
-    is checked after all other validators.
+    A size is checked before the items are validated, so that a long list of invalid items is
+    refused at once. A value is checked after all other validators.
     """
 
     bound: InputLimit
     size: bool
-    many: bool = False
+    fail_fast: bool = False
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         if self.size:
             schema = handler(source)
-            if self.many:
+            if self.fail_fast:
                 assert schema["type"] == "list"
                 schema = {**schema, "fail_fast": True}
-            check_size = _checked_size(self.bound, get_origin(source) or source)
+            check_size = _size_validator(self.bound, get_origin(source) or source)
             return core_schema.no_info_before_validator_function(check_size, schema)
         check = as_validator(self.bound.checked)
         return core_schema.no_info_after_validator_function(check, handler(source))
@@ -102,7 +102,7 @@ class _Limited:
         return json_schema if keyword is None else {**json_schema, keyword: self.bound.most}
 
 
-def _checked_size(bound: InputLimit, kind: type[Any]) -> Callable[[Any], Any]:
+def _size_validator(bound: InputLimit, kind: type[Any]) -> Callable[[Any], Any]:
     kinds: tuple[type[Any], ...] = (list, tuple) if kind in {list, tuple} else (kind,)
 
     def check(value: Any) -> Any:
@@ -118,13 +118,13 @@ def max_value(bound: InputLimit) -> _Limited:
     return _Limited(bound, size=False)
 
 
-def max_length(bound: InputLimit, *, many: bool = False) -> _Limited:
+def max_length(bound: InputLimit, *, fail_fast: bool = False) -> _Limited:
     """Return an annotation that limits the length of a text or a collection.
 
-    If ``many``, only the first invalid part of a list is reported, because an error takes more than
-    a kilobyte.
+    If ``fail_fast``, only the first invalid item of a list is reported, because each error takes
+    more than a kilobyte of memory.
     """
-    return _Limited(bound, size=True, many=many)
+    return _Limited(bound, size=True, fail_fast=fail_fast)
 
 
 _LENGTH: Final = {"type": "string", "maxLength": bounds.QUANTITY.most}
@@ -136,7 +136,7 @@ DurationField = Annotated[
 AmountField = Annotated[
     Amount, BeforeValidator(as_validator(parse_amount)), WithJsonSchema(_QUANTITY)
 ]
-# The format distinguishes it from quantities, which custom resources take as integers or strings.
+# `format: double` marks a rate as a number. In custom resources, quantities are int-or-string.
 RateField = Annotated[
     Rate,
     BeforeValidator(as_validator(parse_rate)),
@@ -152,9 +152,9 @@ def check_path_segment(name: str) -> str:
     Clients resolve ``.`` and ``..`` before they send a request.
     """
     if any(ord(character) < 32 for character in name):
-        raise InputError(Fault("", "holds control characters", "use plain text"))
+        raise InputError(Fault("", "contains control characters", "use plain text"))
     if name in {".", ".."}:
-        message = "is a step in an address, in which it could not be named"
+        message = f"{name!r} can't be a segment of a URL path"
         raise InputError(Fault("", message, "use a name with letters"))
     return name
 
@@ -192,26 +192,26 @@ class LimitedModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_ambiguous_numbers(cls, value: Any) -> Any:
+    def _check_ambiguous_numbers(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
-            value = cls._without_most_unknown(value)
-            booleans = {label for label, part in value.items() if _holds(part, _is_boolean)}
-            octal = {label for label, part in value.items() if _holds(part, _has_leading_zero)}
+            value = cls._limit_unknown_keys(value)
+            booleans = {label for label, part in value.items() if _contains(part, _is_boolean)}
+            octal = {label for label, part in value.items() if _contains(part, _has_leading_zero)}
             for name, field in cls.model_fields.items():
                 for label in {name, field.alias or name} & (booleans | octal):
-                    if label in booleans and not _takes(field.annotation, bool, BaseModel):
+                    if label in booleans and not _accepts_type(field.annotation, bool, BaseModel):
                         raise ValueError(
                             f"`{label}` is given a boolean (true, false); quote it if it is text"
                         )
-                    if label in octal and not _takes(field.annotation, str, BaseModel):
+                    if label in octal and not _accepts_type(field.annotation, str, BaseModel):
                         raise ValueError(f"`{label}` is given a number with a leading zero")
         return value
 
     @classmethod
-    def _without_most_unknown(cls, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """Return a mapping with only as many unknown keys as faults are listed.
+    def _limit_unknown_keys(cls, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return a mapping with at most `bounds.FAULTS.most` unknown keys: only these are listed.
 
-        Pydantic builds an error of more than a kilobyte for each.
+        Pydantic builds an error of more than a kilobyte for each unknown key.
         """
         if len(value) <= len(cls.model_fields) + bounds.FAULTS.most:
             return value
@@ -223,12 +223,12 @@ class LimitedModel(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _generally_bounded(cls, value: Any) -> Any:
-        as_validator(_bounded)(value)
+    def _check_general_limits(cls, value: Any) -> Any:
+        as_validator(_check_limits)(value)
         return value
 
 
-def _holds(value: Any, matches: Callable[[Any], bool]) -> bool:
+def _contains(value: Any, matches: Callable[[Any], bool]) -> bool:
     """Return whether a value, or a key or item of it, matches."""
     if isinstance(value, dict):
         return any(matches(part) for pair in value.items() for part in pair)
@@ -243,14 +243,14 @@ def _has_leading_zero(value: Any) -> bool:
     return isinstance(value, str) and LEADING_ZERO.fullmatch(value) is not None
 
 
-def _takes(annotation: Any, *kinds: type) -> bool:
+def _accepts_type(annotation: Any, *kinds: type) -> bool:
     """Return whether an annotation is Any or contains one of some types."""
     if annotation is Any or (isinstance(annotation, type) and issubclass(annotation, kinds)):
         return True
-    return any(_takes(part, *kinds) for part in get_args(annotation))
+    return any(_accepts_type(part, *kinds) for part in get_args(annotation))
 
 
-def _bounded(value: Any) -> None:
+def _check_limits(value: Any) -> None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         bounds.NUMBER.checked(abs(value))
     elif isinstance(value, str):
@@ -262,12 +262,12 @@ def _bounded(value: Any) -> None:
         for key, inner in value.items():
             for part in (key, inner):
                 try:
-                    _bounded(part)
+                    _check_limits(part)
                 except InputError as error:
                     raise InputError(f"{quote_for_display(key)}: {error}") from error
     elif isinstance(value, list | tuple) and not (value and isinstance(value[0], BaseModel)):
         for inner in value:
-            _bounded(inner)
+            _check_limits(inner)
 
 
 class Spec(LimitedModel):

@@ -40,9 +40,9 @@ from shadowprice.core.specs.fields import (
     NonNegative,
     Spec,
     as_validator,
+    check_positive,
     max_length,
     max_value,
-    positive,
     to_integer_amounts,
 )
 from shadowprice.core.specs.run import RunSpec
@@ -153,7 +153,8 @@ class JobSpec(Spec):
     ) = None
     family: Name | None = None
     tasks: (
-        Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS, many=True)] | None
+        Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS, fail_fast=True)]
+        | None
     ) = None
     deadline: DurationField | None = None
     miss_probability: float | None = None
@@ -195,7 +196,7 @@ class JobSpec(Spec):
             if getattr(self, name) is None:
                 raise ValueError(f"`{name}` is missing: a bag of tasks needs it to choose copies")
         assert self.deadline is not None
-        positive(self.deadline)
+        check_positive(self.deadline)
         return self
 
     @property
@@ -251,7 +252,7 @@ class JobSpec(Spec):
             raise ValueError("how fast it trains is missing; give minibatch_time or throughput")
         for duration in (self.minibatch_time, self.walltime):
             if duration is not None:
-                positive(duration)
+                check_positive(duration)
         curve = self.throughput or ()
         if self.steps is None and max(curve, default=0) > self.chunks:
             raise ValueError(

@@ -31,7 +31,8 @@ ObjectName = Annotated[str, max_length(bounds.PATH)]
 def _named(value: str | None) -> str | None:
     if value is not None and not _NAME.fullmatch(value):
         raise ValueError(
-            f"{quote_for_display(value)} is no name of an object: small letters, digits, - and ."
+            f"{quote_for_display(value)} is not a valid object name; "
+            "use lower-case letters, digits, - and ."
         )
     return value
 
@@ -44,7 +45,7 @@ def _bytes(value: Any) -> Any:
 
 def _absolute(value: str | None) -> str | None:
     if value is not None and (not value.startswith("/") or "\0" in value or ".." in value):
-        raise ValueError(f"{quote_for_display(value)} is no absolute path")
+        raise ValueError(f"expected an absolute path without .., got {quote_for_display(value)}")
     return value
 
 
@@ -59,7 +60,7 @@ class TolerationSpec(Spec):
     @model_validator(mode="after")
     def _fits(self) -> TolerationSpec:
         if self.key and not _LABEL.fullmatch(self.key):
-            raise ValueError(f"{quote_for_display(self.key)} is no key of a taint")
+            raise ValueError(f"{quote_for_display(self.key)} is not a valid key of a taint")
         if not self.key and self.operator != "Exists":
             raise ValueError("name a key, or write operator: Exists to bear every taint")
         if self.value and self.operator == "Exists":
@@ -136,11 +137,11 @@ class PodSpec(Spec):
         for name in value:
             if not _LABEL.fullmatch(name):
                 raise ValueError(
-                    f"{quote_for_display(name)} is no name of a label or an annotation"
+                    f"{quote_for_display(name)} is not a valid name of a label or an annotation"
                 )
             if name.startswith(_OURS) or "kubernetes.io/" in name:
                 raise ValueError(
-                    f"{quote_for_display(name)} is set by what runs the job; leave it out"
+                    f"{quote_for_display(name)} is reserved: the executor sets it; remove it"
                 )
         return value
 
@@ -149,7 +150,7 @@ class PodSpec(Spec):
     def _have_values(cls, value: dict[str, str]) -> dict[str, str]:
         for text in value.values():
             if not _VALUE.fullmatch(text):
-                raise ValueError(f"{quote_for_display(text)} is no value of a label")
+                raise ValueError(f"{quote_for_display(text)} is not a valid value of a label")
         return value
 
     @field_validator("volumes")

@@ -1,4 +1,4 @@
-"""What a job really runs: ``run: {command, env, workdir, retries, grace, tolerates, ...}``."""
+"""Model of a job's ``run`` key: the command and environment of its processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shadowprice.core.program import (
 )
 from shadowprice.core.specs.fields import DurationField, Spec, as_validator, max_length, max_value
 from shadowprice.core.specs.pod import PodSpec
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import describe_type, quote_for_display
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
@@ -36,31 +36,35 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SHELL: Final = ("/bin/sh", "-c")
 
 
-def _as_word(value: Any) -> Any:
-    """Return an integer as text. Raise ValueError for values whose text isn't known."""
+def _as_argument(value: Any) -> Any:
+    """Return an integer as text. Raise ValueError for a float or boolean.
+
+    YAML doesn't keep their spelling, such as ``1.10`` or ``yes``.
+    """
     if isinstance(value, float | bool):
         shown = str(value).lower()
-        raise ValueError(f"write {shown} in quotes, so that it stays as it is written")
+        raise ValueError(f"expected text, got {shown}; quote it, because YAML changes its spelling")
     return str(value) if isinstance(value, int) else value
 
 
-def _without_null(value: str, what: str = "it") -> None:
+def _check_no_null(value: str, what: str = "it") -> None:
+    """Raise ValueError if a text contains a null character."""
     if "\0" in value:
         raise ValueError(f"{what} contains a null character")
 
 
-CommandWord = Annotated[
+CommandArgument = Annotated[
     str,
-    BeforeValidator(_as_word),
+    BeforeValidator(_as_argument),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]}),
 ]
 
 
 class RunSpec(Spec):
-    """What a job really runs: every worker and every parameter server is one such process."""
+    """Command of a job: every worker and every parameter server is one process that runs it."""
 
-    command: str | list[CommandWord]
-    env: Annotated[dict[str, CommandWord], max_length(bounds.VARIABLES)] = Field(
+    command: str | list[CommandArgument]
+    env: Annotated[dict[str, CommandArgument], max_length(bounds.VARIABLES)] = Field(
         default_factory=dict, repr=False
     )
     workdir: Annotated[str, max_length(bounds.PATH)] | None = None
@@ -75,74 +79,78 @@ class RunSpec(Spec):
 
     @field_validator("command", mode="before")
     @classmethod
-    def _is_a_command(cls, value: Any) -> Any:
+    def _check_command(cls, value: Any) -> Any:
         # One message here, because pydantic would report an error for each member of the union.
-        words = value if isinstance(value, list) else [value]
-        as_validator(bounds.ARGUMENTS.checked)(len(words))
-        for at, word in enumerate(words):
-            if not isinstance(_as_word(word), str):
+        arguments = value if isinstance(value, list) else [value]
+        as_validator(bounds.ARGUMENTS.checked)(len(arguments))
+        for index, argument in enumerate(arguments):
+            if not isinstance(_as_argument(argument), str):
                 raise ValueError(
-                    "write a line for the shell, or a list of words: [python, train.py]"
+                    "expected a shell command or a list of arguments, got "
+                    f"{describe_type(argument)}; write for example [python, train.py]"
                 )
-            _without_null(str(word), f"its word {at}" if at else "it")
-        if not words or not str(words[0]).strip():
+            _check_no_null(str(argument), f"argument {index}" if index else "it")
+        if not arguments or not str(arguments[0]).strip():
             raise ValueError("it is empty; write for example [python, train.py]")
         return value
 
     @field_validator("env")
     @classmethod
-    def _is_settable(cls, value: dict[str, str]) -> dict[str, str]:
+    def _check_env(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(
-                    f"{quote_for_display(name)} is no name of a variable; letters, digits and _"
+                    f"{quote_for_display(name)} is not a valid variable name; "
+                    "use letters, digits and _"
                 )
             if name in RESERVED_VARIABLES or name.startswith(RESERVED_PREFIXES):
                 raise ValueError(
-                    f"{quote_for_display(name)} is set by what runs the job; leave it out"
+                    f"{quote_for_display(name)} is reserved: the executor sets it; remove it"
                 )
-            _without_null(text, quote_for_display(name))
+            _check_no_null(text, quote_for_display(name))
         return value
 
     @field_validator("workdir")
     @classmethod
-    def _is_absolute(cls, value: str | None) -> str | None:
+    def _check_workdir(cls, value: str | None) -> str | None:
         if value is not None:
-            _without_null(value)
+            _check_no_null(value)
             if not value.startswith("/"):
                 raise ValueError(
-                    f"{quote_for_display(value)} is not absolute; begin with /, or leave it out "
-                    "for a directory of the job's own"
+                    f"{quote_for_display(value)} is not an absolute path; start it with /, or omit "
+                    "it to use the job's own directory"
                 )
         return value
 
     @field_validator("user")
     @classmethod
-    def _is_a_user(cls, value: str | None) -> str | None:
+    def _check_user(cls, value: str | None) -> str | None:
         if value is not None and not _USER.fullmatch(value):
-            raise ValueError(f"{quote_for_display(value)} is no name of a user")
+            raise ValueError(f"{quote_for_display(value)} is not a valid user name")
         return value
 
     @field_validator("image")
     @classmethod
-    def _is_an_image(cls, value: str | None) -> str | None:
+    def _check_image(cls, value: str | None) -> str | None:
         if value is not None and not _IMAGE.fullmatch(value):
             raise ValueError(
-                f"{quote_for_display(value)} is no image; write for example registry/name:tag"
+                f"{quote_for_display(value)} is not a valid image; "
+                "write for example registry/name:tag"
             )
         return value
 
     @field_validator("upload")
     @classmethod
-    def _is_a_digest(cls, value: str | None) -> str | None:
+    def _check_upload(cls, value: str | None) -> str | None:
         if value is not None and not _DIGEST.fullmatch(value):
             raise ValueError(
-                f"{quote_for_display(value)} is not a SHA-256 digest; submit --upload sends files"
+                f"{quote_for_display(value)} is not a SHA-256 digest; use `submit --upload` to "
+                "upload files"
             )
         return value
 
     @model_validator(mode="after")
-    def _has_one_directory(self) -> Self:
+    def _check_one_directory(self) -> Self:
         if self.upload is not None and self.workdir is not None:
             raise ValueError("workdir has no effect with upload; remove one of them")
         return self

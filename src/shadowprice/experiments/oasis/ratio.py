@@ -68,7 +68,7 @@ def _row(count: int, value: tuple[float, float], seed: int, limit: float) -> dic
         PolicyChoice("optimum", {"time_limit": limit, "clock": "processor"}, "offline optimum"),
     )
     on = cluster(count - count // 2, count // 2, SLOTS, seed)
-    jobs = _jobs(on, value, seed)
+    jobs = draw_jobs(on, value, seed)
     row: dict[str, Any] = {"servers": count, "least_value": value[0], "seed": seed}
     for variant in (optimum, *OASIS):
         outcomes, policy = run(variant, on, jobs, SLOTS, seed)
@@ -111,7 +111,7 @@ def summarize(ratios: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
+def draw_jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
     """Return 10 jobs, by arrival, from those of a long draw that can complete within T."""
     drawn = workload(on, CHUNK, DRAWN, SLOTS, seed, value=value, arrival_share=0.5)
     fitting = [job for job in drawn if _slots_alone(on, job) <= LONGEST]

@@ -47,4 +47,6 @@ class OasisParameters(PriceParameters):
             raise ValueError("prices=given needs worker.L and worker.U.<resource>")
         if self.prices != "given" and (self.worker or self.ps):
             raise ValueError("worker.* and ps.* are read with prices=given only; set that too")
+        if self.fixed and self.empty == "admits":
+            raise ValueError("empty=admits lowers L, and prices=fixed:FILE has none")
         return self

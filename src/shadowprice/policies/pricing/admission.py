@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedErro
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.placements import restarts
+from shadowprice.policies.pricing.affordable import LN_COST_PART, limit_lower
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.charged import RestartAwareJob
 from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants, given_constants
@@ -47,7 +49,7 @@ from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, PricedPlanner
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, extension_of
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
-from shadowprice.policies.pricing.refusals import build_refusal
+from shadowprice.policies.pricing.refusals import build_refusal, min_acceptance_factor
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 
 REVISED: Final = "it was revised"
@@ -201,6 +203,10 @@ class PricedAdmission(ABC):
         With ``measured``, also return how far a refusal was from an admission, if a bound proves
         it.
         """
+        with self._lowered_on_empty(view, job):
+            return self._weigh(view, job, measured=measured)
+
+    def _weigh(self, view: View, job: Job, *, measured: bool) -> tuple[Decision, Shortfall | None]:
         self._planner.follow(view.ledger)
         quote = self._planner.quote(view, job, job.required)
         proof = None if self._explained else quote.prove_too_expensive()
@@ -285,7 +291,7 @@ class PricedAdmission(ABC):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Answered:
         """Return the decision on the job if it arrived now, with its best offer."""
-        with self.as_if_learnt(view, job):
+        with self.as_if_learnt(view, job), self._lowered_on_empty(view, job):
             self._planner.follow(view.ledger)
             quote = self._planner.quote(view, job, job.required)
             if not (self._explained or explained) and quote.prove_too_expensive() is not None:
@@ -311,11 +317,42 @@ class PricedAdmission(ABC):
 
         Afterwards the boards have their former prices, and nothing was learnt.
         """
+        with self._prices_kept(view):
+            if self._parameters.prices == "online":
+                learners = self._learners_at(view)
+                self._post(view.ledger, [one.constants_with(job, again) for one in learners])
+            yield
+
+    @contextmanager
+    def _lowered_on_empty(self, view: View, job: Job) -> Iterator[None]:
+        """Lower every L within the block until a job pays, if ``empty=admits`` says so.
+
+        That is if nothing is reserved, and the job could complete but its utility is below the
+        cost. At the lowered prices, the plan of the largest utility per cost costs half of its
+        utility.
+        """
+        if self._parameters.empty == "priced" or view.ledger.used.any():
+            yield
+            return
+        self._planner.follow(view.ledger)
+        quote = self._planner.quote(view, job, job.required)
+        offer = quote.best()
+        if offer is None or offer.payoff > 0:
+            yield
+            return
+        factor, nearest = min_acceptance_factor(quote, job, offer)
+        with self._prices_kept(view):
+            if nearest is not None:
+                for board in self._planner.boards:
+                    lowered = board.constants.lowered(LN_COST_PART - math.log(factor))
+                    board.set_constants(lowered, view.ledger)
+            yield
+
+    @contextmanager
+    def _prices_kept(self, view: View) -> Iterator[None]:
+        """Post the present prices again after the block."""
         boards = self._planner.boards
         former = [board.constants for board in boards]
-        if self._parameters.prices == "online":
-            learners = self._learners_at(view)
-            self._post(view.ledger, [learner.constants_with(job, again) for learner in learners])
         try:
             yield
         finally:
@@ -555,7 +592,11 @@ def initial_constants(
             )
         for learner in learners:
             learner.learn_all(context.known_jobs)
-    return [parameters.scaled(learner.constants()) for learner in learners]
+    constants = [learner.constants() for learner in learners]
+    alone = learners[0].floor.alone
+    if parameters.prices == "offline" and parameters.lower == "clearing" and alone is not None:
+        constants = limit_lower(constants, learners, alone, context.known_jobs or ())
+    return [parameters.scaled(constant) for constant in constants]
 
 
 def _user_constants(name: str, prices: GivenPrices | None, cluster: Cluster) -> PriceConstants:

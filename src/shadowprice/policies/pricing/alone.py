@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shadowprice.core.arrays import Flags
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.placements import fit_counts
@@ -59,15 +59,30 @@ class StandaloneValue:
         If servers host both roles, each worker counts with a parameter server of its own. That is
         more than (6) requires, so the true maximum may be larger.
         """
+        return int(self._gains(job).max(initial=0))
+
+    def plans(self, job: Job, window: int) -> tuple[Integers, Integers]:
+        """Return the plans with one worker count that complete a job alone within a window.
+
+        They are the indices of the worker counts, and the slots that each plan takes. A bag of
+        tasks has none.
+        """
+        gains = self._gains(job)
+        useful = np.flatnonzero(gains) if job.bag is None else np.empty(0, dtype=np.int64)
+        slots = -(-job.required // gains[useful])
+        return useful[slots <= window], slots[slots <= window]
+
+    def _gains(self, job: Job) -> Integers:
+        """Return the progress of each worker count in a slot alone, 0 if it doesn't fit."""
         workers, servers, largest = self._room(job)
         fits = job.worker_counts <= workers
         if job.ps is not None:
             fits &= job.ps_counts <= servers
-        gain = int(job.gains[fits].max(initial=0))
+        gains = np.where(fits, job.gains, 0)
         if self._colocated:
-            together = job.worker_counts <= largest
-            gain = max(gain, int(job.internal_gains[together].max(initial=0)))
-        return gain
+            together = np.where(job.worker_counts <= largest, job.internal_gains, 0)
+            gains = np.maximum(gains, together)
+        return gains
 
     def _room(self, job: Job) -> tuple[int, int, int]:
         """Return the workers and parameter servers that fit, and the workers on one server."""

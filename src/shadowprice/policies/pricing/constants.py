@@ -102,6 +102,10 @@ class PriceConstants:
         upper = self.ln_upper + (math.log(factor) if absorbs == "U" else 0.0)
         return PriceConstants(lower, np.where(priced, np.maximum(upper, lower), -np.inf))
 
+    def lowered(self, ln_factor: float) -> PriceConstants:
+        """Return constants with L multiplied by a factor of at most 1, given as its logarithm."""
+        return PriceConstants(self.ln_lower + ln_factor, self.ln_upper)
+
     def record(self, resources: Sequence[str]) -> dict[str, object]:
         """Return the constants in the form of ``run.json``."""
         upper = {
@@ -355,7 +359,7 @@ class ConstantsLearner:
         """Return what a job teaches, None if it is nothing."""
         if not job.payable:
             return None
-        ln_alone, window = None, self._window(job)
+        ln_alone, window = None, self.window(job)
         if self.floor.kind == "guaranteed" and self.floor.alone is not None and window > 0:
             # D0 and the optimum are over all pools and jobs, whatever this job needs.
             ln_alone = min(self.floor.alone.ln_utility(job, window), math.log(job.payable))
@@ -400,7 +404,7 @@ class ConstantsLearner:
         if not job.payable:
             return None
         demand = self._demand(job)
-        window = self._window(job)
+        window = self.window(job)
         if demand is None or not demand.any() or window <= 0:
             return None
         # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
@@ -414,6 +418,15 @@ class ConstantsLearner:
         slots = worker_slots(job)
         amounts = PriceContribution(none, ln_best, ln_worst, 0.0, slots, window, demand, none)
         return _in_shares(self.pool, amounts)
+
+    def shares_per_slot(self, job: Job) -> Floats:
+        """Return the shares of the pool that each worker count takes, summed over resources."""
+        total = np.zeros(len(job.worker_counts))
+        if self.carries != "ps":
+            total += job.worker_counts * self.pool.shares(job.worker).sum()
+        if self.carries != "workers" and job.ps is not None:
+            total += job.ps_counts * self.pool.shares(job.ps).sum()
+        return total
 
     def covers(self, job: Job, constants: PriceConstants) -> bool:
         """Return whether no utility of a job per share of a resource exceeds U.
@@ -450,7 +463,7 @@ class ConstantsLearner:
         """Return the minimum slots in which the job could complete on this pool."""
         return job.min_slots_colocated if self.carries == "both" else job.shortest_slots
 
-    def _window(self, job: Job) -> int:
+    def window(self, job: Job) -> int:
         """Return the number of slots in which the job could run."""
         if self.until is None:
             return self.horizon

@@ -71,6 +71,11 @@ class PriceParameters(Parameters):
         "below every job's least utility density, which a steep sigmoid makes vanish: prices then "
         "stay near 0 until a server is nearly full",
     )
+    empty: Literal["priced", "admits"] = Field(
+        default="priced",
+        description="a job that L prices out of an empty cluster. priced: it is refused; admits: "
+        "prices are lowered for it until it pays, as rationale (i) of the papers has it",
+    )
     restarts: Literal["counted", "ignored"] = Field(
         default="counted",
         description="what jobs lose when they are moved, where they or the cluster say so "

@@ -1,4 +1,4 @@
-"""Offers of promises, and their refusals: the jobs displaced, and what the job lacks."""
+"""Offers of promises, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Offer:
     end: int  # latest completion slot that was tried
     ceiling: int  # position on the job's hulls of the highest level that the plan takes
     done: int  # completion slot of the plan
-    utility: float  # of completing then
+    utility: float  # of completing in slot `done`
     cost: float  # at current prices
 
 
@@ -54,8 +54,8 @@ def refuse_too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusa
     scope = "in its tenant's share and what no tenant owns" if shares else "in the cluster"
     return Refusal(
         RefusalReason.TOO_LATE,
-        f"even alone {scope} {name} finds no plan that surely completes it from slot {slot} on "
-        f"before its utility is gone{' or the timespan ends' if ends else ''}",
+        f"no plan from slot {slot} on is certain to complete {name} before its utility is gone"
+        f"{' or the timespan ends' if ends else ''}, even without other jobs {scope}",
     )
 
 
@@ -63,8 +63,8 @@ def refuse_restart_cost(loss: float, limit: float) -> Refusal:
     """Return the refusal of a job whose restarts cost too much for a promise."""
     return Refusal(
         RefusalReason.POLICY,
-        f"each move costs it {loss:.3g} of a slot, and from {limit:.3g} on (restart_limit) nothing "
-        "is promised: a plan that holds whatever moves would take too much room",
+        f"each move costs it {loss:.3g} of a slot; with {limit:.3g} or more (restart_limit) no job "
+        "gets a promise, because a plan with a move in every slot would take too much capacity",
     )
 
 
@@ -74,8 +74,8 @@ def refuse_below_price(offer: Offer) -> Refusal:
     more = f": it lacks {lacks:.4g}" if lacks > 1e-4 * offer.cost else ""
     return Refusal(
         RefusalReason.PRICE,
-        f"worth {offer.utility:.4g} by slot {offer.done}, but jobs worth {offer.cost:.4g} are "
-        f"likely to want what it would take{more}",
+        f"its utility by slot {offer.done} is {offer.utility:.4g}, below the price of its plan, "
+        f"{offer.cost:.4g}{more}",
         value=offer.utility,
         cost=offer.cost,
         completion=offer.done,
@@ -88,12 +88,13 @@ def refuse_little_evidence(offer: Offer, used: float, observed: float, *, little
     ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in slots
     of the whole cluster. ``little`` is whether the plan earns little of the utility at arrival.
     """
-    of_it = ", little of what it would be at once" if little else ""
+    of_it = ", a small part of its utility at arrival" if little else ""
     return Refusal(
         RefusalReason.POLICY,
-        f"worth {offer.utility:.4g} by slot {offer.done}{of_it}, but it takes "
-        f"at least {used:.3g} slots of the whole cluster, and what others want was watched for "
-        f"{observed:.3g}: it is promised when more is known, or less is left",
+        f"its utility by slot {offer.done} is {offer.utility:.4g}{of_it}; it takes at least "
+        f"{used:.3g} slots of the whole cluster, too many for a promise while demand was observed "
+        f"for only {observed:.3g} (evidence); it gets a promise when more was observed, or less "
+        "work remains",
         value=offer.utility,
         cost=offer.cost,
         completion=offer.done,
@@ -107,11 +108,12 @@ def refuse_no_capacity(alone: Offer, holder: str | None, earliest: int | None) -
     the job itself finds no plan. ``earliest`` is the first slot in which the job could complete
     beside all promises, whatever its utility.
     """
-    cause = f"the promise to {holder} would break" if holder else "what is promised leaves no room"
+    cause = f"the promise to {holder} would break" if holder else "promises leave no capacity"
     hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"worth {alone.utility:.4g} by slot {alone.done} if it were alone, but {cause}{hint}",
+        f"without other jobs, its utility by slot {alone.done} is {alone.utility:.4g}, but {cause}"
+        f"{hint}",
         value=alone.utility,
         cost=alone.cost,
         completion=alone.done,

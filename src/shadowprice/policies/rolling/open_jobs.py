@@ -56,6 +56,7 @@ class OpenJobs(JobRows):
         self.level = np.zeros(0, np.int64)  # in the slot before, -1 for none
         # Whether the next start costs progress: it ran before, or first starts cost too.
         self.started = np.zeros(0, np.bool_)
+        self.slots_run = np.zeros(0, np.int64)  # including the one under way; at most
         # Progress units that remain after the slot under way, if it yields what plans count on; -1
         # for rows that don't run in it.
         self.expected_remaining = np.zeros(0, np.int64)
@@ -127,6 +128,7 @@ class OpenJobs(JobRows):
             arrays.certain_gains[row] = 0
         self.promise[row] = -1
         self.level[row] = -1
+        self.slots_run[row] = 0
         self.expected_remaining[row] = -1
         self.max_gain_colocated[row] = int(job.internal_gains.max())
         self.limit_predictions(job.arrival)
@@ -145,8 +147,10 @@ class OpenJobs(JobRows):
         self.arrays.last_slot[row] = self._last_slot(job, self.final_slot)
         self.full_utility[row] = float(job.utility.values(np.zeros(1))[0])
 
-    def resume(self, state: JobState, before: OpenJobs, running_slot: int | None) -> None:
-        """Add a job that was decided on earlier, with its promise and placement.
+    def resume(
+        self, state: JobState, before: OpenJobs, slot: int, running_slot: int | None
+    ) -> None:
+        """Add a job that was decided on before a slot, with its promise and placement.
 
         ``running_slot`` is the slot in progress if the job runs in it. Its expected progress comes
         from ``before``, or else from the placement. Without it, every promise would seem a slot
@@ -159,6 +163,11 @@ class OpenJobs(JobRows):
         is_first_run = state.started == running_slot and not self.started[row]
         self.started[row] |= state.started is not None
         arrays.starts_free[row] &= not self.started[row]
+        old_row = before.rows.get(state.job.name)
+        if old_row is not None:
+            self.slots_run[row] = before.slots_run[old_row]
+        elif state.started is not None:
+            self.slots_run[row] = slot - state.started
         if state.placement is not None:
             self.set_placement(row, state.placement)
             spread_count, levels = int(arrays.spread_levels[row]), int(arrays.levels[row])
@@ -170,7 +179,6 @@ class OpenJobs(JobRows):
             if running_slot is not None:
                 gains = arrays.gains if is_first_run else arrays.certain_gains
                 self.expected_remaining[row] = max(state.remaining - int(gains[row, level]), 0)
-        old_row = before.rows.get(state.job.name)
         if old_row is not None and before.jobs[old_row] is state.job:
             self.expected_remaining[row] = before.expected_remaining[old_row]
 
@@ -235,6 +243,7 @@ class OpenJobs(JobRows):
         remaining = np.maximum(arrays.remaining[rows] - progress, 0)
         self.expected_remaining[rows] = np.where(level >= 0, remaining, -1)
         self.started[rows] |= level >= 0
+        self.slots_run[rows] += level >= 0
         arrays.starts_free[rows] &= ~self.started[rows]
 
     def with_expected_gains(self, rows: Integers) -> JobArrays:
@@ -420,6 +429,7 @@ _COLUMNS: Final = {
     "restart_loss": 0,
     "level": -1,
     "started": 0,
+    "slots_run": 0,
     "expected_remaining": -1,
     "max_gain_colocated": 0,
     "full_utility": 0,

@@ -153,7 +153,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             self._state.bags.resume(state, before._state.bags, view.slot)
         else:
             running_slot = view.slot - 1 if view.runs(state.job.name) else None
-            self._state.jobs.resume(state, before._state.jobs, running_slot)
+            self._state.jobs.resume(state, before._state.jobs, view.slot, running_slot)
 
     def _leave(self, name: str) -> None:
         if name in self._state.bags.jobs:
@@ -162,7 +162,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             self._remove_job(name)
 
     def _finish(self, view: View, name: str) -> None:
-        self._state.demand.limit_use(name, view.slot)
+        del view
+        row = self._state.jobs.rows.get(name)
+        if row is not None:
+            self._state.demand.limit_use(name, int(self._state.jobs.slots_run[row]))
         self._leave(name)
 
     def _cancel(self, name: str) -> None:

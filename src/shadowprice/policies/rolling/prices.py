@@ -184,19 +184,21 @@ class PriceLearner:
         largest = np.inf if job.predicted else float(share.max())
         self._append(job.name, slot, value[best], share[best] * slots[best], largest)
 
-    def limit_use(self, name: str, slot: int) -> None:
-        """Reduce the usage of a job that finished sooner than its stated work can take.
+    def limit_use(self, name: str, slots: int) -> None:
+        """Reduce the demand of a job that finished sooner than its stated work can take.
 
-        In a simulation no job does. A live job may state an hour and end in a second.
+        It ran in so many ``slots``. Its density is still the stated one: a job that states an hour
+        and ends in a second isn't worth more for each second. In a simulation no job ends early.
         """
         order, match = self._find(name)
         if match is None:
             return
         row = order[match]
-        limit = self._largest_share[row] * max(slot - self._slot[row], 1.0)
+        limit = self._largest_share[row] * max(slots, 1)
         stated = self._use[row].max()
         if limit < stated:
             self._use[row] *= limit / stated
+            self._value[row] *= limit / stated
             self._cached = None
 
     def _find(self, name: str) -> tuple[Integers, int | None]:
@@ -347,12 +349,12 @@ class DemandPrices:
         if self._quotas.given:
             self.learners[self._quotas.row_of(self._cluster, job)].add_arrival(job, slot)
 
-    def limit_use(self, name: str, slot: int) -> None:
-        """Reduce the demand of a job that finished sooner than its stated work can take."""
-        self._overall.limit_use(name, slot)
+    def limit_use(self, name: str, slots: int) -> None:
+        """Reduce the demand of a job that finished after it ran in so many slots."""
+        self._overall.limit_use(name, slots)
         if self._quotas.given:
             for learner in self.learners:
-                learner.limit_use(name, slot)
+                learner.limit_use(name, slots)
 
     def take_back(self, name: str) -> None:
         """Remove the arrival of a job that was cancelled or failed."""

@@ -67,9 +67,7 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
     """Return the line of an event about a generation or the end; None for other events."""
     if kind == "finished":
         kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]
-        unreported = (
-            "" if data.get("reported", True) else "; it never reported progress: time was counted"
-        )
+        unreported = "" if data.get("reported", True) else "; its progress was counted by time"
         return f"finished{kept}; earned {data['utility']:.6g}{unreported}"
     if "generation" not in data:
         return None
@@ -92,7 +90,7 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
             return f"{generation} sends an invalid progress report, which is ignored{because}"
         case "repeated":
             steps = f"{data['steps']:.6g} mini-batches are repeated"
-            detail = "those since the last checkpoint" if data["saved"] else "nothing was saved"
+            detail = "those that were not saved" if data["saved"] else "nothing was saved"
             return f"{generation} begins before what was reported: {steps}, {detail}"
         case "foreign":
             return f"{generation} doesn't belong to this job{because}"

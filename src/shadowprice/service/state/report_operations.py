@@ -23,7 +23,7 @@ from shadowprice.core.events import (
     Start,
     StartFailed,
 )
-from shadowprice.core.job import MICRO
+from shadowprice.core.job import MICRO, Job
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.engine.job_record import JobRecord
@@ -65,6 +65,11 @@ MAX_WORK_EXCESS: Final = 1.25
 _WENT_BACK: Final = (
     "its progress went back, which is not counted; report mini-batches since the job's beginning, "
     "not since the last checkpoint"
+)
+
+_OWN_STEPS: Final = (
+    "the job states no number of steps, so its expected time is counted; submit it with --steps, "
+    "or report fractions of 1"
 )
 
 COMPLETE_SHARE: Final = 0.99
@@ -410,8 +415,8 @@ def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
 def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | Ended:
     """Return the end of a generation; a successful exit on a stop command counts as a stop.
 
-    Many scripts save and exit 0 on SIGTERM. Only the reported progress shows whether their job is
-    complete. Without reports, the exit status decides.
+    Many scripts save and exit 0 on SIGTERM. Only the progress shows whether their job is complete:
+    the reported one, or without reports that by time.
     """
     if not isinstance(report, Ended) or report.ending is not Ending.DONE:
         return report
@@ -420,14 +425,16 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
         return report
     # The engine counts no reports of a generation that was stopped, or of its first slot.
     generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
-    has_reported = generation == report.generation
-    if not (has_reported or batch.state.views[report.job].reports):
+    has_reported = generation == report.generation and not _counts_own_steps(record.job, reached)
+    if has_reported or batch.state.views[report.job].reports:
+        measured = max(record.measured, reached if has_reported else 0)
+        share = measured / (record.job.work * MICRO)
+        progress = f"{measured / MICRO:,.6g} of {record.job.work:,} mini-batches"
+    else:
+        share = record.progress / record.job.required
+        progress = f"{share:.0%} of its expected time"
+    if share >= COMPLETE_SHARE or not _was_stopped(batch, report):
         return report
-    total = record.job.work * MICRO
-    measured = max(record.measured, reached if has_reported else 0)
-    if measured >= COMPLETE_SHARE * total or not _was_stopped(batch, report):
-        return report
-    progress = f"{measured / MICRO:,.6g} of {record.job.work:,} mini-batches"
     reason = f"exited 0 after the order to stop, at {progress}; it continues later"
     return replace(report, ending=Ending.STOPPED, reason=reason)
 
@@ -550,6 +557,9 @@ class RecordProgress:
             name = report.job
             first_report = first_reports.get((name, report.generation), report)
             running.append((report, _first_start_seconds(batch, record, first_report)))
+            if _counts_own_steps(record.job, report.progress):
+                self._note_own_steps(batch, report)
+                continue
             _note_work(batch, record, first_report)
             # A job completes only when its processes exit 0, so progress stops just below that.
             maximum = record.job.work * MICRO - 1
@@ -575,8 +585,7 @@ class RecordProgress:
             speeds.skip_slot(name)
         for report, _ in running:
             record = batch.engine.jobs[report.job]
-            # Until then it may still load: a stop would lose that.
-            if report.checkpoints and record.job.resumable is None and record.measured > 0:
+            if report.checkpoints and record.job.resumable is None and _works(record, report):
                 _set_resumable(batch, record, resumable=True)
         noted = [
             _record_restart_cost(batch, _first_with_cost(report, first_reports), lost)
@@ -584,6 +593,9 @@ class RecordProgress:
         ]
         if any(noted):
             batch.set_value("restarts", json.dumps(restarts.record()))
+        self._store_points(batch)
+
+    def _store_points(self, batch: Batch) -> None:
         for point in self.points:
             self._record_furthest(batch, point)
         if self.points:
@@ -610,6 +622,16 @@ class RecordProgress:
                 continue
             if record.generation == report.generation:
                 yield record, report
+
+    @staticmethod
+    def _note_own_steps(batch: Batch, report: Progressed) -> None:
+        """Emit an event once per generation if a job of one step reports more steps."""
+        generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
+        before = reached if generation == report.generation else 0
+        if before <= MICRO < report.progress:
+            RecordReports.misreported(
+                batch, InvalidProgress(report.job, report.generation, report.at, _OWN_STEPS)
+            )
 
     @staticmethod
     def _is_first_report(batch: Batch, report: Progressed) -> bool:
@@ -657,6 +679,21 @@ class RecordProgress:
             RecordReports.misreported(
                 batch, InvalidProgress(point.job, generation, point.at, _WENT_BACK)
             )
+
+
+def _counts_own_steps(job: Job, progress: int) -> bool:
+    """Return whether a report counts other steps than the job states.
+
+    A command without a number of steps is a job of one step that takes its expected time. Its
+    script may count its own steps, which say nothing about a share of that time.
+    """
+    return job.work == 1 and progress % MICRO == 0
+
+
+def _works(record: JobRecord, report: Progressed) -> bool:
+    """Return whether a generation works; until then it may load, which a stop would lose."""
+    own = _counts_own_steps(record.job, report.progress)
+    return record.measured > 0 or (own and report.progress > 0)
 
 
 def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:

@@ -1,0 +1,212 @@
+"""What an empty cluster admits at the default L, and with ``empty=admits``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import Commit, Decided, Decision
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Constant, utility_value
+from shadowprice.experiments.oasis import ratio, setting
+from shadowprice.policies.pricing.affordable import limit_lower
+from shadowprice.policies.pricing.alone import StandaloneValue
+from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants, PricePool
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Simulation
+from tests.support.examples import example_count
+from tests.support.workloads import cluster, job, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+UNTIL = 6
+
+
+class FirstDecisions(Observer):
+    """Keeps the first decision on each job."""
+
+    def __init__(self) -> None:
+        self.by_job: dict[str, Decision] = {}
+
+    def took(self, event: Any, commands: Any) -> None:
+        del event
+        for command in commands:
+            if isinstance(command, Decided):
+                self.by_job.setdefault(command.decision.job, command.decision)
+
+
+def decide(
+    on: Cluster, known: list[Job], arriving: list[Job], policy: str = "oasis", **options: Any
+) -> dict[str, Decision]:
+    """Return the decisions on arriving jobs, at the prices of a known set."""
+    built = make_policy(policy, PolicyContext(on, known, UNTIL), options)
+    seen = FirstDecisions()
+    Simulation(on, arriving, built, until=UNTIL).run([seen])
+    return seen.by_job
+
+
+def few_large_jobs(seed: int) -> tuple[Cluster, list[Job]]:
+    """Return a cluster of a few servers, and jobs of which most don't fit together."""
+    rng = np.random.default_rng(seed)
+    on = cluster(int(rng.integers(1, 3)), int(rng.integers(1, 3)), gpus=int(rng.integers(1, 6)),
+                 horizon=6)  # fmt: skip
+    jobs = [random_job(on, rng, f"job-{at}", latest=3) for at in range(int(rng.integers(1, 12)))]
+    return on, [replace(one, required=one.required * int(rng.integers(1, 6))) for one in jobs]
+
+
+def can_complete_alone(on: Cluster, one: Job) -> bool:
+    """Return whether an empty cluster completes a job while it has a utility.
+
+    Counted slot by slot, with the most processes that fit server by server.
+    """
+
+    def places(hosts: Any, demand: Any) -> int:
+        needed = demand > 0
+        return int((on.capacity[hosts][:, needed] // demand[needed]).min(axis=1).sum())
+
+    gain = max(
+        (
+            int(of)
+            for workers, ps, of in zip(one.worker_counts, one.ps_counts, one.gains, strict=True)
+            if workers <= places(on.hosts_workers, one.worker)
+            and (one.ps is None or ps <= places(on.hosts_ps, one.ps))
+        ),
+        default=0,
+    )
+    done = 0
+    for slot in range(one.arrival, min(one.arrival + on.horizon, UNTIL)):
+        done += gain
+        if done >= one.required:
+            return utility_value(one.utility, slot - one.arrival) > 0
+    return False
+
+
+@cache
+def the_refused_ten() -> tuple[Cluster, list[Job]]:
+    """Return the instance of Fig. 5 in which the clearing price is above what every job can pay."""
+    on = setting.cluster(2, 1, ratio.SLOTS, 0)
+    return on, ratio.draw_jobs(on, (1.0, 100.0), 0)
+
+
+def test_the_instance_of_fig_5_in_which_all_ten_were_refused() -> None:
+    on, jobs = the_refused_ten()
+    options = {"preset": "paper", "lower": "clearing"}
+    policy: Any = make_policy("oasis", PolicyContext(on, jobs, ratio.SLOTS), options)
+    seen = FirstDecisions()
+    Simulation(on, jobs, policy, until=ratio.SLOTS).run([seen])
+    admitted = [one for one in seen.by_job.values() if isinstance(one, Commit)]
+    assert sum(one.utility for one in admitted) == pytest.approx(69.94, abs=0.01)
+    # The prices of each pool as one machine, as they were.
+    learners: list[ConstantsLearner] = list(policy._learners)
+    cleared = [learner.constants() for learner in learners]
+    limited = limit_lower(cleared, learners, policy._alone(), jobs)
+    fell = [
+        after.ln_lower - before.ln_lower for before, after in zip(cleared, limited, strict=True)
+    ]
+    assert fell == pytest.approx([math.log(0.408861)] * 2, abs=1e-5)
+
+
+def test_l_falls_until_the_best_job_pays_half_of_its_utility() -> None:
+    on = cluster(1, 1, gpus=4, horizon=10)
+    # 8 worker-slots, 4 at once: two slots with 4 workers and their parameter servers.
+    poor, rich = (job(on, name, utility=Constant(value)) for name, value in (("a", 3), ("b", 12)))
+    members = on.hosts_workers, on.hosts_ps
+    alone = StandaloneValue(on, *members)
+    learners = [
+        ConstantsLearner(PricePool.of(on, servers), carries, 10, 10)  # type: ignore[arg-type]
+        for servers, carries in zip(members, ("workers", "ps"), strict=True)
+    ]
+    for learner in learners:
+        learner.learn_all([poor, rich])
+    # A worker takes 1/4 of the GPUs, 1/8 of the cores and memory, and 1/25 of the bandwidth.
+    per_worker = 1 / 4 + 1 / 8 + 1 / 8 + 1 / 25
+    per_ps = 1 / 8 + 1 / 8 + 4 / 50
+    counts, slots = alone.plans(rich, 10)
+    assert (rich.worker_counts[counts[-1]], slots[-1]) == (4, 2)
+    servers = int(rich.ps_counts[counts[-1]])
+    cost = 2 * (4 * per_worker * 3.0 + servers * per_ps * 5.0)
+    high = np.full(len(on.resources), 99.0)
+    constants = [PriceConstants(math.log(price), high) for price in (3.0, 5.0)]
+
+    limited = limit_lower(constants, learners, alone, [poor, rich])
+    factor = min(1.0, 0.5 * 12 / cost)
+    assert factor < 1
+    assert [math.exp(pool.ln_lower) for pool in limited] == pytest.approx([3 * factor, 5 * factor])
+    # They stay if a job pays, and if none can complete.
+    cheap = [constant.lowered(math.log(factor)) for constant in constants]
+    assert [one.ln_lower for one in limit_lower(cheap, learners, alone, [rich])] == pytest.approx(
+        [one.ln_lower for one in cheap]
+    )
+    endless = replace(rich, required=rich.required * 99)
+    assert limit_lower(constants, learners, alone, [endless]) == constants
+
+
+@pytest.mark.parametrize("policy", ["oasis", "pdors"])
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
+@given(seed=SEEDS)
+@example(seed=5)  # here L alone would refuse all jobs
+@example(seed=85)
+@example(seed=113)
+def test_an_empty_cluster_admits_a_job_of_every_known_set(policy: str, seed: int) -> None:
+    on, jobs = few_large_jobs(seed)
+    decisions = decide(on, jobs, jobs, policy)
+    admitted = [one for one in decisions.values() if isinstance(one, Commit)]
+    if any(can_complete_alone(on, one) for one in jobs):
+        assert admitted
+    elif policy == "oasis":  # with pdors, workers and parameter servers share servers
+        assert not admitted
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
+@given(seed=SEEDS, prices=st.sampled_from(["offline", "given", "online", "nothing learnt"]))
+def test_every_job_that_can_complete_is_admitted(seed: int, prices: str) -> None:
+    """With ``empty=admits``, and without it if no price was learnt."""
+    on, jobs = few_large_jobs(seed)
+    options: dict[str, Any] = {"prices": prices, "empty": "admits"}
+    if prices == "nothing learnt":
+        options = {"prices": "online"}
+    if prices == "given":
+        high = dict.fromkeys(("cpu", "memory", "bandwidth"), 1e6)
+        options |= {"worker": {"L": 1e3, "U": {**high, "gpu": 1e6}}, "ps": {"L": 1e3, "U": high}}
+    for one in jobs:
+        (decision,) = decide(on, jobs, [one], **options).values()
+        assert isinstance(decision, Commit) is can_complete_alone(on, one)
+        if isinstance(decision, Commit):
+            assert decision.payoff > 0
+
+
+def test_prices_are_lowered_for_the_job_on_an_empty_cluster_alone() -> None:
+    on = cluster(2, 2, horizon=UNTIL)
+    high = dict.fromkeys(("cpu", "memory", "bandwidth"), 1e3)
+    dear = {
+        "prices": "given",
+        "worker": {"L": 9.0, "U": {**high, "gpu": 1e3}},
+        "ps": {"L": 9.0, "U": high},
+    }
+    poor = [job(on, f"poor-{at}", chunks=1, epochs=1, utility=Constant(1.0)) for at in range(2)]
+    rich = job(on, "rich", chunks=1, epochs=1, utility=Constant(1e4))
+    arriving = [*poor, rich]
+
+    def admitted(empty: str, among: list[Job]) -> list[str]:
+        made = decide(on, among, among, empty=empty, **dear)
+        return [name for name, one in made.items() if isinstance(one, Commit)]
+
+    assert admitted("priced", arriving) == ["rich"]
+    assert admitted("admits", arriving) == ["poor-0", "rich"]
+    assert admitted("admits", [rich, *poor]) == ["rich"]
+
+
+def test_posted_prices_have_no_l_to_lower() -> None:
+    on = cluster(1, 1)
+    with pytest.raises(InputError, match="empty=admits"):
+        make_policy("oasis", PolicyContext(on, [], 5), {"prices": "fixed:x", "empty": "admits"})
