@@ -34,8 +34,7 @@ from shadowprice.core.wording import quote_for_display
 
 STATED: Final = "stated"
 RELATIVE: Final = "relative"
-VALUES: Final = (STATED, RELATIVE)
-"""Ways in which values count."""
+VALUES: Final = (STATED, RELATIVE)  # ways in which values count
 
 MEMORY_HORIZONS: Final = 2.0
 """Horizons after which a finished job counts 1/e, as an arrival does in the prices of `rolling`."""
@@ -46,8 +45,7 @@ MAX_VALUE_PER_GPU_HOUR: Final = PRIORITY_LEVELS["urgent"].multiple * VALUE_PER_G
 Without it, one inflated job would count as much as all of its tenant's admitted and finished jobs.
 """
 
-MAX_TENANTS: Final = 1_000
-"""Maximum number of tenants with finished jobs that a service stores."""
+MAX_TENANTS: Final = 1_000  # maximum number of tenants with finished jobs that a service stores
 
 MIN_SHARE_OF_NOMINAL: Final = 1e-3
 """Minimum value of a job, as a share of its utility at arrival, which it can't reach.

@@ -25,8 +25,7 @@ ALLOCATIONS: Final[dict[Any, Any]] = {
     "ps": pl.Int32(),
 }
 
-MAX_GAP_ROWS: Final = 10_000
-"""Maximum number of idle slots between busy ones that have a row each."""
+MAX_GAP_ROWS: Final = 10_000  # maximum number of idle slots between busy ones that have a row each
 
 _BLOCK: Final = 200_000
 """Rows processed in one step: temporary arrays take hundreds of bytes for each row."""

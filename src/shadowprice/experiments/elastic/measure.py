@@ -55,14 +55,10 @@ POLICIES: Final = (
 )
 """Policies with settings for both drivers, because the simulator's have to equal the service's."""
 
-SLOT: Final = 5.0
-"""Minimum length of a slot in seconds; long starts use a multiple of it."""
-MIN_STARTS_PER_SLOT: Final = 3
-"""Minimum length of a slot, in durations of a start."""
-PROBE_JOBS: Final = 3
-"""Jobs that start one after the other to measure a start."""
-MOST_SLOTS: Final = 120
-"""Slots after which jobs that aren't over are cancelled."""
+SLOT: Final = 5.0  # minimum length of a slot in seconds; long starts use a multiple of it
+MIN_STARTS_PER_SLOT: Final = 3  # minimum length of a slot, in durations of a start
+PROBE_JOBS: Final = 3  # jobs that start one after the other to measure a start
+MOST_SLOTS: Final = 120  # slots after which jobs that aren't over are cancelled
 SCRIPT: Final = Path(__file__).with_name("train.py")
 SERVERS: Final = ("box-1", "box-2")
 WIDTHS: Final = (1, 2, 4)

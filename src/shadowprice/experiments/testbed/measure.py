@@ -43,14 +43,11 @@ POLICIES: Final = (
 )
 """Policies as on a live service, which doesn't know future jobs."""
 
-SUBMIT_LEAD_SECONDS: Final = 3.0
-"""Seconds before its slot at which a job is submitted."""
+SUBMIT_LEAD_SECONDS: Final = 3.0  # seconds before its slot at which a job is submitted
 
-PROBE_JOBS: Final = 3
-"""Jobs of a wave that start together to measure a start; there are two waves."""
+PROBE_JOBS: Final = 3  # jobs of a wave that start together to measure a start; there are two waves
 
-PROBE_GAP_SLOTS: Final = 2
-"""Slots between the two waves."""
+PROBE_GAP_SLOTS: Final = 2  # slots between the two waves
 
 BUSY_RETRY_FACTOR: Final = 4
 """Factor of slots in a second try, if no job made progress on a busy machine."""

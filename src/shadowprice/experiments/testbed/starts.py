@@ -23,14 +23,11 @@ if TYPE_CHECKING:
 
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-SECONDS: Final = 40
-"""Length of a slot, as in the real runs."""
+SECONDS: Final = 40  # length of a slot, as in the real runs
 
-BEFORE: Final = 2
-"""Slots before the first one that counts."""
+BEFORE: Final = 2  # slots before the first one that counts
 
-REFERENCE: Final = "oasis"
-"""Policy to which the others are compared, draw by draw."""
+REFERENCE: Final = "oasis"  # policy to which the others are compared, draw by draw
 
 PRINTED: Final = PolicyChoice(
     "oasis", {"prices": "online", "restarts": "ignored"}, "oasis, as printed"

@@ -17,8 +17,7 @@ from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import hold, say, wait_for, workers
 from shadowprice.training.reporting import ProgressReporter
 
-SAVE_EVERY: Final = 600.0
-"""Seconds between two checkpoints of a job that isn't interrupted."""
+SAVE_EVERY: Final = 600.0  # seconds between two checkpoints of a job that isn't interrupted
 
 
 class TrainingMonitor:

@@ -23,8 +23,7 @@ from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.server import ParameterServer
 from shadowprice.training.servers.shard import Shard, State, merge_shards
 
-_POLL_SECONDS: float = 0.2
-"""Seconds between two checks of deadlines and of the stop signal."""
+_POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
 
 _LEAVE_TIMEOUT_SECONDS: float = 10.0
 """Timeout for workers that never connect, or are silent, after training has finished."""
