@@ -243,7 +243,7 @@ def test_an_unknown_executor(
         ("--until", "99999w", "--until: '99999w' is not a time; write 18:00"),
         ("--max-overrun", "inf", "'--max-overrun': Input should be less than or equal to 1000"),
         ("--max-overrun", "0.5", "'--max-overrun': Input should be greater than or equal to 1"),
-        ("--values", "own", "--values: expected stated or relative, got 'own'"),
+        ("--values", "own", "--values: expected auto, stated or relative, got 'own'"),
         ("--cluster", "/nowhere.yaml", "/nowhere.yaml"),
     ],
 )

@@ -15,11 +15,11 @@ TRUSTED = "tenants have no budget"
 @pytest.mark.parametrize(
     ("tenants", "policy", "more", "warns"),
     [
-        (("vision", "speech"), "rolling", {}, True),
-        (("vision", "speech"), "rolling", {"values": "relative"}, False),
-        (("vision", "speech"), "fifo", {}, False),
-        (("vision",), "rolling", {}, False),
-        ((), "rolling", {}, False),
+        (("vision", "speech"), "rolling", {"values": "stated"}, True),
+        (("vision", "speech"), "rolling", {}, False),
+        (("vision", "speech"), "fifo", {"values": "stated"}, False),
+        (("vision",), "rolling", {"values": "stated"}, False),
+        ((), "rolling", {"values": "stated"}, False),
     ],
 )
 def test_a_service_warns_of_values_that_cost_nothing(

@@ -25,6 +25,7 @@ from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.astraea.calendar import RoundCalendar
+from shadowprice.policies.astraea.pools import NEARLY_FREE
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import (
     DecisionRecorder,
@@ -358,7 +359,7 @@ def test_a_job_raises_theta_up_to_the_points_of_its_tenant() -> None:
         Engine(CLUSTER, policy).handle(JobsArrived(0, (job,)))
         thetas[value, points] = policy.pools[0].thetas()  # type: ignore[attr-defined]
     assert thetas[1e5, 40.0] == thetas[40.0, None] < thetas[1e5, None]
-    assert thetas[1e5, 0.0] == ([2.0], [2.0])
+    assert thetas[1e5, 0.0] == ([NEARLY_FREE], [NEARLY_FREE])
 
 
 @given(

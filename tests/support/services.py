@@ -84,7 +84,7 @@ def run_service(
     trainingjobs: str | None = None,
     lease: tuple[str, str] | None = None,
     families: Path | None = None,
-    values: str = "stated",
+    values: str = "auto",
 ) -> Iterator[RunningService]:
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"

@@ -80,6 +80,9 @@ class DensestFirst:
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
     def add(self, job: SizedJob) -> None:
         """Add a job."""
         if not self._blocks:
@@ -171,6 +174,10 @@ class OpenValues:
         for job in jobs:
             self._count(job, cluster, is_admitted=False)
             self._changed.add(job.name)
+
+    def tenants(self) -> set[str]:
+        """Return the tenants that have a job whose value is compared."""
+        return {name for name, sums in self._tenants.items() if sums.value or sums.waiting}
 
     def mean_with(self, name: str, value: float, gpu_hours: float) -> float:
         """Return the mean value per GPU-hour that an arriving job is compared with.

@@ -34,7 +34,15 @@ from shadowprice.core.wording import quote_for_display
 
 STATED: Final = "stated"
 RELATIVE: Final = "relative"
-VALUES: Final = (STATED, RELATIVE)  # ways in which values count
+VALUES: Final = (STATED, RELATIVE)
+"""Ways in which values count in a simulation."""
+
+AUTO: Final = "auto"
+SERVICE_VALUES: Final = (AUTO, *VALUES)
+"""Ways in which values count in a service.
+
+With `AUTO` they are relative once a tenant is known. Without tenants there is nobody to outbid.
+"""
 
 MEMORY_HORIZONS: Final = 2.0
 """Horizons after which a finished job counts 1/e, as an arrival does in the prices of `rolling`."""
@@ -63,11 +71,12 @@ PRECISION_BITS: Final = 24
 """Bits to which counted values are rounded, so that rounding of stated values has no effect."""
 
 
-def check_values(text: str, location: str) -> None:
-    """Raise InputError unless a text is one of `VALUES`."""
-    if text not in VALUES:
-        problem = f"expected {' or '.join(VALUES)}, got {quote_for_display(text)}"
-        raise InputError(Fault(location, problem, f"write {STATED}"))
+def check_values(text: str, location: str, known: Sequence[str] = VALUES) -> None:
+    """Raise InputError unless a text is one of the known ways."""
+    if text not in known:
+        expected = f"{', '.join(known[:-1])} or {known[-1]}"
+        problem = f"expected {expected}, got {quote_for_display(text)}"
+        raise InputError(Fault(location, problem, f"write {known[0]}"))
 
 
 @dataclass(frozen=True, slots=True)

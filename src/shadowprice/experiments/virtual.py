@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.core.job_keys import qualified_name
+from shadowprice.core.relative_values import STATED
 from shadowprice.executors.contract import StartRefused
 from shadowprice.executors.virtual import (
     VirtualClock,
@@ -79,7 +80,9 @@ def run_live(
             executor = VirtualExecutor(
                 clock, {submitted_key(record): job for _, record, job in jobs}
             )
-            service = VirtualService(Path(folder), cluster, choice, clock, executor, settings)
+            # As stated: so do simulations, which the runs are compared with.
+            chosen = {"values": STATED, **(settings or {})}
+            service = VirtualService(Path(folder), cluster, choice, clock, executor, chosen)
             await service.start()
             start = loop.time()
             for after, record, _ in sorted(jobs, key=lambda entry: entry[0]):

@@ -156,6 +156,8 @@ class CreateToken:
         batch.state.store.fault("write")
         primary_key = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
         assert primary_key is not None
+        if self.tenant is not None:
+            batch.undo.put(batch.state.token_tenants, self.tenant, None)
         return int(primary_key[0])
 
 

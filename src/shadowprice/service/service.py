@@ -19,7 +19,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.moments import parse_moment_ahead
-from shadowprice.core.relative_values import RELATIVE
+from shadowprice.core.relative_values import STATED
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
@@ -335,7 +335,7 @@ class Service:
             clock,
             virtual=self.settings.observe,
             max_overrun=self.settings.max_overrun,
-            relative_values=self.settings.values == RELATIVE,
+            values=self.settings.values,
         )
         check_mode(self.store, len(durable.views), observe=self.settings.observe)
         if not self.settings.observe:
@@ -367,7 +367,7 @@ class Service:
 
     def _warn_of_stated_values(self, durable: DurableEngine, now: int) -> None:
         """Warn if tenants could outbid each other with values that cost them nothing."""
-        if self.settings.values == RELATIVE or not durable.engine.capabilities.prices:
+        if self.settings.values != STATED or not durable.engine.capabilities.prices:
             return
         with self.store.reading() as connection:
             owners = {token.tenant for token in connection.execute(tokens_query(now))}
@@ -376,7 +376,7 @@ class Service:
         if len(trusted) > 1:
             log.warning(
                 "%d tenants have no budget (%s), so the values that they state are trusted; "
-                "--values relative compares each with the tenant's own",
+                "leave out --values stated, and each counts relative to the tenant's own",
                 len(trusted),
                 ", ".join(trusted[:3]) + (", ..." if len(trusted) > 3 else ""),
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.relative_values import STATED
+from shadowprice.core.relative_values import AUTO
 from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 
@@ -60,7 +60,7 @@ class ServiceSettings:
     nothing_runs: bool = False  # asserts that no earlier job still runs: see `executor_identity`
     until: str | None = None  # as `core.moments` parses it, or `state.timespan.NONE`; None keeps it
     max_overrun: float | None = None  # times its stated length after which a job's run is abandoned
-    values: str = STATED  # one of `core.relative_values.VALUES`, for jobs without a budget
+    values: str = AUTO  # one of `core.relative_values.SERVICE_VALUES`
     max_open_jobs: int = MAX_OPEN_JOBS  # that a tenant's token may submit
     max_open_memory: int = MAX_OPEN_MEMORY  # bytes that the records of these jobs take
     max_upload_bytes: int = MAX_UPLOAD_BYTES  # of one upload, the files of a job

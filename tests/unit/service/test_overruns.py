@@ -70,11 +70,13 @@ def test_a_job_that_hangs_is_abandoned_with_a_reason_once_it_is_worth_nothing(po
 
 @dataclass(frozen=True)
 class BudgetWorld(LiveWorld):
-    """A world whose first tenant has a budget of 20 points."""
+    """A world whose first tenant has a budget of 20 points, and the other one of plenty."""
 
     def cluster(self, policy: str) -> dict[str, Any]:
-        budget = {"points": 20, "period": "7d"}
-        tenants = [{"name": "a", "budget": budget}, {"name": "b"}]
+        tenants = [
+            {"name": name, "budget": {"points": points, "period": "7d"}}
+            for name, points in (("a", 20), ("b", 100_000))
+        ]
         return {**super().cluster(policy), "tenants": tenants}
 
 

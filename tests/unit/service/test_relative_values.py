@@ -17,6 +17,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.relative_values import RelativeValues, counted_share
 from shadowprice.core.utility import utility_value
+from shadowprice.service.auth import AccessRole, CreateToken
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.durable_engine import DurableEngine
@@ -39,10 +40,12 @@ LIAR = "vision"
 class RelativeBench(Bench):
     """A service with relative values."""
 
+    values = "relative"
+
     def read(self) -> None:
         clock = MonotonicWallClock(self.clock)
         self.truth = DurableEngine(
-            self.store, CLUSTER, self.choice, clock, virtual=self.virtual, relative_values=True
+            self.store, CLUSTER, self.choice, clock, virtual=self.virtual, values=self.values
         )
 
     def submit_for(self, tenant: str, name: str, **changes: Any) -> None:
@@ -51,6 +54,15 @@ class RelativeBench(Bench):
 
     def share(self, name: str) -> float:
         return counted_share(self.truth.engine.jobs[self.key(name)].job)
+
+
+class DefaultBench(RelativeBench):
+    """A service in which values are relative once it has tenants."""
+
+    values = "auto"
+
+    def give_token(self, tenant: str) -> None:
+        self.do(CreateToken(f"token of {tenant}", AccessRole.TENANT, tenant, "", None))
 
 
 def constant(value: float) -> dict[str, Any]:
@@ -302,3 +314,47 @@ def test_a_dry_run_leaves_values_as_they_were(tmp_path: Path) -> None:
     digest = bench.truth.engine.state.digest
     bench.do(ReviseJob(bench.key("one"), constant(40.0), dry_run=True))
     assert bench.truth.engine.state.digest == digest
+
+
+def test_without_tenants_values_count_as_stated(tmp_path: Path) -> None:
+    bench = DefaultBench(tmp_path, "rolling", virtual=True)
+    for name, value in (("one", 5.0), ("two", 50_000.0)):
+        bench.submit(name, **constant(value))
+        assert bench.share(name) == 1.0
+
+
+def test_values_are_relative_once_a_tenant_has_a_token(tmp_path: Path) -> None:
+    bench = DefaultBench(tmp_path, "rolling", virtual=True)
+    bench.submit("before", **constant(50.0))
+    bench.slot(12)
+    assert bench.kinds("before")[-1] == "finished"
+    bench.give_token("speech")
+    # What the operator finished before counts in its mean.
+    bench.submit("after", **constant(1_000.0))
+    assert density(bench, "after") == pytest.approx(1_000.0 / ((1_000.0 + 50.0) / 2), rel=0.1)
+    bench.read()  # the tokens are in the store
+    bench.submit("again", **constant(1_000.0))
+    assert bench.share("again") < 1.0
+
+
+def test_tenants_are_known_by_their_jobs_too(tmp_path: Path) -> None:
+    """Those of TrainingJobs have no tokens."""
+    bench = DefaultBench(tmp_path, "rolling", virtual=True)
+    bench.submit_for(LIAR, "dense", **constant(50_000.0))
+    assert bench.share("dense") < 1e-3
+
+
+@pytest.mark.parametrize("policy", PRICING)
+@pytest.mark.parametrize("factor", [1000.0, 0.37])
+def test_by_default_no_decision_depends_on_the_unit_of_one_of_two_tenants(
+    tmp_path: Path, policy: str, factor: float
+) -> None:
+    played = []
+    for number, (times, restarts) in enumerate(((1.0, False), (factor, True))):
+        bench = DefaultBench(tmp_path / str(number), policy, virtual=True)
+        for tenant in (LIAR, "speech"):
+            bench.give_token(tenant)
+        play(bench, times, restarts=restarts)
+        played.append(journal(bench))
+        bench.store.close()
+    assert played[0] == played[1]

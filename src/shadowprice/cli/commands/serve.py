@@ -170,11 +170,11 @@ class ServeOptions:
         typer.Option(
             "--values",
             help="How values of jobs without a budget count: as stated, or relative to those of "
-            "their tenant's other jobs. Jobs that are open when the option changes count as before "
-            "until they are revised.",
-            metavar="stated|relative",
+            "their tenant's other jobs. By default they are relative once the service has tenants. "
+            "Jobs that are open when the option changes count as before until they are revised.",
+            metavar="auto|stated|relative",
         ),
-    ] = "stated"
+    ] = "auto"
     keep: Annotated[
         str, typer.Option("--keep", help="Retention period of closed jobs, such as 365d.")
     ] = "365d"
@@ -212,7 +212,7 @@ class ServeOptions:
     def service_settings(self) -> ServiceSettings:
         """Parse the options."""
         from shadowprice.core.amounts import parse_positive_duration
-        from shadowprice.core.relative_values import check_values
+        from shadowprice.core.relative_values import SERVICE_VALUES, check_values
         from shadowprice.service.settings import (
             ServiceSettings,
             parse_lease,
@@ -220,7 +220,7 @@ class ServeOptions:
             parse_users,
         )
 
-        check_values(self.values, "--values")
+        check_values(self.values, "--values", SERVICE_VALUES)
         host, port = parse_listen(self.listen)
         retention = parse_positive_duration(self.keep, "--keep", "365d")
         choice = o.policy_choice(self.policy, self.params, self.settings)

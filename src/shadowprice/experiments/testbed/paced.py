@@ -1,14 +1,16 @@
 """Figs. 7 and 8 in real time, with jobs that only keep the stated pace.
 
 The jobs sleep instead of training, so a start takes a small part of a slot. All policies run at the
-same time, each under a service of its own: as processes of this machine in slots of a minute, on
-Kubernetes in slots of six minutes. There, each service has a namespace, `NAMESPACE` and the name of
-its policy, and takes a tenth of the cores and memory, so that the nodes hold all of them. On Ray
-only OASiS runs. Each run is simulated with the same submissions.
+same time, each under a service of its own, whose slots begin at different times: as processes of
+this machine in slots of a minute, on Kubernetes in slots of six minutes. There, each service has a
+namespace, `NAMESPACE` and the name of its policy, and takes a tenth of the cores and memory, so
+that the nodes hold all of them. On Ray only OASiS runs. Each run is simulated with the same
+submissions.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -115,8 +117,13 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
     with ThreadPoolExecutor(len(variants)) as threads:
         lives = list(
             threads.map(
-                lambda variant: _lived(files, variant, settings.seed, _target(where, variant)),
+                lambda variant, delay: _lived(
+                    files, variant, settings.seed, _target(where, variant), delay
+                ),
                 variants,
+                # Otherwise the slots of all services begin together, and with them their starts:
+                # each would take as long as all of them do.
+                [number * seconds / len(variants) for number in range(len(variants))],
             )
         )
     rows = [
@@ -156,8 +163,10 @@ def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
 
 
 def _lived(
-    files: InputFiles, variant: Variant, seed: int, where: ExecutorTarget
+    files: InputFiles, variant: Variant, seed: int, where: ExecutorTarget, delay: float
 ) -> dict[str, LiveJobResult]:
+    """Run the jobs under a policy's service, which starts after ``delay`` seconds."""
+    time.sleep(delay)
     jobs = []
     for job in files.jobs:
         name = str(job["name"])

@@ -45,9 +45,8 @@ class TenantPool:
     taught: dict[str, TaughtTheta] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        # At least 2, because the definition assumes theta - 1 >= 1.
-        self.seen_worker = [2.0] * len(self.workers)
-        self.seen_ps = [2.0] * len(self.ps)
+        self.seen_worker = [1.0] * len(self.workers)
+        self.seen_ps = [1.0] * len(self.ps)
 
     def position(self, tenant: int) -> int:
         """Return a tenant's position in the pool."""
@@ -67,20 +66,26 @@ class TenantPool:
 
         Its utility counts up to what the tenant could pay.
         """
-        _raise_thetas(self.seen_worker, self.seen_ps, self._compute_theta(job, claim, rigid=rigid))
+        # The definition assumes that a job is worth at least 1 per worker-slot.
+        theta = self._compute_theta(job, claim, rigid=rigid, min_price=1.0)
+        _raise_thetas(self.seen_worker, self.seen_ps, theta)
 
     def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
         """Learn theta from an open job, until it is taken back or forgotten."""
-        self.taught[job.name] = self._compute_theta(job, claim, rigid=rigid)
+        # Values in a service have any scale: a plain job of a minute is worth 0.02 points. At a
+        # price of at least 1, a second such job would wait until the first one ends.
+        self.taught[job.name] = self._compute_theta(job, claim, rigid=rigid, min_price=0.0)
 
     def take_back(self, name: str) -> None:
         """Undo what a job has taught, if it has."""
         self.taught.pop(name, None)
 
-    def _compute_theta(self, job: Job, claim: UnitClaim, *, rigid: bool) -> TaughtTheta:
+    def _compute_theta(
+        self, job: Job, claim: UnitClaim, *, rigid: bool, min_price: float
+    ) -> TaughtTheta:
         gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
         max_workers = int(self.workers[claim.worker_type].max(initial=0))
-        worker, ps = theta_of([gang], max_workers, job.payable)
+        worker, ps = theta_of([gang], max_workers, job.payable, min_price)
         return TaughtTheta(job.arrival, claim.worker_type, worker, claim.ps_type, ps)
 
     def thetas(self) -> tuple[list[float], list[float]]:

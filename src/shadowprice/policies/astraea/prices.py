@@ -30,16 +30,19 @@ def price_table(theta: float, capacity: int) -> Integers:
 
 
 def theta_of(
-    jobs: Iterable[GangJob], most_workers: int, max_utility: float = math.inf
+    jobs: Iterable[GangJob],
+    most_workers: int,
+    max_utility: float = math.inf,
+    min_price: float = 1.0,
 ) -> tuple[float, float]:
     """Return the smallest thetas of workers and of parameter servers that no job outbids.
 
     Section 4.4: the price of an exhausted resource, ``theta - 1``, is at least the utility of any
-    job per worker-slot (parameter-server-slot) of any of its schedules, and at least 1. The jobs
-    are of one pair of types. ``most_workers`` is the maximum on one server, which limits co-located
-    gangs. Utility counts up to ``max_utility``.
+    job per worker-slot (parameter-server-slot) of any of its schedules, and at least ``min_price``,
+    which is 1 in the paper. The jobs are of one pair of types. ``most_workers`` is the maximum on
+    one server, which limits co-located gangs. Utility counts up to ``max_utility``.
     """
-    worker = ps = 1.0
+    worker = ps = min_price
     for job in jobs:
         allowed = np.flatnonzero(job.reach >= 0)
         if not allowed.size:

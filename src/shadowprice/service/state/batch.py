@@ -33,7 +33,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
-from shadowprice.core.relative_values import MAX_TENANTS, counted_share
+from shadowprice.core.relative_values import MAX_TENANTS, counted_share, is_relative
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
@@ -152,7 +152,7 @@ class Batch(Transaction):
         Raise `ShadowpriceError` if a value can't be compared.
         """
         state, engine = self.state, self.engine
-        if state.values is None:
+        if state.values is None or not state.compares_values(jobs):
             return tuple(jobs)
         with _blamed("comparing values"):
             return state.values.weigh(jobs, state.open_values, engine.cluster, state.next_slot)
@@ -364,7 +364,7 @@ class Batch(Transaction):
     def _remember_value(self, command: Completed) -> None:
         """Add a finished job to what its tenant's values are compared with."""
         values, job = self.state.values, self.engine.jobs[command.job].job
-        if values is None or job.stated_utility is None:
+        if values is None or not is_relative(job):
             return
         finished = values.sum_with(job, self.engine.cluster, command.slot)
         self.undo.put(values.finished, job.tenant or "", finished)

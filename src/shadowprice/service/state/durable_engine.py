@@ -18,7 +18,7 @@ from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.core.relative_values import RelativeValues, follow_open_jobs
+from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, MonotonicWallClock
@@ -55,6 +55,12 @@ JOURNAL_DELETE_BATCH: Final = 1_000
 SMALL_POLICY_STATE_BYTES: Final = 64 << 10
 """Maximum bytes of policy state that are written with every batch; larger ones less often."""
 
+_TENANTS_WITH_TOKENS: Final = (
+    select(tables.tokens.c.tenant)
+    .distinct()
+    .where(tables.tokens.c.tenant.is_not(None), tables.tokens.c.revoked.is_(None))
+)
+
 POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 """Minimum time between two writes of a larger policy state."""
 
@@ -62,8 +68,8 @@ POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 class DurableEngine(DurableState):
     """The state with its store: commits operations, writes snapshots and recovers.
 
-    ``cluster`` comes from the cluster file. ``relative_values`` says whether values of jobs count
-    relative to those of their tenant's other jobs.
+    ``cluster`` comes from the cluster file. ``values`` says how values of jobs count: one of
+    `core.relative_values.SERVICE_VALUES`.
     """
 
     def __init__(
@@ -75,14 +81,14 @@ class DurableEngine(DurableState):
         *,
         virtual: bool = False,
         max_overrun: float | None = None,
-        relative_values: bool = False,
+        values: str = STATED,
     ) -> None:
         self.store = store
         self.choice = choice
         self.clock = clock
         self.virtual = virtual
         self.max_overrun = max_overrun
-        self._relative_values = relative_values
+        self.values_mode = values
         self._file_cluster = cluster
         self.decided = lambda _: None
         self.speeds = SpeedEstimator()
@@ -111,8 +117,10 @@ class DurableEngine(DurableState):
         self.end = read_end(self.store)
         self.start_ups = read_start_ups(self.store)
         self.withheld = read_withheld(self.store)
+        with self.store.reading() as connection:
+            self.token_tenants = dict.fromkeys(connection.execute(_TENANTS_WITH_TOKENS).scalars())
         self.values = None
-        if self._relative_values:
+        if self.values_mode != STATED:
             self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))
             engine_state = self.engine.state
             self.open_values = follow_open_jobs(engine_state.open_jobs, engine_state.watch_jobs())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from shadowprice.core.errors import EventError
 from shadowprice.core.events import Resize, Start
 from shadowprice.core.job import Job
 from shadowprice.core.open_values import OpenValues
-from shadowprice.core.relative_values import RelativeValues
+from shadowprice.core.relative_values import AUTO, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
@@ -58,14 +58,33 @@ class DurableState(StoredState):
     end: TimespanEnd
     start_ups: StartUps
     withheld: Withheld
-    values: RelativeValues | None  # None if values of jobs count as stated
+    values_mode: str  # one of `core.relative_values.SERVICE_VALUES`
+    values: RelativeValues | None  # None if values of jobs always count as stated
     open_values: OpenValues  # only if `values` is not None
+
+    token_tenants: dict[str, None]  # that have had a valid token since the start
 
     speeds: SpeedEstimator
     restarts: RestartCostEstimator
     # Newest reporting generation, its maximum progress, and when it reported that:
     furthest: dict[str, tuple[int, int, float]]
     stated_jobs: dict[str, tuple[Mapping[str, Any], Job]]  # cache of `stated_work.stated_job`
+
+    def compares_values(self, jobs: Iterable[Job]) -> bool:
+        """Return whether values count relative to those of their tenant's other jobs.
+
+        ``jobs`` arrive or are revised now.
+        """
+        if self.values is None or self.values_mode != AUTO:
+            return self.values is not None
+        self.open_values.add_arriving(jobs, self.engine.cluster)
+        tenants = {
+            *self.token_tenants,
+            *(tenant.name for tenant in self.engine.cluster.tenants),
+            *self.open_values.tenants(),
+            *self.values.finished,
+        }
+        return any(tenants)  # the empty name is that of the operator's own jobs
 
     @property
     def next_slot(self) -> int:

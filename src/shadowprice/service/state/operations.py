@@ -670,7 +670,9 @@ class ForkEngine:
             return other
 
         twin = clone(batch.engine)
-        values = None if state.values is None else RelativeValues(state.values.finished)
+        values = None
+        if state.values is not None and state.compares_values([job]):
+            values = RelativeValues(state.values.finished)
         open_values = follow_open_jobs(twin.open_jobs, twin.state.watch_jobs())
         if slot > twin.slot:
             twin.state.check_skip(slot)
