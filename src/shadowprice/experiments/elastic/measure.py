@@ -170,12 +170,12 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
 
 def _lived(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    who: PolicyChoice,
+    choice: PolicyChoice,
     slot: float,
     where: ExecutorTarget,
 ) -> dict[str, LiveJobResult]:
     """Run jobs for real, and return their results."""
-    return run_live_in_temp_dir(cluster(slot), jobs, who, MOST_SLOTS * slot, where)
+    return run_live_in_temp_dir(cluster(slot), jobs, choice, MOST_SLOTS * slot, where)
 
 
 def _probe(
@@ -265,7 +265,7 @@ def _record(
 
 
 def _compare(
-    who: PolicyChoice,
+    choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, LiveJobResult],
@@ -273,8 +273,8 @@ def _compare(
     curves: list[dict[str, Any]],
 ) -> None:
     """Compare real results with a simulation of the same jobs and submissions."""
-    policy = who.label
-    run = _simulated(who, slot, jobs, lived)
+    policy = choice.label
+    run = _simulated(choice, slot, jobs, lived)
     simulated = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
@@ -314,14 +314,14 @@ def _compare(
 
 
 def _simulated(
-    who: PolicyChoice,
+    choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, LiveJobResult],
 ) -> RunData:
     """Simulate the jobs as they were really submitted, under their real names."""
     scenario = submitted_scenario(cluster(slot), [job for _, job in jobs], lived)
-    return run_policy(scenario, who, at_once=True)
+    return run_policy(scenario, choice, at_once=True)
 
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
