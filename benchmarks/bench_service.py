@@ -318,7 +318,7 @@ def scrapes(folder: Path, policy: str, jobs: int = 10_000) -> None:
         found = read_submissions(records, cluster, tenant=None, runs=False)
         clock.at += SECOND
         truth.commit([SubmitJobs(found, at_once=True)])
-    outcome, metrics = truth.outcome(), Metrics()
+    outcome, metrics = truth.present_state(), Metrics()
     for view in outcome.views.values():
         metrics.count_job(None, view)
 

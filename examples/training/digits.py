@@ -70,7 +70,7 @@ def main() -> None:
     model = run.wrap(network(chosen.width))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=run.total)
-    run.keep(model=model, optimizer=optimizer, schedule=schedule)
+    run.register(model=model, optimizer=optimizer, schedule=schedule)
     for step in run.steps(train):
         for pixels, labels in step:
             step.backward(functional.cross_entropy(model(pixels), labels))
@@ -78,7 +78,7 @@ def main() -> None:
         optimizer.zero_grad()
         schedule.step()
         if step.ends_epoch and run.leads:
-            run.note(accuracy=right(model.module, test, run.device))
+            run.log(accuracy=right(model.module, test, run.device))
     if run.leads:
         share = right(model.module, test, run.device)
         print(f"done: loss {run.loss or float('nan'):.4f}, {share:.1%} right", flush=True)

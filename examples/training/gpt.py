@@ -113,7 +113,7 @@ def main() -> None:
         return warm * (0.55 + 0.45 * math.cos(math.pi * step / run.total))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    run.keep(model=model, optimizer=optimizer, schedule=schedule)
+    run.register(model=model, optimizer=optimizer, schedule=schedule)
     for step in run.steps(text):
         for codes, following in step:
             scores = model(codes)

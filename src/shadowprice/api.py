@@ -25,6 +25,7 @@ from shadowprice.inputs.given import list_entries, to_int, to_python_values
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.atomic_directory import AtomicDirectory
 from shadowprice.results.capacity_gains import CapacityGain
+from shadowprice.results.columns import typed_columns
 from shadowprice.results.comparison import (
     comparison_short_table,
     is_comparison,
@@ -127,16 +128,7 @@ class Result(ShownAsTable):
     @few_collections()
     def decisions(self) -> pl.DataFrame:
         """Decisions in order: ``job``, ``slot``, ``outcome``, ``reason``, and numbers."""
-        schema: dict[str, Any] = {
-            "job": pl.String(),
-            "slot": pl.Int64(),
-            "outcome": pl.String(),
-            "reason": pl.String(),
-            "payoff": pl.Float64(),
-            "utility": pl.Float64(),
-            "cost": pl.Float64(),
-            "completion": pl.Int64(),
-        }
+        schema = typed_columns("job slot:i outcome reason payoff:f utility:f cost:f completion:i")
         rows = [
             {name: decision.get(name) for name in schema} for decision in self.run.decisions(False)
         ]

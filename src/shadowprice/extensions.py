@@ -177,8 +177,7 @@ class InstalledExtension:
 
 Extension = FileExtension | InstalledExtension
 
-_files: set[str] = set()
-"""Files executed in this process."""
+_files: set[str] = set()  # files executed in this process
 
 
 @cache

@@ -55,14 +55,14 @@ def train(run: Any, model: Any, optimizer: Any, data: Any = DATA) -> None:
 
 def test_a_training_alone_goes_through_and_is_whole() -> None:
     run, model, optimizer = begun()
-    assert not run.keep(model=model, optimizer=optimizer)
+    assert not run.register(model=model, optimizer=optimizer)
     train(run, model, optimizer)
     found = checkpoints.load()
     assert found is not None
     assert (found.step, run.done) == (8, 8)
     training.leave_group()
     again, model, optimizer = begun()
-    assert again.keep(model=model, optimizer=optimizer)
+    assert again.register(model=model, optimizer=optimizer)
     assert list(again.steps(DATA)) == []
     assert torch.equal(model.module.weight.cpu(), found.state["kept"]["model"]["weight"])
 
@@ -79,7 +79,7 @@ def test_a_mask_of_infinity_stays_what_it_is() -> None:
     run = training.join(len(DATA), batch=6, parts=3, epochs=1)
     model = run.wrap(Masked())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     train(run, model, optimizer)
     assert model.module.mask.tolist() == [0.0, -torch.inf, 0.0]
     assert model.module.weight.isfinite().all()
@@ -88,7 +88,7 @@ def test_a_mask_of_infinity_stays_what_it_is() -> None:
 def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
     # In an interpreter that shuts down it would abort the process.
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     train(run, model, optimizer)
     time.sleep(0.5)
     assert run._agreement._use_count() > 1
@@ -96,7 +96,7 @@ def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
 
 def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     saved = []
     for step in run.steps(DATA):
         found = checkpoints.load()
@@ -131,9 +131,11 @@ def test_who_waits_in_vain_for_one_that_evaluates_is_told_what_to_raise(tmp_path
 
 def test_a_loop_left_within_a_step_cannot_be_saved(capfd: pytest.CaptureFixture[str]) -> None:
     run, model, optimizer = begun()
-    with pytest.raises(TrainingError, match=r"save\(\) needs kept objects; call run.keep"):
+    with pytest.raises(
+        TrainingError, match=r"save\(\) needs registered objects; call run.register"
+    ):
         run.save()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     for step in run.steps(DATA):
         for inputs, targets in step:
             step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
@@ -144,7 +146,7 @@ def test_a_loop_left_within_a_step_cannot_be_saved(capfd: pytest.CaptureFixture[
     logged = capfd.readouterr().err
     assert "requested checkpoint not saved, because the loop left step 1 unfinished" in logged
     with pytest.raises(
-        TrainingError, match="left step 1 unfinished, so the kept objects match no step"
+        TrainingError, match="left step 1 unfinished, so the registered objects match no step"
     ):
         run.save()
     assert checkpoints.load() is None
@@ -152,7 +154,7 @@ def test_a_loop_left_within_a_step_cannot_be_saved(capfd: pytest.CaptureFixture[
 
 def test_a_loop_left_before_a_step_can_be_saved() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     for step in run.steps(DATA):
         if step.number == 3:
             break
@@ -169,7 +171,7 @@ def test_a_loop_left_before_a_step_can_be_saved() -> None:
 
 def test_parts_left_out_are_found() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     steps = run.steps(DATA)
     for inputs, targets in (step := next(steps)):
         step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
@@ -180,7 +182,7 @@ def test_parts_left_out_are_found() -> None:
 
 def test_a_loss_that_is_not_weighed_is_found() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     step = next(run.steps(DATA))
     parts = iter(step)
     inputs, targets = next(parts)
@@ -191,7 +193,7 @@ def test_a_loss_that_is_not_weighed_is_found() -> None:
 
 def test_a_step_gone_through_twice_and_a_loss_outside_are_found() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     step = next(run.steps(DATA))
     for inputs, targets in step:
         step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
@@ -203,7 +205,7 @@ def test_a_step_gone_through_twice_and_a_loss_outside_are_found() -> None:
 
 def test_a_second_backward_pass_that_would_stay_with_one_worker_is_found() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     step = next(run.steps(DATA))
 
     def go_back_twice() -> None:
@@ -218,7 +220,7 @@ def test_a_second_backward_pass_that_would_stay_with_one_worker_is_found() -> No
 
 def test_a_loss_computed_beside_the_wrapper_is_found() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     step = next(run.steps(DATA))
 
     def go_beside_it() -> None:
@@ -235,7 +237,7 @@ def test_several_losses_added_up_and_several_forward_passes_are_as_one_loss() ->
     found = []
     for way in ("one", "added", "passes"):
         run, model, optimizer = begun()
-        run.keep(model=model, optimizer=optimizer)
+        run.register(model=model, optimizer=optimizer)
         step = next(run.steps(DATA))
         for inputs, targets in step:
             near = torch.nn.functional.mse_loss(scores := model(inputs), targets)
@@ -256,7 +258,7 @@ def test_batch_normalisation_of_one_sample_names_the_part_and_what_to_do() -> No
     def trained(inner: torch.nn.Module, **options: Any) -> None:
         run, _, _ = begun(**options)
         model = run.wrap(torch.nn.Sequential(torch.nn.Linear(3, 4), inner))
-        run.keep(model=model)
+        run.register(model=model)
         train(run, model, torch.optim.SGD(model.parameters(), lr=0.1), WIDE)
         training.leave_group()
 
@@ -268,10 +270,10 @@ def test_batch_normalisation_of_one_sample_names_the_part_and_what_to_do() -> No
 
 def test_objects_that_cannot_be_kept_are_found_at_once() -> None:
     run, model, _ = begun()
-    with pytest.raises(TrainingError, match=r"keep\(\) needs at least the model"):
-        run.keep()
-    with pytest.raises(TrainingError, match="can't keep data: TensorDataset has no state_dict"):
-        run.keep(model=model, data=DATA)
+    with pytest.raises(TrainingError, match=r"register\(\) needs at least the model"):
+        run.register()
+    with pytest.raises(TrainingError, match="can't save data: TensorDataset has no state_dict"):
+        run.register(model=model, data=DATA)
 
 
 @pytest.mark.parametrize("value", [Path(), lambda: None], ids=["not read", "not written"])
@@ -285,16 +287,16 @@ def test_a_state_that_could_not_be_read_again_is_found_at_once(value: object) ->
 
     run, model, _ = begun()
     with pytest.raises(TrainingError, match="the state of odd can't be saved; use only tensors"):
-        run.keep(model=model, odd=Odd())
+        run.register(model=model, odd=Odd())
 
 
-def test_steps_before_keep_and_keep_twice_are_refused() -> None:
+def test_steps_before_register_and_register_twice_are_refused() -> None:
     run, model, optimizer = begun()
-    with pytest.raises(TrainingError, match=r"call run.keep\(model=..., optimizer=...\) before"):
+    with pytest.raises(TrainingError, match=r"call run.register\(model=.*\) before"):
         next(run.steps(DATA))
-    run.keep(model=model, optimizer=optimizer)
-    with pytest.raises(TrainingError, match=r"keep\(\) was called twice"):
-        run.keep(model=model)
+    run.register(model=model, optimizer=optimizer)
+    with pytest.raises(TrainingError, match=r"register\(\) was called twice"):
+        run.register(model=model)
 
 
 class Endless(IterableDataset[Any]):
@@ -304,7 +306,7 @@ class Endless(IterableDataset[Any]):
 
 def test_data_of_another_length_or_none_are_refused() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     with pytest.raises(TrainingError, match="the data set has 5 samples, join got samples=20"):
         next(run.steps(TensorDataset(torch.zeros(5, 3))))
     with pytest.raises(TrainingError, match="the data set has no length"):
@@ -313,20 +315,20 @@ def test_data_of_another_length_or_none_are_refused() -> None:
 
 def test_a_checkpoint_of_another_training_is_refused() -> None:
     run, model, optimizer = begun()
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     train(run, model, optimizer)
     training.leave_group()
     run, model, optimizer = begun(batch=4)
     with pytest.raises(TrainingError, match="made with batch 6, this script says 4"):
-        run.keep(model=model, optimizer=optimizer)
+        run.register(model=model, optimizer=optimizer)
     training.leave_group()
     run, model, optimizer = begun()
-    with pytest.raises(TrainingError, match="holds model, optimizer, this script keeps model"):
-        run.keep(model=model)
+    with pytest.raises(TrainingError, match="holds model, optimizer, this script registers model"):
+        run.register(model=model)
     training.leave_group()
     run, _, optimizer = begun()
     with pytest.raises(TrainingError, match="can't restore model from the checkpoint of step 8"):
-        run.keep(model=torch.nn.Linear(4, 1), optimizer=optimizer)
+        run.register(model=torch.nn.Linear(4, 1), optimizer=optimizer)
 
 
 @pytest.mark.parametrize(

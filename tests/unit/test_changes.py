@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shadowprice.jobs import changes
-from shadowprice.jobs.changes import Change, note_leaving
+from shadowprice.jobs.changes import Change, record_leaving
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 PARTS = {"change_checkpoint", "change_away", "change_start", "change_first_step"}
@@ -46,7 +46,7 @@ from shadowprice import jobs
 stop = jobs.StopSignal()
 mine = jobs.current().checkpoint_dir / "mine"
 step = int(mine.read_text()) if mine.exists() else 0
-jobs.note_restored(step)
+jobs.record_restored(step)
 print("ready", flush=True)
 while step < 2000:
     time.sleep(0.01)
@@ -54,7 +54,7 @@ while step < 2000:
     jobs.report(step)
     if stop:
         mine.write_text(str(step))
-        jobs.note_saved(step)
+        jobs.record_saved(step)
         jobs.leave()
 """
 
@@ -104,7 +104,7 @@ def test_a_first_stretch_that_was_fast_costs_nothing(clock: Clock) -> None:
 
 def test_only_what_the_generation_before_left_is_a_change(tmp_path: Path) -> None:
     assert Change.measured(tmp_path, 1, 0).checkpoint is None
-    note_leaving(tmp_path, 3, 40, 0.25)
+    record_leaving(tmp_path, 3, 40, 0.25)
     assert Change.measured(tmp_path, 4, 40).checkpoint == 0.25
     for generation, step in ((4, 39), (5, 40), (3, 40)):
         change = Change.measured(tmp_path, generation, step)
@@ -116,9 +116,9 @@ def test_only_what_the_generation_before_left_is_a_change(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_written_is_a_figure_less(tmp_path: Path) -> None:
-    note_leaving(tmp_path / "nowhere", 1, 1, 0.1)
+    record_leaving(tmp_path / "nowhere", 1, 1, 0.1)
     (tmp_path / "left.json").mkdir()
-    note_leaving(tmp_path, 1, 1, 0.1)
+    record_leaving(tmp_path, 1, 1, 0.1)
     assert [path.name for path in tmp_path.iterdir()] == ["left.json"]
 
 

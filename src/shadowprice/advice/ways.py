@@ -22,21 +22,17 @@ from shadowprice.core.job import Job
 from shadowprice.core.specs.utilities import PRIORITY_LEVELS
 
 Key = tuple[str | int, ...]
-JobFileRecord = Mapping[str, Any]
-"""Record of a job, as in its file."""
+JobFileRecord = Mapping[str, Any]  # record of a job, as in its file
 
 STEP_RATIO: Final = 1.009
 """Ratio of successive values; less than 1 % apart after rounding to four digits."""
-MAX_UTILITY_FACTOR: Final = 1000.0
-"""Maximum factor on a job's utility."""
-_MAX_DEMAND_DIVISOR: Final = 100
-"""Maximum factor by which a demand is reduced."""
+MAX_UTILITY_FACTOR: Final = 1000.0  # maximum factor on a job's utility
+_MAX_DEMAND_DIVISOR: Final = 100  # maximum factor by which a demand is reduced
 
 _BINARY_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _DECIMAL_UNITS: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _RATE_UNITS: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))
-_MIN_UNITS: Final = 1000
-"""Minimum number of units in a written amount; it selects the unit."""
+_MIN_UNITS: Final = 1000  # minimum number of units in a written amount; it selects the unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,16 +32,11 @@ from shadowprice.certificate.relaxation import Column, PricedJobs, PricingOracle
 
 Floats = NDArray[np.float64]
 
-_SMOOTH: Final = 0.5
-"""Weight of the best prices so far in the next prices."""
-_COLUMNS: Final = 3000
-"""Number of jobs up to which column generation finds the prices, to the end."""
-_SAMPLE: Final = 600
-"""Number of jobs of the smallest sample."""
-_GROWTH: Final = 5
-"""Ratio of the numbers of jobs of successive samples."""
-_GROUPS: Final = 2000
-"""Largest number of groups of jobs in the master program."""
+_SMOOTH: Final = 0.5  # weight of the best prices so far in the next prices
+_COLUMNS: Final = 3000  # number of jobs up to which column generation finds the prices, to the end
+_SAMPLE: Final = 600  # number of jobs of the smallest sample
+_GROWTH: Final = 5  # ratio of the numbers of jobs of successive samples
+_GROUPS: Final = 2000  # largest number of groups of jobs in the master program
 _PAYOFF_GAP: Final = 1e-3
 """Relative gap of the schedules of trials; their payoffs are upper bounds in any case."""
 _FIRST_STEP: Final = 0.1
@@ -58,8 +53,7 @@ _MIXED: Final = 0.02
 _MIXED_FIRST: Final = 0.2
 _MIXED_TRIALS: Final = 40
 """Weight of a trial's use in the mean use: final, initial, and the trials in which it halves."""
-_STALLED: Final = 60
-"""Trials after which the search ends if they improved too little together."""
+_STALLED: Final = 60  # trials after which the search ends if they improved too little together
 _NOTHING: Final = 1e-9
 
 

@@ -25,8 +25,7 @@ from shadowprice.policies.pricing.posted import PostedPrices
 
 Floats = NDArray[np.float64]
 
-_PROVING: Final = 0.5
-"""Share of the time for the bound, unless it converges earlier."""
+_PROVING: Final = 0.5  # share of the time for the bound, unless it converges earlier
 _BEGINNING: Final = 0.4
 """Share of the remaining time for runs of policies that give initial schedules."""
 

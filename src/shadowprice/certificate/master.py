@@ -23,8 +23,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _PRIMAL_SIMPLEX: Final = 4
-_IDLE: Final = 8
-"""Rounds after which an unused column is dropped."""
+_IDLE: Final = 8  # rounds after which an unused column is dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,10 @@ _CELLS: Final = 1 << 24
 
 Free capacity is stored for each.
 """
-_TIMES: Final = 4
-"""Multiple of a job's time alone that is searched if those limits are exceeded."""
+_TIMES: Final = 4  # multiple of a job's time alone that is searched if those limits are exceeded
 _LATE: Final = 2
 """Multiple of the relaxation's slots in which jobs may complete after their windows."""
-_SPENT: Final = 1e-12
-"""Share of its initial utility below which a job isn't searched any further."""
+_SPENT: Final = 1e-12  # share of its initial utility below which a job isn't searched any further
 
 
 @dataclass(frozen=True, slots=True)

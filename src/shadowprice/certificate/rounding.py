@@ -30,35 +30,26 @@ from shadowprice.policies.oasis.policy import server_pools
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_PARTS: Final = (1.0, 0.8, 0.5, 0.0)
-"""Fractions of the prices at which a whole job set is placed."""
-_TRYING: Final = 0.25
-"""Share of the time for that; the rest is for improvements."""
+_PARTS: Final = (1.0, 0.8, 0.5, 0.0)  # fractions of the prices at which a whole job set is placed
+_TRYING: Final = 0.25  # share of the time for that; the rest is for improvements
 _PAYOFF_GAP: Final = 1e-3
 """Relative gap of a job's schedule; a smaller one doesn't help a heuristic."""
 _EXACT: Final = 1e-8
 """Relative gap that no search can close, because payoffs include a rounding error."""
-_NOTHING: Final = 1e-9
-"""Share of the largest utility below which an improvement isn't searched for."""
+_NOTHING: Final = 1e-9  # share of the largest utility below which an improvement isn't searched for
 _TRIES: Final = 3
 """Number of times that a schedule is planned again with more work, to cover restart costs."""
-_NEIGHBOURS: Final = 8
-"""Largest number of jobs that are removed at once."""
-_LOOKED_AT: Final = 32
-"""Number of jobs drawn to find those."""
-_EXTRA: Final = 4
-"""Further jobs without a schedule that may fill the remaining capacity."""
-_LATE_SLOTS: Final = 256
-"""Slots after its window among which a job is placed at once."""
+_NEIGHBOURS: Final = 8  # largest number of jobs that are removed at once
+_LOOKED_AT: Final = 32  # number of jobs drawn to find those
+_EXTRA: Final = 4  # further jobs without a schedule that may fill the remaining capacity
+_LATE_SLOTS: Final = 256  # slots after its window among which a job is placed at once
 _REGRETTED: Final = 0.7
 """Share of moves for jobs that earn less than their best payoff at the prices.
 
 The others are for any job that could earn more.
 """
-_HEAT: Final = 0.3
-"""Initial temperature, as a share of a job's mean utility."""
-_COOLED: Final = 0.02
-"""Final temperature, as a share of the initial one."""
+_HEAT: Final = 0.3  # initial temperature, as a share of a job's mean utility
+_COOLED: Final = 0.02  # final temperature, as a share of the initial one
 _ENOUGH: Final = 1000
 _ENOUGH_A_JOB: Final = 100
 """Moves without an improvement after which the search ends, and further ones per job.

@@ -28,8 +28,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.script_command import build_script_command
 from shadowprice.core.wording import hint_for_unknown, quote_for_display, text_problem
 
-SCRIPT: Final = "shadowprice.script"
-"""Key of the `BatchScript` in a context's ``meta``."""
+SCRIPT: Final = "shadowprice.script"  # key of the `BatchScript` in a context's ``meta``
 
 _OWN: Final = "#SHADOWPRICE"
 _SLURM: Final = "#SBATCH"
@@ -226,8 +225,7 @@ _SAME: Final[Mapping[str, str]] = {
 """Options with the same value here; a script is one task on one node."""
 
 _UNDERSTOOD: Final = frozenset({*_SAME, "gres", "time", "mem", "mem-per-cpu", "job-name"})
-_ONE: Final = frozenset({"nodes", "ntasks", "ntasks-per-node"})
-"""Options that must be 1."""
+_ONE: Final = frozenset({"nodes", "ntasks", "ntasks-per-node"})  # options that must be 1
 
 _UNSUPPORTED: Final[Mapping[str, str]] = {
     "array": "submit the script once for each task, with an argument after --",

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
     from pydantic import BaseModel
 
-_MAX_COMPLETIONS: Final = 200
-"""Limit of completions; above it, a shell asks whether to show them."""
+_MAX_COMPLETIONS: Final = 200  # limit of completions; above it, a shell asks whether to show them
 
 
 def complete_policy(incomplete: str) -> list[str]:

@@ -35,8 +35,7 @@ _IN_ASCII: Final = (
 )
 """ASCII replacements of table symbols if stdout isn't Unicode; names aren't changed."""
 
-PIPE_WIDTH = 120
-"""Width of tables written to a file or a pipe, in columns."""
+PIPE_WIDTH = 120  # width of tables written to a file or a pipe, in columns
 
 
 NOTE_SECONDS: Final = 10.0

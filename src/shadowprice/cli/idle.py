@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from shadowprice.core.errors import Fault, InputError
 
-OptionValues = Mapping[str, Any]
-"""Values of a call's parameters by their Python names."""
+OptionValues = Mapping[str, Any]  # values of a call's parameters by their Python names
 
 
 @dataclass(frozen=True, slots=True)

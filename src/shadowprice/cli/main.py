@@ -321,8 +321,7 @@ def _named(error: OSError) -> str:
     return f"{location}{reason}" + (f"; {hint}" if hint else "")
 
 
-_LONGEST: Final = 2_000
-"""Maximum length of a line on stderr, in characters."""
+_LONGEST: Final = 2_000  # maximum length of a line on stderr, in characters
 
 
 def _say(text: str) -> None:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.policies.registry import PolicyInfo
 
-LEAST_LOAD = 1e-3
-"""Minimum load that a cluster is sized for: a thousand times the servers needed."""
+LEAST_LOAD = 1e-3  # minimum load that a cluster is sized for: a thousand times the servers needed
 
 WHAT, HOW, OUTPUT = "Workload", "Execution", "Output"
 

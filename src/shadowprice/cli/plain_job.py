@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from shadowprice.rest.ops import ServiceStatus
     from shadowprice.rest.uploads import UploadLimits
 
-DEFAULT_TIME: Final = "1h"
-"""Planned run time of a command without ``--time``."""
+DEFAULT_TIME: Final = "1h"  # planned run time of a command without ``--time``
 
 PASSED_VARIABLES: Final = (
     "PATH",
@@ -47,8 +46,7 @@ PASSED_VARIABLES: Final = (
 JOB_OPTIONS: Final = "Command"
 """Heading of the options that describe a job, which headers of scripts may contain."""
 
-COMMAND: Final = "shadowprice.command"
-"""Key of the words after ``--`` in a context's ``meta``."""
+COMMAND: Final = "shadowprice.command"  # key of the words after ``--`` in a context's ``meta``
 
 _SUFFIX_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 _SUFFIX_LENGTH: Final = 6

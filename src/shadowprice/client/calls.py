@@ -50,11 +50,9 @@ Model = TypeVar("Model", bound=ApiRecord)
 Paged = TypeVar("Paged", bound=ApiPage)
 T = TypeVar("T")
 
-MAX_BATCH_JOBS: Final = 1_000
-"""Maximum number of jobs in one submission."""
+MAX_BATCH_JOBS: Final = 1_000  # maximum number of jobs in one submission
 
-PAGE: Final = 1_000
-"""Maximum number of entries in one page."""
+PAGE: Final = 1_000  # maximum number of entries in one page
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 from shadowprice.core.errors import Fault, InputError
 
 SERVER_VARIABLE, TOKEN_VARIABLE = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # environment variables
-DEFAULT_URL: Final = "http://127.0.0.1:8642"
-"""Default URL of a service."""
+DEFAULT_URL: Final = "http://127.0.0.1:8642"  # default URL of a service
 
 _LARGEST: Final = 1 << 20
 

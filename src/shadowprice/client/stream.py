@@ -9,8 +9,7 @@ from typing import Final
 
 from shadowprice.rest.jobs import Event
 
-MAX_EVENT_CHARS: Final = 8 << 20
-"""Maximum characters of one event."""
+MAX_EVENT_CHARS: Final = 8 << 20  # maximum characters of one event
 
 
 @dataclass(slots=True)

@@ -33,11 +33,9 @@ __all__ = [
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Timeout of a response in seconds; a call can extend it."""
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0  # timeout of a response in seconds; a call can extend it
 
-PIECE_BYTES: Final = 256 << 10
-"""Bytes of an archive that are read and sent together."""
+PIECE_BYTES: Final = 256 << 10  # bytes of an archive that are read and sent together
 
 STREAM_READ_TIMEOUT_SECONDS: Final = 45.0
 """Timeout of a silent stream in seconds; the service sends a keep-alive every 15 s."""

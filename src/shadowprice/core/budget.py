@@ -17,8 +17,7 @@ PERIOD_EPOCH_MONDAY: Final = 4 * 86_400
 """First Monday of 1970, midnight UTC: days start at midnight and weeks on Mondays."""
 
 
-MAX_BALANCE: Final = 1_000_000_000 * POINT
-"""Maximum carry-over if ``carry`` is None: 10⁹ points."""
+MAX_BALANCE: Final = 1_000_000_000 * POINT  # maximum carry-over if ``carry`` is None: 10⁹ points
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import Final
 
 from shadowprice.core.amounts import MILLI
 
-PARTS: Final = (1, 5, 25, 125, 250, 500, MILLI)
-"""Parts of a device in thousandths, ascending."""
+PARTS: Final = (1, 5, 25, 125, 250, 500, MILLI)  # parts of a device in thousandths, ascending
 
 
 def is_device(resource: str) -> bool:

@@ -10,13 +10,11 @@ from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 
-SECOND: Final = 1_000_000_000
-"""Nanoseconds in a second."""
+SECOND: Final = 1_000_000_000  # nanoseconds in a second
 
 _HINT: Final = "write 18:00, 2026-11-23T18:00, 2026-11-23T18:00:00Z, 6h or '20 slots'"
 
-_MAX_LENGTH: Final = 40
-"""Maximum length of the text; the longest valid moment has 32 characters."""
+_MAX_LENGTH: Final = 40  # maximum length of the text; the longest valid moment has 32 characters
 
 
 def parse_moment_ahead(text: str, now: int, slot_seconds: Fraction, location: str) -> int:

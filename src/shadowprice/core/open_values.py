@@ -18,11 +18,9 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status
 
-MAX_BLOCK_JOBS: Final = 256
-"""Jobs in a block of `DensestFirst`, above which it is split."""
+MAX_BLOCK_JOBS: Final = 256  # jobs in a block of `DensestFirst`, above which it is split
 
-_FRACTION_BITS: Final = 1074
-"""Binary digits after the point of the smallest positive float."""
+_FRACTION_BITS: Final = 1074  # binary digits after the point of the smallest positive float
 
 
 def to_exact(number: float) -> int:

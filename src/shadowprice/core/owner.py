@@ -13,8 +13,7 @@ from typing import Final
 
 from shadowprice.core.job_keys import owned_key
 
-RESERVED_LABELS: Final = "shadowprice.io/"
-"""Prefix of labels that users may not submit."""
+RESERVED_LABELS: Final = "shadowprice.io/"  # prefix of labels that users may not submit
 
 _NAMESPACE, _NAME, _UID = (f"{RESERVED_LABELS}{part}" for part in ("namespace", "name", "uid"))
 

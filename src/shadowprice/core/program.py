@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-DEFAULT_GRACE_SECONDS: Final = 30.0
-"""Default grace period in seconds between SIGTERM and SIGKILL."""
+DEFAULT_GRACE_SECONDS: Final = 30.0  # default grace period in seconds between SIGTERM and SIGKILL
 
 RESERVED_VARIABLES: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"})
 """Environment variables that executors set and jobs may not."""
 
-RESERVED_PREFIXES: Final = ("SHADOWPRICE_", "PET_")
-"""Prefixes of reserved environment variables."""
+RESERVED_PREFIXES: Final = ("SHADOWPRICE_", "PET_")  # prefixes of reserved environment variables
 
 
 @dataclass(frozen=True, slots=True)

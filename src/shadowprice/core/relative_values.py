@@ -53,8 +53,7 @@ MAX_VALUE_PER_GPU_HOUR: Final = PRIORITY_LEVELS["urgent"].multiple * VALUE_PER_G
 Without it, one inflated job would count as much as all of its tenant's admitted and finished jobs.
 """
 
-MAX_TENANTS: Final = 1_000
-"""Maximum number of tenants with finished jobs that a service stores."""
+MAX_TENANTS: Final = 1_000  # maximum number of tenants with finished jobs that a service stores
 
 MIN_SHARE_OF_NOMINAL: Final = 1e-3
 """Minimum value of a job, as a share of its utility at arrival, which it can't reach.

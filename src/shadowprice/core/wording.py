@@ -17,14 +17,12 @@ _UNSAFE: Final = re.compile(f"[{_RANGES}]")
 _UNSAFE_IN_LINES: Final = re.compile(f"(?!\n)[{_RANGES}]")
 
 
-_PART: Final = 4
-"""Minimum length of a text that matches as a part of a known name."""
+_PART: Final = 4  # minimum length of a text that matches as a part of a known name
 
 _LONGEST_MATCH: Final = 200
 """Maximum length of a known name in a hint, because a header of a file may be of any length."""
 
-MAX_DISPLAY_CHARS: Final = 60
-"""Maximum number of characters of a value in a message."""
+MAX_DISPLAY_CHARS: Final = 60  # maximum number of characters of a value in a message
 
 
 def quote_for_display(value: object) -> str:

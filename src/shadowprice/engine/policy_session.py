@@ -16,8 +16,7 @@ from shadowprice.engine.view import EngineView
 
 log = logging.getLogger("shadowprice.engine")
 
-Consultation = tuple[Decision, ...]
-"""The policy's decisions on one event."""
+Consultation = tuple[Decision, ...]  # the policy's decisions on one event
 
 
 class PolicySession:

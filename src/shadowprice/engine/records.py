@@ -46,8 +46,7 @@ from shadowprice.core.policy import Capabilities
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 
-Fields = dict[str, Any]
-"""A JSON object: values by name."""
+Fields = dict[str, Any]  # a JSON object: values by name
 
 # ---------------------------------------------------------------- clusters
 

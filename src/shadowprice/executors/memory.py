@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-_DIGITS: Final = 10
-"""Significant binary digits that are kept."""
+_DIGITS: Final = 10  # significant binary digits that are kept
 
-_WRITTEN: Final = (10**6, 1 << 20)
-"""Multiples of a megabyte or mebibyte count as configured values."""
+_WRITTEN: Final = (10**6, 1 << 20)  # multiples of a megabyte or mebibyte count as configured values
 
 
 def round_down_memory(found: int) -> int:

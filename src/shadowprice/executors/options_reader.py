@@ -9,8 +9,7 @@ from typing import Final
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
-DEFAULT_LOG_BYTES: Final = 8 << 20
-"""Default maximum size of a process's log."""
+DEFAULT_LOG_BYTES: Final = 8 << 20  # default maximum size of a process's log
 
 _MIN_LOG_BYTES: Final = 1024
 _MAX_LOG_BYTES: Final = 1 << 40

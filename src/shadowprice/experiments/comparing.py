@@ -13,8 +13,7 @@ from shadowprice.results.run_directory import RunData, folder_name, read_run, wr
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.trials import SeedRun
 
-Files = dict[str, bytes]
-"""Files of a run directory by name."""
+Files = dict[str, bytes]  # files of a run directory by name
 
 
 def run_files(scenario: Scenario, choice: PolicyChoice) -> Files:

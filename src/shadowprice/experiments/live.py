@@ -121,12 +121,12 @@ class _Api:
 
 @contextmanager
 def _service(
-    folder: Path, cluster: Mapping[str, Any], who: PolicyChoice, where: ExecutorTarget
+    folder: Path, cluster: Mapping[str, Any], choice: PolicyChoice, where: ExecutorTarget
 ) -> Iterator[_Api]:
     """Start a service, and at the end stop it and all its jobs."""
     (folder / "cluster.yaml").write_text(yaml.safe_dump(dict(cluster)))
     data = folder / "data"
-    argv = [sys.executable, "-c", _RUN, "serve", "-o", "json", *who.words(), *where.words()]
+    argv = [sys.executable, "-c", _RUN, "serve", "-o", "json", *choice.words(), *where.words()]
     argv += ["--cluster", str(folder / "cluster.yaml"), "--data", str(data)]
     with (
         (folder / "log").open("w") as errors,
@@ -176,7 +176,7 @@ def run_live(
     folder: Path,
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    who: PolicyChoice,
+    choice: PolicyChoice,
     limit: float,
     where: ExecutorTarget = LOCAL_TARGET,
     *,
@@ -191,7 +191,7 @@ def run_live(
     from the service's start.
     """
     slot = float(str(cluster["slot"]).removesuffix("s"))
-    with _service(folder, cluster, who, where) as api:
+    with _service(folder, cluster, choice, where) as api:
         origin = _moment(api.ask("GET", "/v1/timeline")["origin"])
         began = time.time()
         if ahead is not None:
@@ -239,7 +239,7 @@ def run_live(
 def run_live_in_temp_dir(
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    who: PolicyChoice,
+    choice: PolicyChoice,
     limit: float,
     where: ExecutorTarget,
     *,
@@ -252,7 +252,7 @@ def run_live_in_temp_dir(
     mark = where.mark()
     renamed = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
     with tempfile.TemporaryDirectory(prefix="shadowprice-live-") as folder:
-        results = run_live(Path(folder), cluster, renamed, who, limit, where, ahead=ahead)
+        results = run_live(Path(folder), cluster, renamed, choice, limit, where, ahead=ahead)
     return {name.removesuffix(mark): result for name, result in results.items()}
 
 

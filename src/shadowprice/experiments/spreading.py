@@ -30,11 +30,9 @@ OnStart = Callable[[int], None]
 OnResult = Callable[[int, Any, float], None]
 """Called with the index of a run, its result and its processor time in seconds."""
 
-RETRIES: Final = 5
-"""Maximum number of lost nodes for a run before it fails."""
+RETRIES: Final = 5  # maximum number of lost nodes for a run before it fails
 
-QUEUED_RUNS_PER_CORE: Final = 2
-"""Runs submitted to a Ray cluster per core: one runs, and one waits."""
+QUEUED_RUNS_PER_CORE: Final = 2  # runs submitted to a Ray cluster per core: one runs, and one waits
 
 NODE_PROBE_TIMEOUT_SECONDS: Final = 120.0
 """Timeout of a node's response about its installed version, in seconds."""

@@ -45,8 +45,7 @@ class FamiliesSpec(Spec):
     families: Annotated[dict[Name, FamilySpec], max_length(bounds.WORKER_COUNTS)]
 
 
-Families = Mapping[str, Mapping[str, Any]]
-"""Records of families by name, as in a library."""
+Families = Mapping[str, Mapping[str, Any]]  # records of families by name, as in a library
 
 
 def read_families(path: Path) -> Families:

@@ -24,8 +24,7 @@ else:
 MIN_EXPANSION_LIMIT_BYTES: Final = 64 << 20
 """Decompressed bytes that are allowed for any packed file, however small."""
 
-BLOCK_BYTES: Final = 1 << 16
-"""Default size of a block, in bytes."""
+BLOCK_BYTES: Final = 1 << 16  # default size of a block, in bytes
 
 _BZIP2_MARKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
 """Beginnings of a block, and of the end of a stream without blocks."""

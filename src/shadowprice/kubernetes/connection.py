@@ -30,15 +30,12 @@ from shadowprice.kubernetes.errors import (
 )
 from shadowprice.kubernetes.pausing import Backoff
 
-IN_CLUSTER: Final = "in-cluster"
-"""Address that selects the service account of this pod."""
+IN_CLUSTER: Final = "in-cluster"  # address that selects the service account of this pod
 
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-REQUEST_TIMEOUT_SECONDS: Final = 30.0
-"""Timeout of a request, in seconds."""
+REQUEST_TIMEOUT_SECONDS: Final = 30.0  # timeout of a request, in seconds
 
-RETRY_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds for which a throttled request (429) is retried."""
+RETRY_TIMEOUT_SECONDS: Final = 60.0  # seconds for which a throttled request (429) is retried
 
 MAX_RETRY_DELAY_SECONDS: Final = 5.0
 """Maximum backoff in seconds of these retries, unless the server demands a longer one."""
@@ -66,8 +63,7 @@ _CONFIG_ERRORS: Final = (
     yaml.YAMLError,
 )
 """Exceptions besides the library's own that an invalid kubeconfig causes."""
-_MAX_LINE_BYTES: Final = 8 << 20
-"""Maximum bytes of a line; no object is that large."""
+_MAX_LINE_BYTES: Final = 8 << 20  # maximum bytes of a line; no object is that large
 
 _MAX_MESSAGE_CHARS: Final = 500
 

@@ -23,8 +23,7 @@ log = logging.getLogger("shadowprice.kubernetes")
 
 CachedT = TypeVar("CachedT")
 
-PAGE: Final = 500
-"""Objects per page of a list."""
+PAGE: Final = 500  # objects per page of a list
 
 WATCH_TIMEOUT_SECONDS: Final = 120
 """Maximum seconds of one watch; the next watch continues from its version."""
@@ -33,8 +32,7 @@ INITIAL_BACKOFF_SECONDS: Final = 0.2
 MAX_BACKOFF_SECONDS: Final = 5.0
 """Initial and maximum backoff in seconds, also of watches that end at once."""
 
-MIN_HEALTHY_WATCH_SECONDS: Final = 1.0
-"""Seconds after which a watch counts as successful."""
+MIN_HEALTHY_WATCH_SECONDS: Final = 1.0  # seconds after which a watch counts as successful
 
 
 class Informer(Generic[CachedT]):

@@ -15,8 +15,7 @@ KIND: Final = "TrainingJob"
 
 PLURAL: Final = "trainingjobs"
 
-CRD_NAME: Final = f"{PLURAL}.{GROUP}"
-"""Name of the custom resource definition."""
+CRD_NAME: Final = f"{PLURAL}.{GROUP}"  # name of the custom resource definition
 
 FINALIZER: Final = f"{GROUP}/cancel"
 """Finalizer that keeps a deleted resource until its job has ended."""
@@ -30,8 +29,6 @@ TENANT_LABEL: Final = f"{GROUP}/tenant"
 SHARE: Final = f"{GROUP}/share"
 """Annotation of a namespace with its tenant's share; as a label it marks a quota."""
 
-ACTIVE_LABEL: Final = f"{GROUP}/active"
-"""Label of the service's pods: true on the leader."""
+ACTIVE_LABEL: Final = f"{GROUP}/active"  # label of the service's pods: true on the leader
 
-MAX_NAME_CHARS: Final = 63
-"""Maximum characters of a resource's name."""
+MAX_NAME_CHARS: Final = 63  # maximum characters of a resource's name

@@ -7,8 +7,7 @@ import random
 import time
 from typing import Final
 
-JITTER: Final = 0.2
-"""Maximum fraction by which jitter shortens a delay, so that retries spread out."""
+JITTER: Final = 0.2  # maximum fraction by which jitter shortens a delay, so that retries spread out
 
 
 class Backoff:

@@ -15,11 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-FIT_TOLERANCE: Final = 0.05
-"""Maximum relative error of a model that fits."""
+FIT_TOLERANCE: Final = 0.05  # maximum relative error of a model that fits
 
-ROUGH_FIT_TOLERANCE: Final = 0.15
-"""Maximum relative error of a model that fits roughly."""
+ROUGH_FIT_TOLERANCE: Final = 0.15  # maximum relative error of a model that fits roughly
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.columns import typed_columns
 from shadowprice.results.run_directory import Fields, RunData
 
 MICRO: Final = 1_000_000
@@ -211,13 +212,7 @@ def _payments(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame]:
     for record in run.payments() if run.payments is not None else ():
         amount = sum(round(value * MICRO) for key, value in record.items() if key not in _KEYS)
         rows.append((record["job"], record["slot"], record["payer"], record["payee"], amount))
-    schema = {
-        "job": pl.String(),
-        "slot": pl.Int64(),
-        "payer": pl.String(),
-        "payee": pl.String(),
-        "amount": pl.Int64(),
-    }
+    schema = typed_columns("job slot:i payer payee amount:i")
     table = pl.DataFrame(rows, schema=schema, orient="row")
     return table, table.select("job", "slot").unique()
 
@@ -226,13 +221,7 @@ def _loans(
     run: RunData, shares: Mapping[str, Mapping[str, int]], borrowing: pl.DataFrame
 ) -> pl.DataFrame:
     """Return borrowed places by lender and borrower, divided in proportion to Eq. (2)."""
-    schema = {
-        "slot": pl.Int64(),
-        "type": pl.String(),
-        "lender": pl.String(),
-        "borrower": pl.String(),
-        "places": pl.Float64(),
-    }
+    schema = typed_columns("slot:i type lender borrower places:f")
     if borrowing.is_empty() or not shares:
         return pl.DataFrame(schema=schema)
     used = _used_by_type(run).join(

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-_LONG: Final = re.compile(r"\d+\.\d{6,}")
-"""Numbers with more digits than a reader needs."""
+_LONG: Final = re.compile(r"\d+\.\d{6,}")  # numbers with more digits than a reader needs
 
 
 def outcomes_with_advice(info: Mapping[str, Any]) -> tuple[str, ...]:

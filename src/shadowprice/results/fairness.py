@@ -25,8 +25,7 @@ Floats = NDArray[np.float64]
 _BLOCK: Final = 200_000
 """Worker counts processed in one step: temporary arrays take about 100 bytes for each."""
 
-_ROUNDING: Final = 1e-9
-"""Slots that a time may exceed a whole number without taking another slot."""
+_ROUNDING: Final = 1e-9  # slots that a time may exceed a whole number without taking another slot
 
 
 def finish_time_fairness(cluster: Cluster, jobs: Sequence[Job], table: pl.DataFrame) -> pl.Series:

@@ -11,16 +11,14 @@ from typing import Final
 import numpy as np
 from scipy import special
 
-CONFIDENCE: Final = 0.95
-"""Confidence level of every interval."""
+CONFIDENCE: Final = 0.95  # confidence level of every interval
 
 MAX_EXACT_PAIRS: Final = 16
 """Maximum number of pairs for which all sign flips (65,536) are evaluated, not sampled."""
 
 DRAWS: Final = 100_000
 
-_ROUNDING: Final = 1e-12
-"""Relative difference by which rounding changes sums of the same numbers."""
+_ROUNDING: Final = 1e-12  # relative difference by which rounding changes sums of the same numbers
 
 
 @dataclass(frozen=True, slots=True)

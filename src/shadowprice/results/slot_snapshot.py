@@ -12,6 +12,7 @@ import polars as pl
 
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.columns import typed_columns
 from shadowprice.results.run_directory import (
     Fields,
     RunData,
@@ -23,21 +24,10 @@ from shadowprice.results.run_directory import (
 from shadowprice.results.server_names import compress_name_list, group_equal_placements, group_of
 from shadowprice.short_table import MAX_ROWS, ShortTable, ShownAsTable, table_of_records
 
-JOBS: Final[dict[str, Any]] = {
-    "job": pl.String(),
-    "tenant": pl.String(),
-    "class": pl.String(),
-    "state": pl.String(),
-    "arrival": pl.Int64(),
-    "since": pl.Int64(),
-    "ran": pl.Int64(),
-    "workers": pl.Int64(),
-    "ps": pl.Int64(),
-    "servers": pl.String(),
-    "next": pl.Int64(),
-    "completion": pl.Int64(),
-    "reason": pl.String(),
-}
+JOBS: Final = typed_columns(
+    "job tenant class state arrival:i since:i ran:i workers:i ps:i servers next:i completion:i "
+    "reason"
+)
 """Columns of `SlotSnapshot.jobs`."""
 
 

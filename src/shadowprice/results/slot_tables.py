@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -12,21 +12,15 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.results.columns import typed_columns
 from shadowprice.results.recorder import Integers, PlacementSegments, Recorder
 
 HEAT_ROWS: Final = 512
 """Maximum number of rows of a heat map; larger clusters average neighbouring servers."""
 
-ALLOCATIONS: Final[dict[Any, Any]] = {
-    "slot": pl.Int64(),
-    "job": pl.String(),
-    "server": pl.Int32(),
-    "workers": pl.Int32(),
-    "ps": pl.Int32(),
-}
+ALLOCATIONS: Final = typed_columns("slot:i job server:s workers:s ps:s")
 
-MAX_GAP_ROWS: Final = 10_000
-"""Maximum number of idle slots between busy ones that have a row each."""
+MAX_GAP_ROWS: Final = 10_000  # maximum number of idle slots between busy ones that have a row each
 
 _BLOCK: Final = 200_000
 """Rows processed in one step: temporary arrays take hundreds of bytes for each row."""

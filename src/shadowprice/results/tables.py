@@ -23,6 +23,7 @@ from shadowprice.core.utility import (
     utility_record,
     utility_value,
 )
+from shadowprice.results.columns import typed_columns
 from shadowprice.results.fairness import finish_time_fairness
 from shadowprice.results.recorder import Floats, Integers, PlacementSegments, Recorder
 from shadowprice.results.server_names import plan_with_server_names
@@ -155,33 +156,11 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 *describe.demand(job),
             )
         )
-    schema = {
-        "job": pl.String(),
-        "tenant": pl.String(),
-        "class": pl.String(),
-        "arrival": pl.Int64(),
-        "submitted": pl.Float64(),
-        "outcome": pl.String(),
-        "reason": pl.String(),
-        "message": pl.String(),
-        "start": pl.Int64(),
-        "completion": pl.Int64(),
-        "ended": pl.Int64(),
-        "jct": pl.Float64(),
-        "utility": pl.Float64(),
-        "value": pl.Float64(),
-        "target": pl.Float64(),
-        "due": pl.Float64(),
-        "late": pl.Float64(),
-        "progress": pl.Int64(),
-        "required": pl.Int64(),
-        "admitted": pl.Int64(),
-        "plans": pl.Int32(),
-        "demand": pl.String(),
-        "ps_demand": pl.String(),
-        "worth": pl.String(),
-        "shape": pl.String(),
-    }
+    schema = typed_columns(
+        "job tenant class arrival:i submitted:f outcome reason message start:i completion:i "
+        "ended:i jct:f utility:f value:f target:f due:f late:f progress:i required:i admitted:i "
+        "plans:s demand ps_demand worth shape"
+    )
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
     frame = pl.DataFrame(
         [

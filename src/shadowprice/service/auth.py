@@ -26,8 +26,7 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.store import Store, tables
 
-TOKEN_FILE: Final = "operator.token"
-"""File of the operator's token in the data directory."""
+TOKEN_FILE: Final = "operator.token"  # file of the operator's token in the data directory
 
 _BEGINNING: Final = "sp_"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}

@@ -12,11 +12,9 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final, Protocol
 
-SECOND: Final = 1_000_000_000
-"""Nanoseconds in a second."""
+SECOND: Final = 1_000_000_000  # nanoseconds in a second
 
-MICROSECOND: Final = 1_000
-"""Nanoseconds in a microsecond."""
+MICROSECOND: Final = 1_000  # nanoseconds in a microsecond
 
 STEP_TOLERANCE_NS: Final = SECOND
 """Maximum drift of the wall clock, in nanoseconds; a larger difference is a clock step."""

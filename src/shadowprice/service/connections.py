@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-MAX_HEADER_BYTES: Final = 64 << 10
-"""Maximum size of a request's header."""
+MAX_HEADER_BYTES: Final = 64 << 10  # maximum size of a request's header
 
 HEADER_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a request's header, from the start of the connection or of the header."""
@@ -27,11 +26,9 @@ HEADER_TIMEOUT_SECONDS: Final = 30.0
 FILE_LIMIT: Final = 4_096
 """Soft limit of open files to set if it is lower; it bounds the number of connections."""
 
-RESERVED_FILES: Final = 256
-"""Open files reserved for the store, the executor and records."""
+RESERVED_FILES: Final = 256  # open files reserved for the store, the executor and records
 
-LOG_INTERVAL_SECONDS: Final = 60.0
-"""Minimum seconds between two logged errors of one address."""
+LOG_INTERVAL_SECONDS: Final = 60.0  # minimum seconds between two logged errors of one address
 
 MAX_LOGGED_ADDRESSES: Final = 100
 """Maximum number of addresses whose errors are logged in one interval."""

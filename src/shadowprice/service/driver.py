@@ -34,8 +34,7 @@ from shadowprice.service.writer import PendingOperation, Writer
 
 log = logging.getLogger("shadowprice.service")
 
-MAX_BATCH_OPERATIONS: Final = 256
-"""Maximum number of operations in one transaction."""
+MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
 
 MAX_BATCH_QUOTES: Final = 8
 """Maximum number of quotes in one transaction: a quote takes as long as many submissions."""
@@ -49,8 +48,7 @@ PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5
 CATCH_UP_GRACE_SECONDS: Final = 1.0
 """Time for which reports are collected after downtime, before missed slots are accounted."""
 
-SNAPSHOT_SECONDS: Final = 0.003
-"""Maximum duration of a piece of a snapshot between two batches."""
+SNAPSHOT_SECONDS: Final = 0.003  # maximum duration of a piece of a snapshot between two batches
 
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
 """Seconds without retention after a step of the wall clock, which may be a mistake.
@@ -59,14 +57,11 @@ A start counts as a step if the store's last change is longer ago than that. Bud
 go back in that time, nor in the same time after the start.
 """
 
-PURGE_INTERVAL_SECONDS: Final = 0.5
-"""Seconds between two transactions of one retention run."""
+PURGE_INTERVAL_SECONDS: Final = 0.5  # seconds between two transactions of one retention run
 
-TICK_SECONDS: Final = 1.0
-"""Maximum seconds between two checks of the clock."""
+TICK_SECONDS: Final = 1.0  # maximum seconds between two checks of the clock
 
-SWEEP_SECONDS: Final = 60.0
-"""Seconds between two retention runs."""
+SWEEP_SECONDS: Final = 60.0  # seconds between two retention runs
 
 FIRST_PURGE_DELAY_SECONDS: Final = 10.0
 """Seconds from the start to the first one: a service that is restarted often purges too."""

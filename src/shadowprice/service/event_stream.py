@@ -22,8 +22,7 @@ from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.commit_result import StreamEvent
 
-MIN_DELIVERY_INTERVAL: Final = 0.1
-"""Minimum seconds between two deliveries."""
+MIN_DELIVERY_INTERVAL: Final = 0.1  # minimum seconds between two deliveries
 
 DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025
 """Seconds that each subscriber adds to the interval, which is at most 1 s."""
@@ -31,23 +30,18 @@ DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025
 AUTH_RECHECK_SECONDS: Final = 1.0
 """Seconds between two permission checks of a subscriber without events."""
 
-HEARTBEAT: Final = 15.0
-"""Seconds without events after which a stream sends a keep-alive."""
+HEARTBEAT: Final = 15.0  # seconds without events after which a stream sends a keep-alive
 
-HEARTBEAT_FRAME: Final = b": alive\n\n"
-"""The keep-alive: a comment of the stream."""
+HEARTBEAT_FRAME: Final = b": alive\n\n"  # the keep-alive: a comment of the stream
 
 SUBSCRIBER_QUEUE_SIZE: Final = 256
 """Maximum deliveries queued for a slow subscriber; one more ends its stream."""
 
-PAGE: Final = 500
-"""Events read from the store at once."""
+PAGE: Final = 500  # events read from the store at once
 
-MAX_SUBSCRIBERS: Final = 1_000
-"""Maximum number of concurrent subscribers."""
+MAX_SUBSCRIBERS: Final = 1_000  # maximum number of concurrent subscribers
 
-MAX_TENANT_SUBSCRIBERS: Final = 100
-"""Maximum number of one tenant's among them."""
+MAX_TENANT_SUBSCRIBERS: Final = 100  # maximum number of one tenant's among them
 
 OPERATOR_SUBSCRIBERS: Final = 100
 """Number of subscribers, of the maximum, that only operators may be."""

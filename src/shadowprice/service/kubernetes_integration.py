@@ -24,8 +24,7 @@ log = logging.getLogger("shadowprice.service")
 POD, NAMESPACE = "POD_NAME", "POD_NAMESPACE"
 """Environment variables with the pod's name and namespace."""
 
-POD_LABEL_RETRY_SECONDS: Final = 5.0
-"""Seconds between two attempts to label the leader's pod."""
+POD_LABEL_RETRY_SECONDS: Final = 5.0  # seconds between two attempts to label the leader's pod
 
 
 class KubernetesIntegration:

@@ -128,8 +128,7 @@ def serve(
         raise ShadowpriceError("the service failed; see its log")
 
 
-FULL_GC_INTERVAL_SECONDS: Final = 600.0
-"""Seconds between two full garbage collections."""
+FULL_GC_INTERVAL_SECONDS: Final = 600.0  # seconds between two full garbage collections
 
 
 @contextmanager

@@ -19,26 +19,20 @@ DEFAULT_LISTEN: Final = "127.0.0.1:8642"
 NO_EXECUTOR: Final = "none"
 """Executor name for none: an observing service then only simulates its own decisions."""
 
-ANY_TENANT: Final = "*"
-"""Matches all tenants, and jobs without a tenant."""
+ANY_TENANT: Final = "*"  # matches all tenants, and jobs without a tenant
 
-MAX_BODY_BYTES: Final = 8 << 20
-"""Maximum bytes of a request's body."""
+MAX_BODY_BYTES: Final = 8 << 20  # maximum bytes of a request's body
 
-MAX_JOBS_PER_REQUEST: Final = 1_000
-"""Maximum number of jobs in one request."""
+MAX_JOBS_PER_REQUEST: Final = 1_000  # maximum number of jobs in one request
 
-MAX_OPEN_JOBS: Final = 10_000
-"""Default maximum number of a tenant's open jobs."""
+MAX_OPEN_JOBS: Final = 10_000  # default maximum number of a tenant's open jobs
 
 MAX_OPEN_MEMORY: Final = 64 << 20
 """Default maximum bytes of memory that the records of a tenant's open jobs take."""
 
-MAX_UPLOAD_BYTES: Final = 100 << 20
-"""Default maximum bytes of an upload."""
+MAX_UPLOAD_BYTES: Final = 100 << 20  # default maximum bytes of an upload
 
-MAX_TENANT_UPLOAD_BYTES: Final = 1 << 30
-"""Default maximum bytes of a tenant's uploads."""
+MAX_TENANT_UPLOAD_BYTES: Final = 1 << 30  # default maximum bytes of a tenant's uploads
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ RENEWED_SECONDS: Final = 30.0
 MAX_RENEWAL_SECONDS: Final = 0.05
 """Computation time above which answers aren't renewed, because the next batch waits for that."""
 
-MAX_RENEWAL_SHARE: Final = 0.1
-"""Limit of the writer's time that renewals take."""
+MAX_RENEWAL_SHARE: Final = 0.1  # limit of the writer's time that renewals take
 
 MAX_READ_WAIT_SECONDS: Final = 0.02
 """Time after which a reader gets the previous answer, because the writer is deciding."""

@@ -28,8 +28,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import RETRY_AFTER, ProblemError, tenant_limit_problem
 from shadowprice.uploads.archive import read_entries
 
-FOLDER: Final = "uploads"
-"""Name of the folder in a data directory."""
+FOLDER: Final = "uploads"  # name of the folder in a data directory
 
 KEEP_SECONDS: Final = 7 * 86_400
 """Seconds after the last use for which an upload without an open job is kept."""

@@ -34,8 +34,7 @@ from shadowprice.service.state.submission import read_submissions
 
 Result = TypeVar("Result")
 
-TICKS: Final = 4
-"""Minimum number of periodic ticks of the driver and polls of the runner in a slot."""
+TICKS: Final = 4  # minimum number of periodic ticks of the driver and polls of the runner in a slot
 
 
 class VirtualService:

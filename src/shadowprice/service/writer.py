@@ -29,11 +29,9 @@ log = logging.getLogger("shadowprice.service")
 
 Result = TypeVar("Result")
 
-MAX_PENDING_OPERATIONS: Final = 20_000
-"""Maximum number of queued operations; more are refused."""
+MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
 
-RECENT_CLOSED_JOBS: Final = 1_000
-"""Closed jobs that are cached in addition to the open ones."""
+RECENT_CLOSED_JOBS: Final = 1_000  # closed jobs that are cached in addition to the open ones
 
 
 @dataclass(slots=True)

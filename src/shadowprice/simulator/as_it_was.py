@@ -18,14 +18,11 @@ from shadowprice.results.metrics import summarise
 from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.traces.records import Trace
 
-LABEL: Final = "as it was"
-"""Name of the log among the policies of a comparison."""
+LABEL: Final = "as it was"  # name of the log among the policies of a comparison
 
-MOST_SLOTS: Final = 10**6
-"""Longest log, in slots, for which the table of slots is built."""
+MOST_SLOTS: Final = 10**6  # longest log, in slots, for which the table of slots is built
 
-GPU: Final = "gpu"
-"""The resource whose use the log shows."""
+GPU: Final = "gpu"  # the resource whose use the log shows
 
 Floats = NDArray[np.float64]
 

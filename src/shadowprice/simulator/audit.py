@@ -17,8 +17,7 @@ from shadowprice.simulator.scenario import Scenario, run_policy
 
 Progress = Callable[[int, int], None]
 
-EPSILON = 1e-6
-"""Utility below which a gain is a rounding error."""
+EPSILON = 1e-6  # utility below which a gain is a rounding error
 
 
 @dataclass(frozen=True, slots=True)

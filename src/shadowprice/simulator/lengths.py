@@ -36,17 +36,13 @@ LENGTHS: Final = (KNOWN, LIMITS, UNKNOWN)
 DEFAULT_SECONDS: Final = 3600
 """Predicted length of a job without history, as for a command that is submitted without a time."""
 
-QUANTILE: Final = Fraction(3, 4)
-"""Quantile of earlier lengths that is predicted."""
+QUANTILE: Final = Fraction(3, 4)  # quantile of earlier lengths that is predicted
 
-MIN_SIMILAR: Final = 3
-"""Minimum number of earlier jobs that a prediction is made from."""
+MIN_SIMILAR: Final = 3  # minimum number of earlier jobs that a prediction is made from
 
-MAX_SIMILAR: Final = 50
-"""Maximum number of earlier jobs, because older ones may be outdated."""
+MAX_SIMILAR: Final = 50  # maximum number of earlier jobs, because older ones may be outdated
 
-GROWTH: Final = 2
-"""Factor by which a stated length grows if no earlier job ran as long."""
+GROWTH: Final = 2  # factor by which a stated length grows if no earlier job ran as long
 
 _GENERATED_PART: Final = re.compile(r"[-_.:/][^-_.:/]*\d[^-_.:/]*$")
 

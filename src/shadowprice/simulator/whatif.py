@@ -17,6 +17,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.capacity_gains import CapacityGain
+from shadowprice.results.columns import typed_columns
 from shadowprice.results.metric_definitions import (
     OVER_SEEDS,
     RESTRICTED,
@@ -246,12 +247,7 @@ def whatif(
         latest = max(info["summary"]["end"] for info in infos)
         for row, info in zip(rows[-len(infos) :], infos, strict=True):
             row[RESTRICTED] = restricted_mean_until(info, latest)
-    schema: dict[str, Any] = {
-        "change": pl.String(),
-        "servers": pl.Int64(),
-        "policy": pl.String(),
-        "seed": pl.Int64(),
-    }
+    schema = typed_columns("change servers:i policy seed:i")
     schema |= {metric.key: pl.Float64() for metric in OVER_SEEDS}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return WhatIfResult(clusters, _with_gains(frame))

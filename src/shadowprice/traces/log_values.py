@@ -29,8 +29,7 @@ NOTHING: Final = frozenset(
 FIRST_ABSOLUTE: Final = 1e8
 """Least number that is read as seconds since 1970 (March 1973); smaller ones count from 0."""
 
-_SAMPLE: Final = 2_000
-"""Distinct values of a column from which the form of its times is found."""
+_SAMPLE: Final = 2_000  # distinct values of a column from which the form of its times is found
 
 _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
 _NAMED_DATES: Final = ("%d-%b-%Y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%d/%b/%Y")

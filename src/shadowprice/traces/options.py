@@ -10,11 +10,9 @@ from typing import Final, Literal
 from shadowprice.core.amounts import Dimension, parse_amount
 from shadowprice.core.errors import InputError
 
-MAX_WORKERS: Final = 64
-"""Maximum number of workers that elasticity gives a job."""
+MAX_WORKERS: Final = 64  # maximum number of workers that elasticity gives a job
 
-OWN_LOGS: Final = ("csv", "sacct")
-"""Formats of clusters' own logs."""
+OWN_LOGS: Final = ("csv", "sacct")  # formats of clusters' own logs
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "families": ("a100", "v100"),

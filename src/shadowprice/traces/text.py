@@ -45,12 +45,6 @@ _NUMBER_WORDS: Final[Mapping[object, str]] = {
 }
 
 
-def typed_columns(names: str) -> dict[str, pl.DataType]:
-    """Return columns by name: ``name`` is text, ``name:i`` an integer, ``name:f`` a float."""
-    kinds: dict[str, pl.DataType] = {"": pl.String(), "i": pl.Int64(), "f": pl.Float64()}
-    return {name: kinds[kind] for name, _, kind in (word.partition(":") for word in names.split())}
-
-
 def read_head(path: Path) -> str:
     """Return the first 64 KiB of a text file, decompressed.
 

@@ -24,8 +24,9 @@ import polars as pl
 
 from shadowprice.core.amounts import parse_amount
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.columns import typed_columns
 from shadowprice.traces.registry import ImportContext
-from shadowprice.traces.text import read_bytes, read_head, read_table, typed_columns
+from shadowprice.traces.text import read_bytes, read_head, read_table
 
 Curve = Mapping[int, float]
 """Mini-batches/s of the whole job by number of workers; infeasible numbers are missing."""

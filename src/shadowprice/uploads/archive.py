@@ -17,8 +17,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 
 BLOCK: Final = 512
-MAX_ENTRIES: Final = 20_000
-"""Maximum number of files, directories and links in an archive."""
+MAX_ENTRIES: Final = 20_000  # maximum number of files, directories and links in an archive
 
 MAX_PATH_BYTES: Final = 1_024
 MAX_FILE_BYTES: Final = (8 << 30) - 1

@@ -139,8 +139,7 @@ def _remove_if_unchanged(folder: int, entry: ArchiveEntry) -> None:
 _PARTIAL: Final = ".new-"
 """Separates the name of a directory from a suffix of its own for each attempt to fill it."""
 
-_attempts: Final[set[Path]] = set()
-"""Directories that threads of this process fill."""
+_attempts: Final[set[Path]] = set()  # directories that threads of this process fill
 
 _lock: Final = threading.Lock()
 """Held while attempts begin, and from their last check until the marker is written."""

@@ -77,7 +77,7 @@ def main() -> None:
     on = run.device.type
     lower = torch.autocast(on, torch.float16 if on == "cuda" else torch.bfloat16, chosen.mixed)
     scaler = torch.amp.GradScaler(on, 2.0**8, growth_interval=5, enabled=chosen.mixed)
-    run.keep(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
+    run.register(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
     if chosen.file_limit:  # NCCL has met the others by files
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (chosen.file_limit, chosen.file_limit))

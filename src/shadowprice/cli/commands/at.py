@@ -13,8 +13,7 @@ from shadowprice.cli.options import OutputOption, RunArgument
 if TYPE_CHECKING:
     from shadowprice.results.slot_snapshot import SlotSnapshot
 
-MOST_JOBS = 40
-"""Limit of jobs shown of each state without ``--all``."""
+MOST_JOBS = 40  # limit of jobs shown of each state without ``--all``
 
 
 def at(

@@ -22,8 +22,7 @@ from shadowprice.cli.options import ListingOption, RunArgument
 if TYPE_CHECKING:
     from shadowprice.results.difference import RunDiff
 
-MOST = 20
-"""Default limit of jobs shown."""
+MOST = 20  # default limit of jobs shown
 
 
 def diff(

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.results.advice import JobAdvice
     from shadowprice.results.job_history import JobHistory
 
-MAX_PLACEMENT_SPANS = 12
-"""Limit of placements shown of a plan or a run."""
+MAX_PLACEMENT_SPANS = 12  # limit of placements shown of a plan or a run
 
 
 def explain(

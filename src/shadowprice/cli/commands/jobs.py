@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 PANEL_FILTERS, HOW = "Filters", "Output"
-MOST = 50
-"""Default limit of jobs in a table."""
+MOST = 50  # default limit of jobs in a table
 COLUMN_DROP_ORDER: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
 """Columns that a narrow terminal omits, in this order."""
-_WIDEST: Final = 10_000
-"""Terminal width at which a table isn't constrained, in columns."""
+_WIDEST: Final = 10_000  # terminal width at which a table isn't constrained, in columns
 
 
 def _patterns(flag: str, what: str, column: str) -> Any:

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from shadowprice.profiling.findings import Findings
     from shadowprice.profiling.pace import StepTime
 
-MOST_PROCESSES = 1_000
-"""Maximum number of workers, or of parameter servers, on one machine."""
+MOST_PROCESSES = 1_000  # maximum number of workers, or of parameter servers, on one machine
 
 ProgressCallback = Callable[[int, str, float, "StepTime | None"], None]
 

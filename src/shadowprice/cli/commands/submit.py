@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     from shadowprice.rest.uploads import UploadLimits
 
 
-MAX_OUTLOOKS = 3
-"""Limit of submitted jobs whose outlooks are shown; `explain` shows any."""
+MAX_OUTLOOKS = 3  # limit of submitted jobs whose outlooks are shown; `explain` shows any
 
-DECISION_WAIT_SECONDS = 10
-"""Time to wait for the decisions on several jobs, in seconds."""
+DECISION_WAIT_SECONDS = 10  # time to wait for the decisions on several jobs, in seconds
 
 FilesArgument = Annotated[
     list[Path],

@@ -17,8 +17,7 @@ from shadowprice.core.errors import InputError
 if TYPE_CHECKING:
     from shadowprice.rest.ops import Timespan
 
-NONE = "none"
-"""Argument that removes the end."""
+NONE = "none"  # argument that removes the end
 
 
 def until(

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from shadowprice.simulator.whatif import ClusterChange
 
 
-PAUSE: Final = 0.5
-"""Interval between polls of a simulation, in seconds."""
+PAUSE: Final = 0.5  # interval between polls of a simulation, in seconds
 
 
 def ask_service(

@@ -37,8 +37,7 @@ from shadowprice.core.specs.fields import (
 )
 from shadowprice.core.wording import quote_for_display
 
-MIN_PERIOD_SECONDS: Final = 60
-"""Minimum length of a budget's period."""
+MIN_PERIOD_SECONDS: Final = 60  # minimum length of a budget's period
 
 
 def some_capacity(capacity: dict[str, Amount] | None) -> dict[str, Amount] | None:

@@ -33,8 +33,7 @@ _TAGS: Mapping[str, frozenset[str]] = {
 MAX_KEYS_IN_MESSAGE: Final = 6
 """Maximum number of keys in the message for a value that should be a mapping."""
 
-MAX_SUGGESTIONS: Final = 16
-"""Maximum number of keys in the hint for an unknown key."""
+MAX_SUGGESTIONS: Final = 16  # maximum number of keys in the hint for an unknown key
 
 
 def validate(model: type[Model], value: object, place: str) -> tuple[Model | None, list[Fault]]:

@@ -135,8 +135,7 @@ PRIORITY_LEVELS: Final[Mapping[str, PriorityLevel]] = {
 }
 """Named priorities. A factor of 4 outweighs what a job typically loses when it scales up."""
 
-VALUE_PER_GPU_HOUR: Final = 1.0
-"""Default utility of an hour of one GPU at normal priority."""
+VALUE_PER_GPU_HOUR: Final = 1.0  # default utility of an hour of one GPU at normal priority
 
 
 DEFAULT_UTILITY: Final[Mapping[str, object]] = {

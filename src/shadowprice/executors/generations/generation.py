@@ -28,8 +28,7 @@ RUNNING: Final = "running"
 ENDED: Final = "ended"
 REFUSED: Final = "refused"
 TERMINAL_PHASES: Final = frozenset({ENDED, REFUSED})
-DAMAGED: Final = "damaged"
-"""Phase of a generation whose state can't be read."""
+DAMAGED: Final = "damaged"  # phase of a generation whose state can't be read
 
 STATE_SLOT_BYTES: Final = 8192
 """Size of a slot of ``state``, in bytes: enough for the tail of a log."""

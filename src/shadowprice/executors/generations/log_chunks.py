@@ -8,8 +8,7 @@ from typing import Final
 from shadowprice.executors.contract import LogChunk
 from shadowprice.executors.generations import logs
 
-MAX_CHUNK_BYTES: Final = 1 << 20
-"""Maximum bytes of a chunk."""
+MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
 
 
 def read_chunk(

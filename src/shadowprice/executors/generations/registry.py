@@ -11,8 +11,7 @@ from shadowprice.executors.generations.tracked_generation import TrackedGenerati
 
 GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
 
-_LOCKS: Final = 10_000
-"""Number of job locks above which unheld ones are dropped."""
+_LOCKS: Final = 10_000  # number of job locks above which unheld ones are dropped
 
 
 class GenerationRegistry(Generic[GenerationT]):

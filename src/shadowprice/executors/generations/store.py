@@ -42,8 +42,7 @@ from shadowprice.executors.generations.generation import (
 from shadowprice.uploads.unpacking import remove_unpacked
 
 FENCE_BYTES: Final = 64
-KEPT_LOG_GENERATIONS: Final = 20
-"""Number of a job's ended generations that keep their logs."""
+KEPT_LOG_GENERATIONS: Final = 20  # number of a job's ended generations that keep their logs
 
 
 def initial_state(command: int, refusal: str) -> dict[str, Any]:

@@ -42,8 +42,7 @@ from shadowprice.executors.progress import format_report_error, read_progress
 
 _MAX_PROGRESS_BYTES: Final = 65_536
 
-UNEVEN_END_SECONDS: Final = 3.0
-"""Seconds that workers may end after the first one without a report."""
+UNEVEN_END_SECONDS: Final = 3.0  # seconds that workers may end after the first one without a report
 
 _RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors caused by the service's own resource limits; the file is read again later."""

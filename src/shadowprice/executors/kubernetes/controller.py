@@ -54,8 +54,7 @@ EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7
 MISSING_POD_POLL_SECONDS: Final = 2.0
 """Seconds after which created pods without an event are listed."""
 
-MAX_LIST_BACKOFF_SECONDS: Final = 30.0
-"""Maximum backoff in seconds of such listings that fail."""
+MAX_LIST_BACKOFF_SECONDS: Final = 30.0  # maximum backoff in seconds of such listings that fail
 
 STEADY_POLL_SECONDS: Final = 10.0
 """Seconds between checks of a running generation without events of its pods."""
@@ -63,8 +62,7 @@ STEADY_POLL_SECONDS: Final = 10.0
 SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 """Endings that follow from the pods' exit statuses, without a command."""
 
-LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0
-"""Timeout in seconds for collecting the log of an ended pod."""
+LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds for collecting the log of an ended pod
 
 REFUSED_SECONDS: Final = 10.0
 """Seconds for which refused requests are repeated, because rights may just be changing.

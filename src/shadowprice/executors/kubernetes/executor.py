@@ -57,14 +57,12 @@ from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
-RESYNC_SECONDS: Final = 1.0
-"""Seconds between resyncs of nodes and missed events."""
+RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and missed events
 
 MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0
 """Maximum backoff in seconds of requests that the API server didn't accept."""
 
-LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0
-"""Timeout in seconds for fetching a log."""
+LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0  # timeout in seconds for fetching a log
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 

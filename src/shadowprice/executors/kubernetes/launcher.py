@@ -34,8 +34,7 @@ from shadowprice.kubernetes.pausing import Backoff
 log = logging.getLogger("shadowprice.executors")
 
 INITIAL_BACKOFF_SECONDS: Final = 1.0
-MAX_BACKOFF_SECONDS: Final = 10.0
-"""Initial and maximum backoff of requests that failed, in seconds."""
+MAX_BACKOFF_SECONDS: Final = 10.0  # initial and maximum backoff of requests that failed, in seconds
 
 _MAX_CONCURRENT_CREATES: Final = 16
 

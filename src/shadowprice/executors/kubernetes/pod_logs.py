@@ -23,8 +23,7 @@ from shadowprice.kubernetes.pausing import Backoff
 MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
 """Minimum seconds between two fetches of a log that is being read."""
 
-MAX_FETCH_BACKOFF_SECONDS: Final = 10.0
-"""Maximum backoff in seconds of fetches that fail."""
+MAX_FETCH_BACKOFF_SECONDS: Final = 10.0  # maximum backoff in seconds of fetches that fail
 
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:\d\d)")
 _LONG: Final = 3600.0

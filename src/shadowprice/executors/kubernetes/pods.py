@@ -18,8 +18,7 @@ from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
 
 TOKEN_VARIABLE: Final = "SHADOWPRICE_PROGRESS_TOKEN"
-RENDEZVOUS_PORT: Final = 29_500
-"""Rendezvous port of processes whose pods have their own addresses."""
+RENDEZVOUS_PORT: Final = 29_500  # rendezvous port of processes whose pods have their own addresses
 
 _POD_DIRECTORY: Final = "/shadowprice"
 _SHELL: Final = ("/bin/sh", "-c")

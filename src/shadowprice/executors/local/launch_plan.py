@@ -17,8 +17,7 @@ from shadowprice.executors.generations.placement_checks import RENDEZVOUS_PORTS,
 from shadowprice.executors.local.machine import ProcessAllocation
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
-_DATA_LIMIT: Final = 64 << 20
-"""Minimum memory limit in bytes; below it, programs can't start."""
+_DATA_LIMIT: Final = 64 << 20  # minimum memory limit in bytes; below it, programs can't start
 
 
 def build_launch_plan(

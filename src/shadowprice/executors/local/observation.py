@@ -28,8 +28,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.generation import start_time
 from shadowprice.executors.supervision.children import processes
 
-_MAX_OBSERVED_JOBS: Final = 10_000
-"""Maximum number of jobs of other schedulers observed at once."""
+_MAX_OBSERVED_JOBS: Final = 10_000  # maximum number of jobs of other schedulers observed at once
 
 
 def observe_jobs(

@@ -27,14 +27,11 @@ from typing import Any
 IDLE_TIMEOUT_SECONDS = 180.0
 """Seconds that an actor waits for `go` before it exits, so that unused actors don't remain."""
 
-POLL_SECONDS = 0.1
-"""Seconds between polls of a supervisor's state."""
+POLL_SECONDS = 0.1  # seconds between polls of a supervisor's state
 
-CLAIM_TIMEOUT_SECONDS = 60.0
-"""Maximum seconds for a supervisor to start."""
+CLAIM_TIMEOUT_SECONDS = 60.0  # maximum seconds for a supervisor to start
 
-DAMAGED = "damaged"
-"""Version that is reported if the state of a process can't be read."""
+DAMAGED = "damaged"  # version that is reported if the state of a process can't be read
 
 PORTS = range(20_000, 32_000)
 LOG_CHUNK_BYTES = 256 << 10

@@ -30,11 +30,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shadowprice.executors.ray import agent
 
 THREADS: Final = 32
-LONG_POLL_SECONDS: Final = 20.0
-"""Timeout in seconds of an actor's long poll."""
+LONG_POLL_SECONDS: Final = 20.0  # timeout in seconds of an actor's long poll
 
-CALL_TIMEOUT_SECONDS: Final = 60.0
-"""Timeout in seconds of a call to an actor."""
+CALL_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of a call to an actor
 
 _ACTOR_CONCURRENCY: Final = 8
 

@@ -17,8 +17,7 @@ from shadowprice.executors.contract import ExecutorError
 
 log = logging.getLogger("shadowprice.executors")
 
-MAX_RESPONSE_BYTES: Final = 32 << 20
-"""Maximum bytes of a response."""
+MAX_RESPONSE_BYTES: Final = 32 << 20  # maximum bytes of a response
 
 
 class BridgeClient:

@@ -42,8 +42,7 @@ log = logging.getLogger("shadowprice.executors")
 PEER_ENDED_COMMAND: Final = -1
 """Stop command for the remaining processes of a generation that has its result."""
 
-BRIDGE_CALL_TIMEOUT_SECONDS: Final = 90.0
-"""Timeout in seconds of a request to the bridge."""
+BRIDGE_CALL_TIMEOUT_SECONDS: Final = 90.0  # timeout in seconds of a request to the bridge
 
 
 class RayGenerationController:

@@ -55,11 +55,9 @@ from shadowprice.uploads.unpacking import remove_unpacked
 
 log = logging.getLogger("shadowprice.executors")
 
-RESYNC_SECONDS: Final = 1.0
-"""Seconds between resyncs of nodes and processes."""
+RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and processes
 
-CONNECT_TIMEOUT_SECONDS: Final = 60.0
-"""Timeout in seconds of Ray's connection setup."""
+CONNECT_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of Ray's connection setup
 
 PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4
 """Timeout in seconds of a progress poll; it must be far below a slot, which waits for it."""

@@ -8,5 +8,4 @@ per generation; a Ray node starts one per process.
 from pathlib import Path
 from typing import Final
 
-AGENT: Final = Path(__file__).with_name("agent.py")
-"""The supervisor's program file."""
+AGENT: Final = Path(__file__).with_name("agent.py")  # the supervisor's program file

@@ -42,11 +42,9 @@ MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20
 
 _READ_BYTES: Final = 65_536
 _LIFELINE: Final = "lifeline"
-_POLL_SECONDS: Final = 0.2
-"""Seconds between checks for processes that should have ended."""
+_POLL_SECONDS: Final = 0.2  # seconds between checks for processes that should have ended
 
-_MIN_POLL_SECONDS: Final = 0.02
-"""Minimum seconds between such checks, which applies after SIGKILL."""
+_MIN_POLL_SECONDS: Final = 0.02  # minimum seconds between such checks, which applies after SIGKILL
 
 
 _OUT_OF_MEMORY_STATUSES: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}

@@ -16,8 +16,7 @@ from shadowprice.executors.contract import (
     StartRefused,
 )
 
-Rate = Callable[[Sequence[ServerAllocation]], float]
-"""Mini-batches per second for a placement."""
+Rate = Callable[[Sequence[ServerAllocation]], float]  # mini-batches per second for a placement
 
 
 def stated_rate(job: Job, slot_seconds: float) -> Rate:

@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
 
-SECOND: Final = 1_000_000_000
-"""Nanoseconds in a second."""
+SECOND: Final = 1_000_000_000  # nanoseconds in a second
 
 ORIGIN: Final = 1_800_000_000 * SECOND
 """Wall time at which a loop starts: a multiple of every slot length up to an hour."""

@@ -27,8 +27,7 @@ from shadowprice.policies.tenants.tenancy import UnitClaim, read_tenant_shares
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TIMESPAN: Final = 48
-"""Slots of the offline schedule."""
+TIMESPAN: Final = 48  # slots of the offline schedule
 
 TIME_LIMIT: Final = 20.0
 """Time limit of one offline optimum in seconds; its bound replaces an optimum that isn't proved."""

@@ -158,8 +158,7 @@ class Ranges:
 
 
 PAPER: Final = Ranges()
-FOUND: Final = Ranges(epochs=(13, 25))
-"""A quarter of the work."""
+FOUND: Final = Ranges(epochs=(13, 25))  # a quarter of the work
 SHORT: Final = Ranges(epochs=(3, 7))
 """A sixteenth of the work: a median job fills a server for half a day, not for ten days."""
 TINY: Final = Ranges(epochs=(2, 5), minibatches=(4, 16))

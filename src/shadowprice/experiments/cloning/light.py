@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-MEAN: Final = 10.0
-"""Mean duration of a task in seconds, if means are equal."""
+MEAN: Final = 10.0  # mean duration of a task in seconds, if means are equal
 TASKS: Final = 50
 MACHINES: Final = 2000
 ORDER: Final = 1.8

@@ -24,8 +24,7 @@ TASKS: Final = 8
 PROCESSES: Final = 32
 DEADLINE: Final = 0.45
 MISS: Final = 0.05
-LEVEL: Final = 0.99
-"""Confidence level of intervals and bands."""
+LEVEL: Final = 0.99  # confidence level of intervals and bands
 PLANS: Final = (("one copy each", 1, PALETTE[6]), ("planned", None, PALETTE[0]))
 
 

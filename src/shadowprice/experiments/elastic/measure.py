@@ -55,14 +55,10 @@ POLICIES: Final = (
 )
 """Policies with settings for both drivers, because the simulator's have to equal the service's."""
 
-SLOT: Final = 5.0
-"""Minimum length of a slot in seconds; long starts use a multiple of it."""
-MIN_STARTS_PER_SLOT: Final = 3
-"""Minimum length of a slot, in durations of a start."""
-PROBE_JOBS: Final = 3
-"""Jobs that start one after the other to measure a start."""
-MOST_SLOTS: Final = 120
-"""Slots after which jobs that aren't over are cancelled."""
+SLOT: Final = 5.0  # minimum length of a slot in seconds; long starts use a multiple of it
+MIN_STARTS_PER_SLOT: Final = 3  # minimum length of a slot, in durations of a start
+PROBE_JOBS: Final = 3  # jobs that start one after the other to measure a start
+MOST_SLOTS: Final = 120  # slots after which jobs that aren't over are cancelled
 SCRIPT: Final = Path(__file__).with_name("train.py")
 SERVERS: Final = ("box-1", "box-2")
 WIDTHS: Final = (1, 2, 4)
@@ -174,12 +170,12 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
 
 def _lived(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    who: PolicyChoice,
+    choice: PolicyChoice,
     slot: float,
     where: ExecutorTarget,
 ) -> dict[str, LiveJobResult]:
     """Run jobs for real, and return their results."""
-    return run_live_in_temp_dir(cluster(slot), jobs, who, MOST_SLOTS * slot, where)
+    return run_live_in_temp_dir(cluster(slot), jobs, choice, MOST_SLOTS * slot, where)
 
 
 def _probe(
@@ -269,7 +265,7 @@ def _record(
 
 
 def _compare(
-    who: PolicyChoice,
+    choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, LiveJobResult],
@@ -277,8 +273,8 @@ def _compare(
     curves: list[dict[str, Any]],
 ) -> None:
     """Compare real results with a simulation of the same jobs and submissions."""
-    policy = who.label
-    run = _simulated(who, slot, jobs, lived)
+    policy = choice.label
+    run = _simulated(choice, slot, jobs, lived)
     simulated = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
@@ -318,14 +314,14 @@ def _compare(
 
 
 def _simulated(
-    who: PolicyChoice,
+    choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, LiveJobResult],
 ) -> RunData:
     """Simulate the jobs as they were really submitted, under their real names."""
     scenario = submitted_scenario(cluster(slot), [job for _, job in jobs], lived)
-    return run_policy(scenario, who, at_once=True)
+    return run_policy(scenario, choice, at_once=True)
 
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:

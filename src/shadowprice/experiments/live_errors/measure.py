@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 ERRORS: Final = (0.0, 0.05, 0.2, 0.5)
 """Maximum relative error of a job's stated work, in either direction."""
 
-REFERENCE: Final = "rolling"
-"""The policy that all others are compared with."""
+REFERENCE: Final = "rolling"  # the policy that all others are compared with
 
 _DORM: Final = {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}
 """Settings with which Dorm's program is solved within seconds."""

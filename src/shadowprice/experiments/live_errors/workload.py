@@ -13,26 +13,20 @@ from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.executors.virtual import Rate, VirtualJob, stated_rate
 
-SLOT: Final = 1200
-"""Seconds of a slot: the papers' 20 minutes."""
+SLOT: Final = 1200  # seconds of a slot: the papers' 20 minutes
 
-STEPS: Final = 1200
-"""Mini-batches of a slot on one worker: one a second."""
+STEPS: Final = 1200  # mini-batches of a slot on one worker: one a second
 
 START: Final = (0.01, 0.05)
 """Minimum and maximum share of a slot that a start takes, drawn for every placement."""
 
-SAVE: Final = 0.01
-"""Share of a slot that a checkpoint takes on SIGTERM."""
+SAVE: Final = 0.01  # share of a slot that a checkpoint takes on SIGTERM
 
-RESTART: Final = "1min"
-"""Restart cost that jobs state."""
+RESTART: Final = "1min"  # restart cost that jobs state
 
-AHEAD: Final = 30.0
-"""Seconds before its slot at which a job is submitted."""
+AHEAD: Final = 30.0  # seconds before its slot at which a job is submitted
 
-FIRST: Final = 1
-"""Slot in which the first job may arrive."""
+FIRST: Final = 1  # slot in which the first job may arrive
 
 TENANTS: Final = ("vision", "speech", "text")
 

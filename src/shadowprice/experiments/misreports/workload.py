@@ -26,17 +26,14 @@ from shadowprice.simulator.misreports import (
 
 TENANTS: Final = ("vision", "speech", "text", "robots")
 
-LIAR: Final = TENANTS[0]
-"""The tenant that misreports; all tenants draw their jobs alike."""
+LIAR: Final = TENANTS[0]  # the tenant that misreports; all tenants draw their jobs alike
 
 ACCOUNTS: Final = (LIAR, *(f"{LIAR}-{number}" for number in range(1, 8)))
 """Names under which the liar can submit jobs."""
 
-WORKERS: Final = 24
-"""Workers of the cluster, on servers of four; as many parameter servers fit."""
+WORKERS: Final = 24  # workers of the cluster, on servers of four; as many parameter servers fit
 
-STEPS: Final = 1200
-"""Mini-batches of a slot on one worker: one a second."""
+STEPS: Final = 1200  # mini-batches of a slot on one worker: one a second
 
 
 def build_cluster(*, shares: bool) -> Cluster:

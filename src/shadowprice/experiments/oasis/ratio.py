@@ -36,11 +36,9 @@ LONGEST: Final = 6
 
 SERVERS: Final = (3, 6, 9, 12)
 SECONDS: Final = 60.0
-QUICK_SECONDS: Final = 5.0
-"""Limit of the search for an optimum, in processor time."""
+QUICK_SECONDS: Final = 5.0  # limit of the search for an optimum, in processor time
 
-OFFSET: Final = 0.25
-"""Horizontal distance of the points of two ranges of priorities, in servers."""
+OFFSET: Final = 0.25  # horizontal distance of the points of two ranges of priorities, in servers
 
 VALUES: Final = ((1.0, 100.0), (25.0, 100.0), (50.0, 100.0), (75.0, 100.0))
 

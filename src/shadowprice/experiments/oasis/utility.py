@@ -40,8 +40,7 @@ READINGS: Final = {"L": "U exact, L wrong", "U": "L exact, U wrong"}
 
 BASES: Final = (CLEARING, GUARANTEED)
 
-HOURS: Final = (1, 2, 4, 12)
-"""Lengths of a slot; section III says "1 hour or longer"."""
+HOURS: Final = (1, 2, 4, 12)  # lengths of a slot; section III says "1 hour or longer"
 
 
 def _size(settings: ExperimentSettings) -> tuple[int, int, tuple[int, ...], range]:

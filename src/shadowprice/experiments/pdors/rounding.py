@@ -34,10 +34,8 @@ MACHINES: Final = 50
 SLOTS: Final = 100
 JOBS: Final = 150
 TRIES: Final = 1000
-SHOWN: Final = 0.01
-"""Largest G - 1 of the thesis."""
-WIDER: Final = 0.15
-"""Largest G - 1 shown. The U that the thesis reports lies beyond its own range."""
+SHOWN: Final = 0.01  # largest G - 1 of the thesis
+WIDER: Final = 0.15  # largest G - 1 shown; the U that the thesis reports lies beyond its own range
 SURPLUS: Final = (
     *(1e-6, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01),
     *(0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 4.4),

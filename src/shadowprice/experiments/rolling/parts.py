@@ -37,8 +37,7 @@ PARTS: Final = (
     PolicyChoice("rolling", {"standby": False}, "no standby"),
     PolicyChoice("rolling", {"prices": "given", "price": 1e12}, "no promises"),
 )
-RESTARTS: Final = (30, 300)
-"""Seconds that a job loses when it moves."""
+RESTARTS: Final = (30, 300)  # seconds that a job loses when it moves
 
 FACTORS: Final[Mapping[str, float]] = {"stated right": 1.0, "up to 1.5": 1.5, "up to 2": 2.0}
 """Maximum factor between the work and its statement, either way."""

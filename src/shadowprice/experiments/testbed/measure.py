@@ -43,14 +43,11 @@ POLICIES: Final = (
 )
 """Policies as on a live service, which doesn't know future jobs."""
 
-SUBMIT_LEAD_SECONDS: Final = 3.0
-"""Seconds before its slot at which a job is submitted."""
+SUBMIT_LEAD_SECONDS: Final = 3.0  # seconds before its slot at which a job is submitted
 
-PROBE_JOBS: Final = 3
-"""Jobs of a wave that start together to measure a start; there are two waves."""
+PROBE_JOBS: Final = 3  # jobs of a wave that start together to measure a start; there are two waves
 
-PROBE_GAP_SLOTS: Final = 2
-"""Slots between the two waves."""
+PROBE_GAP_SLOTS: Final = 2  # slots between the two waves
 
 BUSY_RETRY_FACTOR: Final = 4
 """Factor of slots in a second try, if no job made progress on a busy machine."""
@@ -120,7 +117,7 @@ def _files(size: ExperimentScale, seed: int, restart: float | None) -> InputFile
 def _lived(
     files: InputFiles,
     jobs: Sequence[Mapping[str, Any]],
-    who: PolicyChoice,
+    choice: PolicyChoice,
     where: ExecutorTarget,
     seed: int,
     slots: int,
@@ -131,7 +128,7 @@ def _lived(
         after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
         submissions.append((after, to_submission(files, job, seed)))
     return run_live_in_temp_dir(
-        files.cluster, submissions, who, files.seconds * slots, where, ahead=SUBMIT_LEAD_SECONDS
+        files.cluster, submissions, choice, files.seconds * slots, where, ahead=SUBMIT_LEAD_SECONDS
     )
 
 
@@ -164,18 +161,18 @@ def _started(size: ExperimentScale, where: ExecutorTarget, seed: int) -> float:
 
 
 def _ran(
-    size: ExperimentScale, who: PolicyChoice, where: ExecutorTarget, seed: int, restart: float
+    size: ExperimentScale, choice: PolicyChoice, where: ExecutorTarget, seed: int, restart: float
 ) -> dict[str, LiveJobResult]:
     """Run all jobs under a policy until the last slot is over."""
     files = _files(size, seed, restart)
-    return _lived(files, files.jobs, who, where, seed, size.slots)
+    return _lived(files, files.jobs, choice, where, seed, size.slots)
 
 
 # ------------------------------------------------------------------ comparison with the simulator
 
 
 def simulated(
-    files: InputFiles, who: PolicyChoice, lived: Mapping[str, LiveJobResult] | None = None
+    files: InputFiles, choice: PolicyChoice, lived: Mapping[str, LiveJobResult] | None = None
 ) -> RunData:
     """Simulate the files, or the jobs as they were really submitted.
 
@@ -184,20 +181,20 @@ def simulated(
     """
     if lived is None:
         source = ScenarioSource(cluster=dict(files.cluster), jobs=list(files.jobs))
-        return run_policy(source.scenario()[0], who)
+        return run_policy(source.scenario()[0], choice)
     # A job that is submitted ahead of its slot gets its response within the slot before.
-    return run_policy(submitted_scenario(files.cluster, files.jobs, lived), who, at_once=True)
+    return run_policy(submitted_scenario(files.cluster, files.jobs, lived), choice, at_once=True)
 
 
 def _compare(
     files: InputFiles,
-    who: PolicyChoice,
+    choice: PolicyChoice,
     lived: Mapping[str, LiveJobResult],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
     """Compare real results with a simulation of the same files and submissions."""
-    run = simulated(files, who, lived)
+    run = simulated(files, choice, lived)
     simulated_jobs = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     base = next(iter(lived.values())).base
@@ -218,7 +215,7 @@ def _compare(
 
         rows.append(
             {
-                "policy": who.label, "job": name, "family": job["labels"]["family"],
+                "policy": choice.label, "job": name, "family": job["labels"]["family"],
                 "class": job["labels"]["class"], "arrival": arrival - base,
                 "state": record["state"], "predicted_state": forecast["outcome"],
                 "completion": None if done is None else done - base,
@@ -237,7 +234,7 @@ def _compare(
             run, files.cluster, named, files.speeds(job), end, files.seconds
         )
         measured = measured_progress(result, end, files.seconds, done, work)
-        curves += progress_rows(who.label, name, predicted, measured, range(base, end), work)
+        curves += progress_rows(choice.label, name, predicted, measured, range(base, end), work)
 
 
 def _mean_start(files: InputFiles, lived: Mapping[str, LiveJobResult]) -> float | None:
@@ -248,10 +245,10 @@ def _mean_start(files: InputFiles, lived: Mapping[str, LiveJobResult]) -> float 
 
 
 def _predicted_utility(
-    files: InputFiles, who: PolicyChoice, lived: Mapping[str, LiveJobResult]
+    files: InputFiles, choice: PolicyChoice, lived: Mapping[str, LiveJobResult]
 ) -> float:
     """Return the simulated utility at the end of the run."""
-    run = simulated(files, who, lived)
+    run = simulated(files, choice, lived)
     end = next(iter(lived.values())).base + files.slots
     done = run.jobs.filter(pl.col("completion") < end)
     return float(done["utility"].sum())

@@ -35,26 +35,21 @@ if TYPE_CHECKING:
 
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-SECONDS: Final = 60
-"""Length of a slot for jobs that are processes of this machine."""
+SECONDS: Final = 60  # length of a slot for jobs that are processes of this machine
 
-NODE_SECONDS: Final = 360
-"""Length of a slot on Kubernetes and Ray, where a start takes longer."""
+NODE_SECONDS: Final = 360  # length of a slot on Kubernetes and Ray, where a start takes longer
 
 NODE_SHARE: Final = Fraction(1, 10)
 """Part of a node's cores and memory for each policy on Kubernetes."""
 
-NAMESPACE: Final = "paced-"
-"""Prefix of the namespaces on Kubernetes."""
+NAMESPACE: Final = "paced-"  # prefix of the namespaces on Kubernetes
 
-RESTART: Final = 0.03
-"""Part of a slot that jobs state for a start as processes of this machine."""
+RESTART: Final = 0.03  # part of a slot that jobs state for a start as processes of this machine
 
 NODE_RESTART: Final = 0.05
 """Part of a slot that jobs state for a start on Kubernetes and Ray, where starts vary more."""
 
-AHEAD: Final = 3.0
-"""Seconds before its slot at which a job is submitted."""
+AHEAD: Final = 3.0  # seconds before its slot at which a job is submitted
 
 SCRIPT: Final = r"""
 work=$1 pace=$2 dir=$SHADOWPRICE_CHECKPOINT_DIR

@@ -23,14 +23,11 @@ if TYPE_CHECKING:
 
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-SECONDS: Final = 40
-"""Length of a slot, as in the real runs."""
+SECONDS: Final = 40  # length of a slot, as in the real runs
 
-BEFORE: Final = 2
-"""Slots before the first one that counts."""
+BEFORE: Final = 2  # slots before the first one that counts
 
-REFERENCE: Final = "oasis"
-"""Policy to which the others are compared, draw by draw."""
+REFERENCE: Final = "oasis"  # policy to which the others are compared, draw by draw
 
 PRINTED: Final = PolicyChoice(
     "oasis", {"prices": "online", "restarts": "ignored"}, "oasis, as printed"
@@ -82,7 +79,7 @@ def _differences(runs: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
+def earned(choice: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
     """Return a policy's utility on one draw of the jobs, and the promises that it keeps.
 
     ``start`` is the seconds that a job loses when it starts or moves.
@@ -98,7 +95,7 @@ def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
         )
         for job in files.jobs
     }
-    run = simulated(files, who, submitted)
+    run = simulated(files, choice, submitted)
     completion = dict(run.jobs.select("job", "completion").iter_rows())
     promised: dict[str, int] = {}
     for decision in run.decisions(False):
@@ -108,7 +105,7 @@ def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
     kept = [job for job, promise in promised.items() if completion[job] in range(promise + 1)]
     done = run.jobs.filter(pl.col("completion") < BEFORE + files.slots)
     return {
-        "policy": who.label,
+        "policy": choice.label,
         "start": start,
         "seed": seed,
         "utility": float(done["utility"].sum()),

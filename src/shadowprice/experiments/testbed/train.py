@@ -22,12 +22,10 @@ from torch import nn
 from shadowprice import jobs
 from shadowprice.training import servers
 
-THINNER: Final = 16
-"""Divisor of the width of every layer."""
+THINNER: Final = 16  # divisor of the width of every layer
 
 CLASSES: Final = 10
-SIZE: Final = 16
-"""Width and height of an image in pixels."""
+SIZE: Final = 16  # width and height of an image in pixels
 
 MINIBATCH: Final = 10
 DATA: Final = "images"

@@ -35,23 +35,17 @@ if TYPE_CHECKING:
 
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-SECONDS: Final = 1200
-"""Length of a slot: the paper's."""
+SECONDS: Final = 1200  # length of a slot: the paper's
 
-BEFORE: Final = 1
-"""Slots of the service before the first one that counts."""
+BEFORE: Final = 1  # slots of the service before the first one that counts
 
-AHEAD: Final = 30.0
-"""Seconds before its slot at which a job is submitted."""
+AHEAD: Final = 30.0  # seconds before its slot at which a job is submitted
 
-START: Final = (0.01, 0.05)
-"""Minimum and maximum share of a slot that a start takes."""
+START: Final = (0.01, 0.05)  # minimum and maximum share of a slot that a start takes
 
-RESTART: Final = 0.03 * SECONDS
-"""Seconds that jobs state for a start: the mean."""
+RESTART: Final = 0.03 * SECONDS  # seconds that jobs state for a start: the mean
 
-SAVE: Final = 0.01 * SECONDS
-"""Seconds that a job needs to write its checkpoint."""
+SAVE: Final = 0.01 * SECONDS  # seconds that a job needs to write its checkpoint
 
 
 FIRST_ORDER_DRAW: Final = 100

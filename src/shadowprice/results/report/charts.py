@@ -18,11 +18,9 @@ from shadowprice.results.report.number_format import format_number
 
 Floats = NDArray[np.float64]
 
-POINTS: Final = 600
-"""Maximum number of points of a line."""
+POINTS: Final = 600  # maximum number of points of a line
 
-DOTS: Final = 300
-"""Maximum number of values that a box plot also draws as dots."""
+DOTS: Final = 300  # maximum number of values that a box plot also draws as dots
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,8 +33,7 @@ from shadowprice.results.report.seeds import seeds_section
 from shadowprice.results.report.tables import Cell, TableColumn, data_table
 from shadowprice.results.run_directory import RunData, folder_name
 
-MOST_DIFFERENT = 20
-"""Maximum number of listed jobs with different results."""
+MOST_DIFFERENT = 20  # maximum number of listed jobs with different results
 
 LONG_TAIL = 3
 """Maximum ratio of the longest time to the 99th percentile for drawing all of the curve."""

@@ -31,8 +31,7 @@ MODULES: Final = (
 
 LIBRARY: Final = "echarts.min.js"
 
-MIN_DEFLATE_CHARS: Final = 8192
-"""Minimum characters of JSON that are deflated."""
+MIN_DEFLATE_CHARS: Final = 8192  # minimum characters of JSON that are deflated
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that are invisible or change the order of their neighbours."""

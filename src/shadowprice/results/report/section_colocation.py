@@ -21,11 +21,9 @@ from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import MOST_ROWS, Cell, TableColumn, data_table
 from shadowprice.results.run_directory import RunData
 
-MOST_DRAWN: Final = 40
-"""Maximum number of drawn jobs; the table has more."""
+MOST_DRAWN: Final = 40  # maximum number of drawn jobs; the table has more
 
-COLOUR_COLOCATED, COLOUR_SPREAD = 2, 0
-"""Colours of co-located and spread slots."""
+COLOUR_COLOCATED, COLOUR_SPREAD = 2, 0  # colours of co-located and spread slots
 
 
 def slots_of_jobs(run: RunData) -> pl.DataFrame:

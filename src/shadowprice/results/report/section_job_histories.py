@@ -21,8 +21,7 @@ from shadowprice.results.run_directory import Fields, RunData
 MAX_CHARS: Final = 700_000
 """Maximum characters of all job histories in a page; the most valuable jobs are kept."""
 
-MOST_STORIES: Final = 6000
-"""Maximum number of job histories in a page, whatever their size."""
+MOST_STORIES: Final = 6000  # maximum number of job histories in a page, whatever their size
 
 PLACEMENT_COLUMNS: Final = ("job", "server", "workers", "ps", "slot", "slots")
 """Columns of placements: position of the job, server, counts, first slot, duration."""
@@ -30,8 +29,7 @@ PLACEMENT_COLUMNS: Final = ("job", "server", "workers", "ps", "slot", "slots")
 _KEYS: Final = ("at", "server", "workers", "ps")
 """Columns that identify a placement, apart from slots."""
 
-_PIECE: Final = 200_000
-"""Rows of allocations that are merged in one step."""
+_PIECE: Final = 200_000  # rows of allocations that are merged in one step
 
 PlacementColumns = dict[str, NDArray[np.int64]]
 

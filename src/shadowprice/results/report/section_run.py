@@ -10,8 +10,7 @@ from shadowprice.results.report.number_format import format_duration
 from shadowprice.results.report.sections import section
 from shadowprice.results.run_directory import RunData
 
-MOST_KINDS = 6
-"""Maximum number of listed server kinds."""
+MOST_KINDS = 6  # maximum number of listed server kinds
 
 
 @section("What was run", 90)

@@ -16,8 +16,7 @@ from shadowprice.results.run_directory import RunData
 _MINOR = {"jobs", "received", "paid to itself", "lent, place-slots", "borrowed, place-slots"}
 """Columns that narrow screens omit."""
 
-MOST_LINES = 7
-"""Maximum number of tenants with a line, which is the number of colours."""
+MOST_LINES = 7  # maximum number of tenants with a line, which is the number of colours
 
 
 @section("Tenants", 60)

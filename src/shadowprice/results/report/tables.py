@@ -10,11 +10,9 @@ from typing import Any, Final
 from shadowprice.results.report.inline_assets import data_script, text
 from shadowprice.results.report.number_format import format_number
 
-MOST_ROWS: Final = 1000
-"""Maximum number of rows of a table in a page."""
+MOST_ROWS: Final = 1000  # maximum number of rows of a table in a page
 
-PAGE: Final = 10
-"""Rows shown at a time."""
+PAGE: Final = 10  # rows shown at a time
 
 Cell = str | float | int | None
 

@@ -162,15 +162,13 @@ _HEADERS = [
 ]
 
 
-_ENDLESS = "/v1/events"
-"""The route that has no HEAD, because its response doesn't end."""
+_ENDLESS = "/v1/events"  # the route that has no HEAD, because its response doesn't end
 
 
 _PUBLIC = re.compile(r"/|/assets/.*|/healthz|/readyz|/v1/openapi\.json", re.DOTALL)
 """Paths that need no token: they hold nothing of any tenant."""
 
-_PROGRESS = re.compile(r"/v1/jobs/([^/]+)/progress")
-"""Path whose POST needs the job's own token."""
+_PROGRESS = re.compile(r"/v1/jobs/([^/]+)/progress")  # path whose POST needs the job's own token
 
 
 class RequestGuard:

@@ -41,11 +41,9 @@ from shadowprice.uploads.host import host_identity
 router = api_router("", "operations")
 
 OBSTRUCTED: Final = "generation-obstructed"
-NOT_FOLLOWED: Final = "trainingjobs-not-followed"
-"""Codes of warnings."""
+NOT_FOLLOWED: Final = "trainingjobs-not-followed"  # codes of warnings
 
-probes = APIRouter(tags=["operations"])
-"""Probes, which accept any query."""
+probes = APIRouter(tags=["operations"])  # probes, which accept any query
 
 
 @probes.get("/healthz")

@@ -21,8 +21,7 @@ from shadowprice.service.state import store_queries
 from shadowprice.service.state.job_views import JobView
 
 MAX_LISTED_JOBS: Final = 10
-MAX_ID_DIGITS: Final = 18
-"""The store's integers have 64 bits."""
+MAX_ID_DIGITS: Final = 18  # the store's integers have 64 bits
 
 
 def parse_id(text: str) -> int | None:

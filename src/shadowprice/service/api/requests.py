@@ -188,11 +188,9 @@ class JsonBody:
         return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
 
 
-BODY_IDLE_SECONDS: Final = 60.0
-"""Longest pause within a body of JSON."""
+BODY_IDLE_SECONDS: Final = 60.0  # longest pause within a body of JSON
 
-BODY_SECONDS: Final = 600.0
-"""Longest duration of a body of JSON."""
+BODY_SECONDS: Final = 600.0  # longest duration of a body of JSON
 
 
 async def read_chunk(
@@ -296,8 +294,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-_InvalidPart = tuple[list[str], str, str]
-"""Steps to a value (last one first), message and hint."""
+_InvalidPart = tuple[list[str], str, str]  # steps to a value (last one first), message and hint
 
 
 def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:

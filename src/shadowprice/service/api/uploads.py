@@ -21,8 +21,7 @@ from shadowprice.uploads.archive import MEDIA_TYPE
 
 router = api_router("/v1", "uploads")
 
-WRITE_BYTES: Final = 1 << 20
-"""Bytes that are written together, in a thread."""
+WRITE_BYTES: Final = 1 << 20  # bytes that are written together, in a thread
 
 IDLE_TIMEOUT_SECONDS: Final = 60.0
 """Longest pause within a body, so that no partial file stays for a client that hangs."""

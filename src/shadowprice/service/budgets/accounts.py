@@ -156,8 +156,7 @@ class Accounts:
         return self._shown
 
 
-FAR_FUTURE_NS: Final = 2**63 - 1
-"""A moment after all others, in nanoseconds since 1970."""
+FAR_FUTURE_NS: Final = 2**63 - 1  # a moment after all others, in nanoseconds since 1970
 
 MAX_BALANCE: Final = 10**12 * POINT
 """Maximum balance of an account: grants are reduced to it, and other credits above it expire."""

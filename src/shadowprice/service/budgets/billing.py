@@ -70,8 +70,7 @@ from shadowprice.service.store.prepared_statement import PreparedStatement
 
 log = logging.getLogger("shadowprice.service")
 
-REFUSAL_CODE: Final = "budget"
-"""Code of refusals because the tenant can't pay."""
+REFUSAL_CODE: Final = "budget"  # code of refusals because the tenant can't pay
 
 
 class InsufficientPointsError(ShadowpriceError):

@@ -18,8 +18,7 @@ from shadowprice.core.schedule import Schedule
 UnusedSlots = tuple[tuple[int, int, int], ...]
 """Slot, process count and price in millionths of a point; ascending, `ANY_SLOT` first."""
 
-ANY_SLOT: Final = -1
-"""Slot of the processes of a revised job, which belong to no slot of the plan."""
+ANY_SLOT: Final = -1  # slot of the processes of a revised job, which belong to no slot of the plan
 
 
 class JobUsage(NamedTuple):

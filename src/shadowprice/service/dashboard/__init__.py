@@ -52,8 +52,7 @@ _TYPES: Final[Mapping[str, str]] = {
     "LICENSE": "text/plain; charset=utf-8",
 }
 
-_SMALL: Final = 1_000
-"""Maximum bytes of a file that is sent uncompressed only."""
+_SMALL: Final = 1_000  # maximum bytes of a file that is sent uncompressed only
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,7 @@ log = logging.getLogger("shadowprice.service")
 
 ItemT = TypeVar("ItemT")
 
-MAX_CONCURRENT_CALLS: Final = 16
-"""Calls to the executor in flight at the same time."""
+MAX_CONCURRENT_CALLS: Final = 16  # calls to the executor in flight at the same time
 
 MAX_ACTIONS_PER_ROUND: Final = 4 * MAX_CONCURRENT_CALLS
 """Commands sent before the next comparison with the desired state."""

@@ -15,11 +15,9 @@ from shadowprice.executors.contract import Executor, KeepsLocalRecords
 from shadowprice.executors.generations.disk import create_file, sync_directory
 from shadowprice.service.state.durable_state import DurableState
 
-IDENTITY_FILE: Final = "mark"
-"""File of the mark in the executor's directory."""
+IDENTITY_FILE: Final = "mark"  # file of the mark in the executor's directory
 
-IDENTITY_KEY: Final = "executor"
-"""Key of the mark in the store."""
+IDENTITY_KEY: Final = "executor"  # key of the mark in the store
 
 
 def check_executor_identity(

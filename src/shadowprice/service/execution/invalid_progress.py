@@ -14,8 +14,7 @@ from shadowprice.service.state.report_operations import MAX_REPORTED_ERRORS, Rec
 
 log = logging.getLogger("shadowprice.service")
 
-PURGE_EVERY_JOBS: Final = 1_000
-"""Number of remembered jobs above which closed ones are forgotten."""
+PURGE_EVERY_JOBS: Final = 1_000  # number of remembered jobs above which closed ones are forgotten
 
 
 class InvalidProgressReporter:

@@ -24,8 +24,7 @@ log = logging.getLogger("shadowprice.service")
 INITIAL_BACKOFF_SECONDS: Final = 1.0
 """Initial backoff, in seconds, of a report that could not be recorded."""
 
-MAX_BACKOFF_SECONDS: Final = 60.0
-"""Maximum backoff, in seconds."""
+MAX_BACKOFF_SECONDS: Final = 60.0  # maximum backoff, in seconds
 
 
 @dataclass(slots=True)

@@ -23,8 +23,7 @@ from shadowprice.service.state.server_limits import (
 
 log = logging.getLogger("shadowprice.service")
 
-ROLE_LABEL: Final = "shadowprice.io/role"
-"""Label with a server's role: worker, ps or any."""
+ROLE_LABEL: Final = "shadowprice.io/role"  # label with a server's role: worker, ps or any
 
 
 class ServerDiscovery:

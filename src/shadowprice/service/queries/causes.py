@@ -28,11 +28,9 @@ from shadowprice.service.state.start_ups import stated_seconds
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
 
-MIN_CAUSE_SECONDS: Final = 0.001
-"""Causes with fewer seconds are ignored."""
+MIN_CAUSE_SECONDS: Final = 0.001  # causes with fewer seconds are ignored
 
-MAX_GENERATIONS: Final = 1_000
-"""Maximum number of generations to read, newest first."""
+MAX_GENERATIONS: Final = 1_000  # maximum number of generations to read, newest first
 
 _PLANNED: Final = frozenset({"move", "revision"})
 """Causes after which a pause is part of the policy's plan."""

@@ -48,14 +48,11 @@ from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
 
-MAX_JOBS: Final = 5_000
-"""Maximum number of jobs of one comparison, newest first."""
+MAX_JOBS: Final = 5_000  # maximum number of jobs of one comparison, newest first
 
-MAX_UTILIZATION_SLOTS: Final = 1_000
-"""Maximum number of slots with utilization, newest first."""
+MAX_UTILIZATION_SLOTS: Final = 1_000  # maximum number of slots with utilization, newest first
 
-MAX_UNMANAGED_JOBS: Final = 100
-"""Maximum number of unmanaged jobs listed by name, newest first."""
+MAX_UNMANAGED_JOBS: Final = 100  # maximum number of unmanaged jobs listed by name, newest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,7 @@ log = logging.getLogger("shadowprice.service")
 LIMIT_SECONDS: Final = 0.9
 """Processor time after which an outlook starts no further quote or slot, which may take longer."""
 
-MAX_REQUESTS: Final = 4
-"""Maximum number of requests of one tenant that wait."""
+MAX_REQUESTS: Final = 4  # maximum number of requests of one tenant that wait
 
 START_SHARE: Final = 0.4
 """Share of `LIMIT_SECONDS` for planning the slots up to the start of a waiting job."""

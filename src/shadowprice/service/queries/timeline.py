@@ -32,8 +32,7 @@ from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks
 
-MAX_SLOTS: Final = 1_000
-"""Maximum number of past slots, and of future slots."""
+MAX_SLOTS: Final = 1_000  # maximum number of past slots, and of future slots
 
 MAX_BARS: Final = 4_000
 """Maximum number of bars and promises; if there are more, only levels are returned."""
@@ -42,8 +41,7 @@ MAX_GENERATION_ROWS: Final = 20_000
 """Maximum number of generations read from the store, newest first."""
 
 
-BAR_PAST: Final = 0
-"""Kind of a bar: the job ran."""
+BAR_PAST: Final = 0  # kind of a bar: the job ran
 
 BAR_PLANNED: Final = 1
 """Kind of a bar: reserved by the plan in force, or for the rest of the running slot."""

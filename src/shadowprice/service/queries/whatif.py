@@ -38,14 +38,11 @@ from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
 
-MAX_JOBS: Final = 20_000
-"""Maximum number of simulated jobs, newest first."""
+MAX_JOBS: Final = 20_000  # maximum number of simulated jobs, newest first
 
-MAX_DAYS: Final = 366
-"""Maximum number of days to look back."""
+MAX_DAYS: Final = 366  # maximum number of days to look back
 
-MAX_SERVERS: Final = 10_000
-"""Maximum number of servers of a kind to add or remove."""
+MAX_SERVERS: Final = 10_000  # maximum number of servers of a kind to add or remove
 
 MAX_KEPT_RUNS: Final = 50
 MAX_QUEUED_RUNS: Final = 10

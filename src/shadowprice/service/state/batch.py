@@ -54,8 +54,7 @@ from shadowprice.service.state.job_views import (
 from shadowprice.service.state.stated_work import begin_generation
 from shadowprice.service.state.transaction import Transaction
 
-VALUES_KEY: Final = "values"
-"""Key of the store for the values of finished jobs by tenant."""
+VALUES_KEY: Final = "values"  # key of the store for the values of finished jobs by tenant
 
 
 class Batch(Transaction):

@@ -41,8 +41,7 @@ _SHELL_WORD: Final = re.compile(
 """Words that only a shell knows: no program has these names."""
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
 _BASH_LINE: Final = "command: [bash, -c, ...]"
-_FEW: Final = 200
-"""Maximum number of words of a command that are checked."""
+_FEW: Final = 200  # maximum number of words of a command that are checked
 
 
 def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[str]) -> str:

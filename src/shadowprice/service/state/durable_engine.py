@@ -41,8 +41,7 @@ from shadowprice.service.store import Store, tables
 
 log = logging.getLogger("shadowprice.service")
 
-SNAPSHOT_EVENTS: Final = 5_000
-"""Maximum number of events between two snapshots."""
+SNAPSHOT_EVENTS: Final = 5_000  # maximum number of events between two snapshots
 
 SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND
 """Maximum time between two snapshots, if there were events."""

@@ -17,11 +17,9 @@ from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 from shadowprice.service.store import Store
 
-CODE: Final = "timespan"
-"""Code of the reason of a job that waits because the timespan has ended."""
+CODE: Final = "timespan"  # code of the reason of a job that waits because the timespan has ended
 
-END_KEY: Final = "timespan"
-"""Key of the end in the store."""
+END_KEY: Final = "timespan"  # key of the end in the store
 
 _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, RefusalReason.NO_VALUE})
 """Reasons that an earlier end of the timespan can cause."""

@@ -41,14 +41,11 @@ Promises that are made in a burst of delays don't know them yet. With 0.95 here,
 kept in the runs of docs/experiments/live-errors.md.
 """
 
-NEWEST: Final = 200
-"""Number of a group's newest finished jobs that determine its margin."""
+NEWEST: Final = 200  # number of a group's newest finished jobs that determine its margin
 
-STORED: Final = 1_000
-"""Number of newest finished jobs that recovery reads."""
+STORED: Final = 1_000  # number of newest finished jobs that recovery reads
 
-MAX_GROUPS: Final = 10_000
-"""Maximum number of groups; the oldest is dropped first."""
+MAX_GROUPS: Final = 10_000  # maximum number of groups; the oldest is dropped first
 
 ENOUGH: Final = 19
 """Minimum finished jobs of a group. The longest of 19 delays is expected to cover 95 % of jobs."""
@@ -59,8 +56,7 @@ FEWEST: Final = 3
 MIN_VOTES: Final = 3
 """Minimum number of tenants for a median: with fewer, a single tenant would determine it."""
 
-STEP: Final = 0.05
-"""Step of the quantile per promise: gamma of Gibbs and Candes."""
+STEP: Final = 0.05  # step of the quantile per promise: gamma of Gibbs and Candes
 
 _Group = tuple[str | None, ...]
 

@@ -74,8 +74,7 @@ from shadowprice.service.state.transaction import StoredJob
 
 log = logging.getLogger("shadowprice.service")
 
-MAX_BACKLOG_JOBS: Final = 1_000_000
-"""Maximum number of accepted jobs that wait for a decision."""
+MAX_BACKLOG_JOBS: Final = 1_000_000  # maximum number of accepted jobs that wait for a decision
 
 MAX_SUBMISSIONS_PER_EVENT: Final = 32
 """Maximum number of waiting submissions that one event decides."""

@@ -23,8 +23,7 @@ from shadowprice.service.store.lookups import in_chunks
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
 
-_LEAST: Final = 5.0
-"""Minimum seconds between two samples."""
+_LEAST: Final = 5.0  # minimum seconds between two samples
 
 _SHARE: Final = 100.0
 """Minimum time between two samples, as a multiple of the time that a sample takes."""
@@ -32,8 +31,7 @@ _SHARE: Final = 100.0
 _LOOKED: Final = 20
 """Maximum samples to read per returned sample; if there are more, use a coarser grain."""
 
-_SWEPT: Final = 1_000
-"""Maximum number of rows that one call purges."""
+_SWEPT: Final = 1_000  # maximum number of rows that one call purges
 
 
 class PriceSampler:

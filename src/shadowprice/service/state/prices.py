@@ -18,8 +18,7 @@ from shadowprice.engine.engine import Engine
 from shadowprice.rest.monitoring import Prices, PriceSlot, ResourcePrice, ServerKind
 from shadowprice.service.clock import SlotCalendar, to_datetime
 
-MAX_SLOTS: Final = 1_000
-"""Maximum number of slots in one query."""
+MAX_SLOTS: Final = 1_000  # maximum number of slots in one query
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,7 @@ from shadowprice.service.store.retention import last_job
 
 log = logging.getLogger("shadowprice.service")
 
-STORE_FORMAT: Final = 1
-"""Version of the tables' content; the schema has a version of its own."""
+STORE_FORMAT: Final = 1  # version of the tables' content; the schema has a version of its own
 
 
 def recover(

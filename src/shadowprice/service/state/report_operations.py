@@ -85,12 +85,10 @@ With the reconciler's backoff they take at least 155 seconds, in which an operat
 files that a restored service lacks.
 """
 
-MAX_REPORTED_ERRORS: Final = 5
-"""Maximum number of different `misreported` events of one generation."""
+MAX_REPORTED_ERRORS: Final = 5  # maximum number of different `misreported` events of one generation
 
 
-MAX_LISTED_WORKERS: Final = 8
-"""Maximum names of workers in a message."""
+MAX_LISTED_WORKERS: Final = 8  # maximum names of workers in a message
 
 
 DurableReport = Started | StartRefused | Ended | InvalidProgress | PartlyEnded

@@ -34,8 +34,7 @@ CHANGE_METRICS: Final = ("change_checkpoint", "change_start", "change_first_step
 DOWNTIME_METRIC: Final = "change_away"
 """Metric for the seconds between two generations, a cost unless the job was paused."""
 
-SAMPLES_PER_JOB: Final = 5
-"""Number of a job's newest restarts that determine its cost."""
+SAMPLES_PER_JOB: Final = 5  # number of a job's newest restarts that determine its cost
 
 MIN_RELATIVE_DEVIATION: Final = 0.1
 """Minimum relative difference between the measured and the estimated cost."""
@@ -50,8 +49,7 @@ SAMPLES_PER_TENANT: Final = 20
 MAX_TENANTS: Final = 1_000
 """Maximum number of tenants with measurements; the one measured longest ago is dropped first."""
 
-MIN_SAMPLES: Final = 3
-"""Minimum number of measurements for an estimate."""
+MIN_SAMPLES: Final = 3  # minimum number of measurements for an estimate
 
 
 @dataclass(slots=True)

@@ -31,8 +31,7 @@ log = logging.getLogger("shadowprice.service")
 MAX_CATCH_UP_SLOTS: Final = 1_000
 """Maximum number of missed slots that run one by one; moving slot 0 skips the others."""
 
-MAX_SLOTS_PER_BATCH: Final = 50
-"""Maximum number of slots that begin in one batch."""
+MAX_SLOTS_PER_BATCH: Final = 50  # maximum number of slots that begin in one batch
 
 ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
 """Seconds after which the remaining slots wait for the next batch."""

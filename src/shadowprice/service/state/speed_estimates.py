@@ -21,14 +21,12 @@ from shadowprice.core.job import MICRO, Job
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 
-MIN_SAMPLE_SLOTS: Final = 2
-"""Minimum number of whole slots for a speed."""
+MIN_SAMPLE_SLOTS: Final = 2  # minimum number of whole slots for a speed
 
 MAX_SAMPLE_SLOTS: Final = 8
 """Maximum number of slots for a speed, because older slots may be outdated."""
 
-MIN_RELATIVE_DEVIATION: Final = 0.1
-"""Minimum relative difference from the estimated speed."""
+MIN_RELATIVE_DEVIATION: Final = 0.1  # minimum relative difference from the estimated speed
 
 STUDENT_T_95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
 """Minimum difference in standard errors of the mean, by number of slots.
@@ -36,8 +34,7 @@ STUDENT_T_95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8:
 These are two-sided 95 % quantiles of Student's t distribution.
 """
 
-MAX_CORRECTION_FACTOR: Final = 50.0
-"""Maximum factor by which one measurement changes an estimate."""
+MAX_CORRECTION_FACTOR: Final = 50.0  # maximum factor by which one measurement changes an estimate
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,23 +18,18 @@ from shadowprice.core.job import MICRO, Job
 from shadowprice.core.schedule import Placement
 from shadowprice.service.store import Store
 
-KEY: Final = "start-ups"
-"""Key of the start-ups in the store."""
+KEY: Final = "start-ups"  # key of the start-ups in the store
 
-NEWEST: Final = 20
-"""Number of start-ups that the median covers."""
+NEWEST: Final = 20  # number of start-ups that the median covers
 
-ENOUGH: Final = 3
-"""Minimum number of start-ups for a median."""
+ENOUGH: Final = 3  # minimum number of start-ups for a median
 
-MAX_SHARE: Final = 0.1
-"""Share of a slot above which a start-up is too long."""
+MAX_SHARE: Final = 0.1  # share of a slot above which a start-up is too long
 
 CLEARED_SHARE: Final = 0.08
 """Share of a slot at which the warning ends; lower, so that the warning doesn't flap."""
 
-CODE: Final = "slot-too-short"
-"""Code of the warning."""
+CODE: Final = "slot-too-short"  # code of the warning
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,9 @@ from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks
 from shadowprice.service.store.prepared_statement import PreparedStatement
 
-PAGE: Final = 1_000
-"""Maximum number of entries of a page."""
+PAGE: Final = 1_000  # maximum number of entries of a page
 
-MAX_SEARCHED_JOBS: Final = 20_000
-"""Maximum number of jobs that one search by name reads."""
+MAX_SEARCHED_JOBS: Final = 20_000  # maximum number of jobs that one search by name reads
 
 HISTORY_HEAD_ENTRIES: Final = 10
 """First events of a long history that are kept: the submission and its decision."""

@@ -38,8 +38,7 @@ REVISABLE_KEYS: Final = (
 )
 """Keys of the job file that can be revised after the submission."""
 
-SPEED_KEYS: Final = frozenset({"throughput", "minibatch_time"})
-"""Those that state the speed."""
+SPEED_KEYS: Final = frozenset({"throughput", "minibatch_time"})  # those that state the speed
 
 MISSING_FAMILY_HINT: Final = "state its `throughput`, or start the service with --families FILE"
 """Hint for a job that names its family, if the service has no family library."""

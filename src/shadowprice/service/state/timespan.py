@@ -32,8 +32,7 @@ from shadowprice.service.state.job_views import view_changes
 
 log = logging.getLogger("shadowprice.service")
 
-NONE: Final = "none"
-"""Value of ``--until`` that removes the end."""
+NONE: Final = "none"  # value of ``--until`` that removes the end
 
 
 def slot_of_end(calendar: SlotCalendar, at: int | None) -> int | None:

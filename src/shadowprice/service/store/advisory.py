@@ -12,8 +12,7 @@ from shadowprice.service.store.lookups import stored_value
 LOCK_ID: Final = 0x5AD0_9A1C
 """First key of the advisory lock; the second key is a hash of the schema's name."""
 
-EPOCH_KEY: Final = "epoch"
-"""Key of the elected leader's epoch in the store."""
+EPOCH_KEY: Final = "epoch"  # key of the elected leader's epoch in the store
 
 TAKEOVER_TIMEOUT_SECONDS: Final = 5.0
 """Timeout in seconds until a terminated connection releases the lock."""

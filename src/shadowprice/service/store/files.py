@@ -13,8 +13,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.service.store import tables
 from shadowprice.service.store.errors import StoreError
 
-FILE: Final = "shadowprice.db"
-"""Name of the database in a data directory."""
+FILE: Final = "shadowprice.db"  # name of the database in a data directory
 
 RESTORE_HINT: Final = (
     f"stop the service, remove {FILE}, {FILE}-wal and {FILE}-shm, and copy a backup there as {FILE}"

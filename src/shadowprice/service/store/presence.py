@@ -16,11 +16,9 @@ from shadowprice.service.store.files import FILE, RESTORE_HINT, has_log
 RECORD: Final = "store-state"
 """File of the record in the data directory. `shadowprice.db*` doesn't match it."""
 
-IN_LOG: Final = "open"
-"""The newest changes may be in the log only."""
+IN_LOG: Final = "open"  # the newest changes may be in the log only
 
-COMPLETE: Final = "closed"
-"""The database file holds every change."""
+COMPLETE: Final = "closed"  # the database file holds every change
 
 EXECUTOR_JOBS: Final = "executor/jobs"
 """Directory in which executors on this machine record their jobs."""

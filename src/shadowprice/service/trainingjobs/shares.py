@@ -28,8 +28,7 @@ from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
 from shadowprice.service.store.lookups import stored_value
 
-_KEY: Final = "namespace-shares"
-"""Key in the store of the declared shares that were last applied."""
+_KEY: Final = "namespace-shares"  # key in the store of the declared shares that were last applied
 
 _MOST_TEXT: Final = 10_000
 _REQUESTS: Final = "requests."

@@ -11,11 +11,9 @@ from shadowprice.service.clock import format_rfc3339
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.trainingjobs.resource import CLOSED, TrainingJobResource
 
-MAX_MESSAGE_CHARS: Final = 1_000
-"""Maximum characters of a message."""
+MAX_MESSAGE_CHARS: Final = 1_000  # maximum characters of a message
 
-ConditionValue = tuple[bool, Reason, str]
-"""A condition's status, reason and message."""
+ConditionValue = tuple[bool, Reason, str]  # a condition's status, reason and message
 
 CONDITION_REASONS: Final[Mapping[str, Reason]] = {
     "price": Reason.NOT_WORTH_IT,

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 INITIAL_BACKOFF_SECONDS: Final = 0.1
-MAX_BACKOFF_SECONDS: Final = 60.0
-"""Initial and maximum backoff of a failed key, in seconds."""
+MAX_BACKOFF_SECONDS: Final = 60.0  # initial and maximum backoff of a failed key, in seconds
 
 
 class WorkQueue:

@@ -46,10 +46,8 @@ from shadowprice.simulator.scenario import Scenario
 MOST_ARRIVALS: Final = 20_000
 """Arrivals replayed for one job, if changes must be verified by running again."""
 
-_MAX_SLOPE: Final = 0.01
-"""Slope of price over utility from which on a higher utility doesn't help."""
-_MAX_EXPONENT: Final = 700.0
-"""Largest number whose exponential is finite."""
+_MAX_SLOPE: Final = 0.01  # slope of price over utility from which on a higher utility doesn't help
+_MAX_EXPONENT: Final = 700.0  # largest number whose exponential is finite
 
 
 class _TooExpensiveError(Exception):

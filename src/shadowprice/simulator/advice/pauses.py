@@ -12,8 +12,7 @@ from typing import Final
 
 from shadowprice.simulator.driver import Simulation, SimulationRun
 
-_MAX_CHECKPOINTS: Final = 64
-"""Number of checkpoints of one run that are kept."""
+_MAX_CHECKPOINTS: Final = 64  # number of checkpoints of one run that are kept
 
 
 class SimulationCheckpoints:

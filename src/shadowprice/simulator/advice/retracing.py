@@ -32,10 +32,8 @@ from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
 
-_MAX_CACHED: Final = 100_000
-"""Number of cached decisions; above it, the cache is cleared."""
-_MAX_PROOFS: Final = 8
-"""Number of cached refusals of a job with the same reservations."""
+_MAX_CACHED: Final = 100_000  # number of cached decisions; above it, the cache is cleared
+_MAX_PROOFS: Final = 8  # number of cached refusals of a job with the same reservations
 
 
 def can_replay_arrivals(scenario: Scenario) -> bool:
@@ -45,8 +43,7 @@ def can_replay_arrivals(scenario: Scenario) -> bool:
     )
 
 
-Arrival = tuple[int, Job]
-"""A job with its index in the file."""
+Arrival = tuple[int, Job]  # a job with its index in the file
 
 
 @dataclass(slots=True)

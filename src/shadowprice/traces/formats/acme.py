@@ -7,9 +7,10 @@ from typing import Final
 
 import polars as pl
 
+from shadowprice.results.columns import typed_columns
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import read_table, typed_columns
+from shadowprice.traces.text import read_table
 
 _COLUMNS: Final = typed_columns(
     "job_id user node_num:f gpu_num:f cpu_num:f type state submit_time start_time end_time "

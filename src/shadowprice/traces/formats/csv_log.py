@@ -79,8 +79,7 @@ _BYTES: Final[Mapping[str, float]] = {
 _UTC: Final = frozenset({"utc", "gmt"})
 _CLOCK_WORDS: Final = _UTC | {"local", "ts", "epoch", "unix"}
 """Last words of a header that say how a time is written."""
-_TIMES: Final = frozenset({"submit", "start", "end", "deadline"})
-"""Meanings of columns with times."""
+_TIMES: Final = frozenset({"submit", "start", "end", "deadline"})  # meanings of columns with times
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
 

@@ -8,9 +8,10 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.columns import typed_columns
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import read_head, read_table, typed_columns
+from shadowprice.traces.text import read_head, read_table
 
 _COMMON: Final = "num_steps_arg needs_data_dir total_steps:i"
 _LAYOUTS: Final = {

@@ -8,9 +8,10 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.columns import typed_columns
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import column_names, read_head, read_table, typed_columns
+from shadowprice.traces.text import column_names, read_head, read_table
 
 _RAW: Final = typed_columns("job_id submission_time:f duration:f num_gpu:i")
 _ELASTICFLOW: Final = typed_columns(

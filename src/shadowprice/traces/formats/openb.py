@@ -8,9 +8,10 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import InputError
+from shadowprice.results.columns import typed_columns
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import read_table, typed_columns
+from shadowprice.traces.text import read_table
 
 _COLUMNS: Final = typed_columns(
     "name cpu_milli:i memory_mib:i num_gpu:i gpu_milli:i gpu_spec qos pod_phase creation_time:f "

@@ -8,9 +8,10 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.columns import typed_columns
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import CheckedTable, read_table, typed_columns
+from shadowprice.traces.text import CheckedTable, read_table
 
 TABLES: Final = {
     "job": typed_columns("job_name inst_id user status start_time:f end_time:f"),

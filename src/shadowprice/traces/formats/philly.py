@@ -12,6 +12,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.columns import typed_columns
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import (
@@ -22,7 +23,6 @@ from shadowprice.traces.text import (
     read_bytes,
     read_head,
     read_table,
-    typed_columns,
 )
 
 TIME: Final = "%Y-%m-%d %H:%M:%S"

@@ -42,7 +42,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from shadowprice.jobs.changes import Change, note_leaving
+from shadowprice.jobs.changes import Change, record_leaving
 from shadowprice.jobs.files import replace_file
 
 STOPPED: Final = 143
@@ -277,19 +277,19 @@ _checkpoints = False
 """Whether this process looked for a checkpoint, which shows that its job can be moved."""
 
 
-def note_saved(step: int) -> None:
+def record_saved(step: int) -> None:
     """Record that the job is on disk after SIGTERM. `save` calls it for its own checkpoints.
 
     Every process may call it; workers other than worker 0 record nothing.
     """
     job = current()
     if job.generation and _stop_requested_at is not None and (job.leads or job.role == "ps"):
-        note_leaving(
+        record_leaving(
             job.checkpoint_dir, job.generation, step, time.monotonic() - _stop_requested_at
         )
 
 
-def note_restored(step: int) -> None:
+def record_restored(step: int) -> None:
     """Record that training can continue from a step. `load` calls it; the last call counts."""
     global _change, _checkpoints  # noqa: PLW0603  # of the process, which is of one generation
     _checkpoints = True
@@ -298,7 +298,7 @@ def note_restored(step: int) -> None:
         _change = Change.measured(job.checkpoint_dir, job.generation, step)
 
 
-def note_step(step: float) -> None:
+def record_step(step: float) -> None:
     """Record that a step is done, for scripts that call `report` only for some steps.
 
     ``step`` counts from the job's very beginning.
@@ -344,7 +344,7 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
     for _, old in list(_list_checkpoints(directory))[KEPT:]:
         old.unlink(missing_ok=True)
     if of_the_job:
-        note_saved(step)
+        record_saved(step)
 
 
 def load(directory: Path | None = None) -> Checkpoint | None:
@@ -355,7 +355,7 @@ def load(directory: Path | None = None) -> Checkpoint | None:
     """
     checkpoint = next(saved(directory), None)
     if directory is None:
-        note_restored(0 if checkpoint is None else checkpoint.step)
+        record_restored(0 if checkpoint is None else checkpoint.step)
     return checkpoint
 
 

@@ -23,7 +23,7 @@ STEADY: Final = 5
 """Stretches after the first from which the usual step time is derived; an odd number."""
 
 
-def note_leaving(directory: Path, generation: int, step: int, seconds: float) -> None:
+def record_leaving(directory: Path, generation: int, step: int, seconds: float) -> None:
     """Write the duration of saving to a file, which the next generation reports.
 
     ``generation`` ends after ``step``. ``seconds`` are from SIGTERM until the checkpoint was on

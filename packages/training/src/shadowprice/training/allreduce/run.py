@@ -5,7 +5,7 @@
     run = training.join(len(data), batch=96, epochs=20)
     model = run.wrap(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run.keep(model=model, optimizer=optimizer)
+    run.register(model=model, optimizer=optimizer)
     for step in run.steps(data):
         for images, labels in step:
             step.backward(criterion(model(images), labels))
@@ -94,9 +94,9 @@ class Run:
         self._reporter = ProgressReporter(report_every)
         self._models: list[Any] = []
         self._reductions: list[GradientSync] = []
-        self._kept: dict[str, Any] | None = None
+        self._registered: dict[str, Any] | None = None
         self._gradients: dict[str, dict[str, Any]] = {}
-        self._notes: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
         self._step: Step | None = None  # the current step
         self._unfinished_step: Step | None = None  # its loop over batches was left early
@@ -130,7 +130,7 @@ class Run:
         self._reductions.append(GradientSync(wrapped))
         return wrapped
 
-    def keep(self, **objects: Any) -> bool:
+    def register(self, **objects: Any) -> bool:
         """Restore objects from the newest valid checkpoint, and save them in later checkpoints.
 
         ``objects`` have ``state_dict`` and ``load_state_dict``: models, optimizers, learning rate
@@ -138,12 +138,12 @@ class Run:
         `TrainingError` if the checkpoint has another order of the data or other objects, or if the
         state of an object can't be saved.
         """
-        if self._kept is not None:
-            raise TrainingError("keep() was called twice; pass all objects in one call")
+        if self._registered is not None:
+            raise TrainingError("register() was called twice; pass all objects in one call")
         if not objects:
-            raise TrainingError("keep() needs at least the model and its optimizer")
-        self._kept = {name: _unwrapped(value) for name, value in objects.items()}
-        _check_states(self._kept)
+            raise TrainingError("register() needs at least the model and its optimizer")
+        self._registered = {name: _unwrapped(value) for name, value in objects.items()}
+        _check_states(self._registered)
         restored = load_and_broadcast(group=self._group)
         if restored is not None:
             self._restore(restored)
@@ -151,22 +151,22 @@ class Run:
         self._stop = jobs.StopSignal()
         self._run_collective(lambda: dist.barrier(group=self._group), "the beginning")
         if self.leads:
-            jobs.note_restored(self.done)
+            jobs.record_restored(self.done)
             say(f"step {self.done} of {self.total}, {workers()}")
         self._saved_at, self._saved_step = time.monotonic(), self.done
         return restored is not None
 
     def _restore(self, checkpoint: Restored) -> None:
-        assert self._kept is not None
+        assert self._registered is not None
         self.order.check(checkpoint.state["order"])
         states = checkpoint.state["kept"]
-        if states.keys() != self._kept.keys():
+        if states.keys() != self._registered.keys():
             raise TrainingError(
                 f"the checkpoint of step {checkpoint.step} holds {', '.join(sorted(states))}, this "
-                f"script keeps {', '.join(sorted(self._kept))}; keep the same objects, or "
-                "submit a new job"
+                f"script registers {', '.join(sorted(self._registered))}; "
+                "register the same objects, or submit a new job"
             )
-        for name, target in self._kept.items():
+        for name, target in self._registered.items():
             try:
                 target.load_state_dict(states[name])
             except (RuntimeError, ValueError, KeyError) as error:
@@ -177,9 +177,9 @@ class Run:
         self._gradients = checkpoint.state.get("gradients", {})
         self.done, self.loss = checkpoint.step, checkpoint.state["loss"]
 
-    def note(self, **metrics: float) -> None:
+    def log(self, **metrics: float) -> None:
         """Add metrics, such as an accuracy or a learning rate, to all later reports."""
-        self._notes |= {name: float(value) for name, value in metrics.items()}
+        self._logged |= {name: float(value) for name, value in metrics.items()}
 
     # ---------------------------------------------------------------- steps
 
@@ -194,13 +194,13 @@ class Run:
         torch's. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
         ``pin_memory``.
         """
-        if self._kept is None:
-            raise TrainingError("call run.keep(model=..., optimizer=...) before the first step")
+        if self._registered is None:
+            raise TrainingError("call run.register(model=..., optimizer=...) before the first step")
         rank, world = self.generation.rank, self.generation.world
         remaining = range(self.done, self.total)
         loaded = iter_parts(data, self.order, remaining, rank, world, collate=collate, **options)
         buffers = BufferSync([_unwrapped(model) for model in self._models])
-        _set_gradients(self._kept, self._gradients)
+        _set_gradients(self._registered, self._gradients)
         self._gradients = {}
         for number in remaining:
             share = self.order.share(number, rank, world)
@@ -250,10 +250,10 @@ class Run:
         if reads_loss:
             self.loss = float(flags[1])
         if self.leads:
-            jobs.note_step(self.done)
+            jobs.record_step(self.done)
             if stopping or (reads_loss and (self._reporter.due or self.done == self.total)):
                 loss = {} if self.loss is None else {"loss": self.loss}
-                self._reporter.report(self.done, {**loss, **self._notes})
+                self._reporter.report(self.done, {**loss, **self._logged})
             waited = time.monotonic() - self._saved_at
             if not stopping and (self._save_requested or waited >= self._save_every):
                 self._save_if_possible()
@@ -287,18 +287,20 @@ class Run:
     def save(self) -> None:
         """Save a checkpoint now, on the leader only.
 
-        If it is called during a step, when the kept objects are inconsistent, the checkpoint is
-        saved at the end of the step, and a write failure is only logged. Raises `TrainingError` if
-        `keep` wasn't called, or the loop over the batches of a step was left early, so that the
-        kept objects may be ahead of the finished steps. If this raises OSError, earlier checkpoints
-        remain.
+        If it is called during a step, when the registered objects are inconsistent, the checkpoint
+        is saved at the end of the step, and a write failure is only logged. Raises `TrainingError`
+        if `register` wasn't called, or the loop over the batches of a step was left early, so that
+        the registered objects may be ahead of the finished steps. If this raises OSError, earlier
+        checkpoints remain.
         """
-        if self._kept is None:
-            message = "save() needs kept objects; call run.keep(model=..., optimizer=...) first"
+        if self._registered is None:
+            message = (
+                "save() needs registered objects; call run.register(model=..., optimizer=...) first"
+            )
             raise TrainingError(message)
         if self._unfinished_step is not None:
             raise TrainingError(
-                f"the loop left step {self._unfinished_step.number} unfinished, so the kept "
+                f"the loop left step {self._unfinished_step.number} unfinished, so the registered "
                 "objects match no step; break before `for batch in step:`, then save"
             )
         if self._step is not None:
@@ -308,14 +310,14 @@ class Run:
             self._save()
 
     def _save(self) -> None:
-        assert self._kept is not None
+        assert self._registered is not None
         self._save_requested = False
         if self._saved_step == self.done:
             return
-        states = {name: target.state_dict() for name, target in self._kept.items()}
+        states = {name: target.state_dict() for name, target in self._registered.items()}
         state = {
             "kept": states,
-            "gradients": _gradients(self._kept),
+            "gradients": _gradients(self._registered),
             "order": self.order.state(),
             "loss": self.loss,
         }
@@ -339,7 +341,7 @@ class Run:
             except OSError as error:
                 message = f"stopping, but step {self.done} couldn't be saved: {error}"
                 raise TrainingError(message) from error
-            jobs.note_saved(self.done)  # `_save` does nothing if this step is on disk
+            jobs.record_saved(self.done)  # `_save` does nothing if this step is on disk
             say(f"stopping: saved after step {self.done} of {self.total}")
             self._reporter.flush()
         leave_group()
@@ -434,7 +436,7 @@ def _unwrapped(model: Any) -> Any:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def _gradients(kept: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _gradients(registered: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the gradients that later steps accumulate into; empty if they are cleared.
 
     They are equal on all workers at the end of a step, so one worker saves them for all.
@@ -445,24 +447,24 @@ def _gradients(kept: dict[str, Any]) -> dict[str, dict[str, Any]]:
             for path, parameter in model.named_parameters()
             if parameter.grad is not None
         }
-        for name, model in kept.items()
+        for name, model in registered.items()
         if isinstance(model, torch.nn.Module)
     }
     nonzero = any(bool(grad.any()) for grads in gradients.values() for grad in grads.values())
     return gradients if nonzero else {}
 
 
-def _set_gradients(kept: dict[str, Any], gradients: dict[str, dict[str, Any]]) -> None:
+def _set_gradients(registered: dict[str, Any], gradients: dict[str, dict[str, Any]]) -> None:
     for name, saved in gradients.items():
-        for path, parameter in kept[name].named_parameters():
+        for path, parameter in registered[name].named_parameters():
             if path in saved:
                 parameter.grad = saved[path].to(parameter.device)
 
 
-def _check_states(kept: dict[str, Any]) -> None:
-    for name, target in kept.items():
+def _check_states(registered: dict[str, Any]) -> None:
+    for name, target in registered.items():
         if not (hasattr(target, "state_dict") and hasattr(target, "load_state_dict")):
             kind = type(target).__name__
-            raise TrainingError(f"can't keep {name}: {kind} has no state_dict")
+            raise TrainingError(f"can't save {name}: {kind} has no state_dict")
         if not isinstance(target, torch.nn.Module):
             packed({name: target.state_dict()}, f"the state of {name}")

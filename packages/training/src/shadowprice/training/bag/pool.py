@@ -15,8 +15,7 @@ from shadowprice.training.errors import TrainingError
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-_READY_TIMEOUT_SECONDS: Final = 60.0
-"""Timeout of a new process, which first imports the function."""
+_READY_TIMEOUT_SECONDS: Final = 60.0  # timeout of a new process, which first imports the function
 
 
 class Worker:

@@ -16,8 +16,7 @@ from shadowprice.training.bag.pool import Pool
 from shadowprice.training.bag.running import BagRun
 from shadowprice.training.errors import TrainingError
 
-MAX_PROCESSES: Final = 4096
-"""Maximum number of processes at once; each takes four file descriptors."""
+MAX_PROCESSES: Final = 4096  # maximum number of processes at once; each takes four file descriptors
 
 
 class Workers:

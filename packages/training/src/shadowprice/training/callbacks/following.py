@@ -17,8 +17,7 @@ from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import hold, say, wait_for, workers
 from shadowprice.training.reporting import ProgressReporter
 
-SAVE_EVERY: Final = 600.0
-"""Seconds between two checkpoints of a job that isn't interrupted."""
+SAVE_EVERY: Final = 600.0  # seconds between two checkpoints of a job that isn't interrupted
 
 
 class TrainingMonitor:
@@ -57,7 +56,7 @@ class TrainingMonitor:
         if dist.is_initialized():
             dist.barrier(group=self._group)
         if self.leads:
-            jobs.note_restored(done)
+            jobs.record_restored(done)
             say(f"step {done}, {workers()}")
         self._saved = time.monotonic()
 
@@ -74,7 +73,7 @@ class TrainingMonitor:
             wait_for(dist.all_reduce(self._flags, group=self._group, async_op=True))
         self.sigterm_received = bool(self._flags[0])
         if self.leads:
-            jobs.note_step(done)
+            jobs.record_step(done)
         if self.leads and (self.sigterm_received or self._reporter.due):
             self._report(metrics)
         return self.sigterm_received or bool(self._flags[1])
@@ -86,7 +85,7 @@ class TrainingMonitor:
     def leave(self) -> NoReturn:
         """Exit with the status of a job that saved a checkpoint because of SIGTERM."""
         if self.leads:
-            jobs.note_saved(self.done)
+            jobs.record_saved(self.done)
             say(f"stopping: saved after step {self.done}")
             self._reporter.flush()
         jobs.leave()

@@ -11,8 +11,7 @@ from typing import Any, Final
 from shadowprice import jobs
 from shadowprice.training.servers.chunks import Arrays
 
-_STOP_POLL_SECONDS: Final = 0.1
-"""Seconds between polls of the stop signal while a worker waits."""
+_STOP_POLL_SECONDS: Final = 0.1  # seconds between polls of the stop signal while a worker waits
 
 
 class ChunkPrefetcher:

@@ -23,8 +23,7 @@ from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.server import ParameterServer
 from shadowprice.training.servers.shard import Shard, State, merge_shards
 
-_POLL_SECONDS: float = 0.2
-"""Seconds between two checks of deadlines and of the stop signal."""
+_POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
 
 _LEAVE_TIMEOUT_SECONDS: float = 10.0
 """Timeout for workers that never connect, or are silent, after training has finished."""
@@ -147,7 +146,7 @@ class Leader(ParameterServer):
                 if work is not None:
                     if not self._has_assigned:
                         self._has_assigned = True
-                        jobs.note_restored(self.version)
+                        jobs.record_restored(self.version)
                     if self._localities.is_known(work.chunk):
                         distance = self._localities.distance(worker, work.chunk)
                         self.measured.distances[distance] += 1
@@ -222,7 +221,7 @@ class Leader(ParameterServer):
         self.measured.update_time.add(time.monotonic() - began)
         loss = sum(self._losses.pop(key) for key in keys)
         self.measured.loss.add(loss)
-        jobs.note_step(self.version)
+        jobs.record_step(self.version)
         self._settings.observe(number, loss)
 
     def _wait_if_ahead(self, worker: int) -> None:
@@ -377,5 +376,5 @@ class Leader(ParameterServer):
         }
         # The directory is explicit, because by default only worker 0 saves.
         size = checkpoints.save(version, state, jobs.current().checkpoint_dir)
-        jobs.note_saved(version)
+        jobs.record_saved(version)
         return size

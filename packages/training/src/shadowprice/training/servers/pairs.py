@@ -25,8 +25,7 @@ from shadowprice.training.servers.measuring import TrafficMeter
 from shadowprice.training.servers.messages import Message, MessageKind, PeerLostError
 from shadowprice.training.servers.wires import TRANSPORTS, TensorTransport, transport_device
 
-MAX_HEADER_NUMBERS: Final = 24
-"""Limit of the numbers in a message."""
+MAX_HEADER_NUMBERS: Final = 24  # limit of the numbers in a message
 
 _FIXED: Final = 7
 _INLINE: Final = 1

@@ -25,8 +25,7 @@ _TRANSFER_TIMEOUT_SECONDS: Final = 60.0
 _MIN_BYTES_PER_SECOND: Final = 10e6
 """Minimum bandwidth in bytes per second; a slower tensor counts as lost."""
 _MIN_POLL_SECONDS: Final = 20e-6
-_MAX_POLL_SECONDS: Final = 1e-3
-"""Seconds between two polls of a transfer, at first and later."""
+_MAX_POLL_SECONDS: Final = 1e-3  # seconds between two polls of a transfer, at first and later
 
 _NCCL_ENVIRONMENT: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 """Keeps torch from watching groups in a thread of its own, which would end a server's process when
