@@ -1,4 +1,4 @@
-"""Operations on budgets, by operators, the cluster file and time."""
+"""Operations on budgets: requests of operators, changes of the cluster file, and due periods."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RemoveTenant:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Grant points to a tenant beyond its budget, in millionths of a point."""
+    """Grant points to a tenant beyond its budget. ``points`` is in millionths of a point."""
 
     tenant: str
     points: int
