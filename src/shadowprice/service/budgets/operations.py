@@ -28,8 +28,8 @@ class StartDuePeriods:
 class PutTenant:
     """Add a tenant, or change its share or budget.
 
-    A ``share`` of None keeps the share. ``budget`` only applies if ``budgeted``; then None removes
-    the budget.
+    A ``share`` of None keeps the share. ``budgeted`` is whether the request sets the budget; a
+    ``budget`` of None then removes it.
     """
 
     name: str
