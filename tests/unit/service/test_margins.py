@@ -12,7 +12,7 @@ import pytest
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.margins import MAX_GROUPS, NEWEST, Margins
+from shadowprice.service.state.margins import MAX_DELAYS_PER_GROUP, MAX_GROUPS, Margins
 from shadowprice.service.state.operations import QuoteJob
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.timespan import ChangeTimespan
@@ -125,7 +125,7 @@ def test_old_jobs_and_surplus_groups_are_forgotten() -> None:
     margins = Margins()
     for _ in range(100):
         margins.follow(finished(9))
-    for _ in range(NEWEST):
+    for _ in range(MAX_DELAYS_PER_GROUP):
         margins.follow(finished(0))
     assert margins.margin("a", None, 9, 0).slots == 0
     for at in range(MAX_GROUPS + 5):
