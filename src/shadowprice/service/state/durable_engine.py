@@ -11,7 +11,6 @@ import json
 import logging
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from shadowprice.core.relative_values import RelativeValues, follow_open_jobs
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, MonotonicWallClock
+from shadowprice.service.state.backlog import Backlog
 from shadowprice.service.state.batch import VALUES_KEY, Batch, Operation
 from shadowprice.service.state.commit_result import ClusterState, CommitResult
 from shadowprice.service.state.durable_state import DurableState
@@ -113,7 +113,7 @@ class DurableEngine(DurableState):
         self.calendar = recovered.calendar
         self.views, self.specs = recovered.views, recovered.specs
         self.orders = recovered.orders
-        self.backlog = deque(recovered.pending)
+        self.backlog = Backlog((self.views[key].tenant, key) for key in recovered.pending)
         self.next_job, self.next_event_id = recovered.next_job, recovered.next_event_id
         self.accounts = recovered.accounts
         self.last_at = recovered.last_at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.clock import MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.backlog import Backlog
 from shadowprice.service.state.commit_result import Withheld
 from shadowprice.service.state.ending import TimespanEnd
 from shadowprice.service.state.job_views import JobView
@@ -40,7 +40,7 @@ class DurableState:
     views: dict[str, JobView]  # of open jobs by key, as are the specifications
     specs: dict[str, Mapping[str, Any]]
     orders: dict[str, Start | Resize]  # newest command of each running job
-    backlog: deque[str]  # accepted jobs that wait for a decision
+    backlog: Backlog
     next_job: int
     next_event_id: int
     last_at: int  # moment of the last event, in nanoseconds since 1970
