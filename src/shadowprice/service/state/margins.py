@@ -44,10 +44,14 @@ A promise made early in a burst of delays can't allow for the delays that follow
 MAX_DELAYS_PER_GROUP: Final = 200
 """Number of a group's newest finished jobs that determine its margin."""
 
-RECOVERED_JOBS: Final = 1_000
-"""Number of newest finished jobs that recovery reads."""
+RECOVERED_JOBS: Final = 2_000
+"""Newest finished jobs that recovery reads, but at least `MIN_GROUP_JOBS` of each tenant."""
 
-MAX_GROUPS: Final = 10_000  # maximum number of groups; the oldest is dropped first
+MAX_TENANTS: Final = 1_000
+"""Maximum number of tenants; the one whose job finished longest ago is dropped first."""
+
+MAX_TENANT_GROUPS: Final = 100
+"""Maximum number of a tenant's groups, so that they push out no other tenant's."""
 
 MIN_GROUP_JOBS: Final = 19
 """Minimum finished jobs of a group. The longest of 19 delays is expected to cover 95 % of jobs."""
@@ -125,7 +129,7 @@ class Margins:
     """Delays of jobs by tenant and family; the oldest are dropped."""
 
     def __init__(self) -> None:
-        self._groups: dict[_Group, _Delays] = {}
+        self._tenants: dict[str | None, dict[_Group, _Delays]] = {}
 
     def follow(self, view: JobView) -> None:
         """Record a job's delay at its end, or of its current plan while it is open."""
@@ -134,18 +138,23 @@ class Margins:
         planned = view.first_promise - view.margin
         late = 0 if view.completion is None else max(0, view.completion - planned)
         delay = late / _slots(planned, view.arrival)
+        known = self._tenants.get(view.tenant, {})
         for group in _groups(view.tenant, view.family):
-            delays = self._groups.get(group)
+            delays = known.get(group)
             if delays is not None:
                 delays.record_open_delay(view.key, delay if late and view.state.open else None)
         if view.state is not State.FINISHED:
             return
         assert view.completion is not None
         is_broken = view.completion > view.first_promise if view.margin_jobs else None
+        self._tenants[view.tenant] = self._tenants.pop(view.tenant, known)  # the newest
         for group in _groups(view.tenant, view.family):
-            self._groups.setdefault(group, _Delays()).record_finished(delay, is_broken=is_broken)
-        while len(self._groups) > MAX_GROUPS:
-            del self._groups[next(iter(self._groups))]
+            delays = known[group] = known.pop(group, _Delays())
+            delays.record_finished(delay, is_broken=is_broken)
+        while len(known) > MAX_TENANT_GROUPS:
+            del known[next(iter(known))]
+        while len(self._tenants) > MAX_TENANTS:
+            del self._tenants[next(iter(self._tenants))]
 
     def margin(
         self,
@@ -169,11 +178,12 @@ class Margins:
 
     def _tenant_margin(self, tenant: str | None, family: str | None) -> tuple[float, int] | None:
         """Return a tenant's relative margin, and the number of its jobs; None if too few."""
+        known = self._tenants.get(tenant, {})
         for group, minimum in (
             *((group, MIN_GROUP_JOBS) for group in _groups(tenant, family)),
             ((tenant,), MIN_TENANT_JOBS),
         ):
-            delays = self._groups.get(group)
+            delays = known.get(group)
             if delays is not None and len(delays.newest) >= minimum:
                 return delays.quantile(), len(delays.newest)
         return None
@@ -182,8 +192,10 @@ class Margins:
         """Return the median of the other tenants' relative margins, and the number of jobs."""
         others = [
             delays
-            for group, delays in self._groups.items()
-            if len(group) == 1 and group != (tenant,) and len(delays.newest) >= MIN_TENANT_JOBS
+            for other, groups in self._tenants.items()
+            if other != tenant
+            and (delays := groups.get((other,)))
+            and len(delays.newest) >= MIN_TENANT_JOBS
         ]
         if len(others) < MIN_TENANTS:
             return 0.0, 0
@@ -195,18 +207,34 @@ class Margins:
 
 
 def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margins:
-    """Return the delays of open jobs, and of the newest finished jobs in the store."""
+    """Return the delays of open jobs, and of each tenant's newest finished jobs in the store."""
     table, margins = tables.jobs, Margins()
-    rows = connection.execute(
-        select(table.c.view)
-        .where(table.c.state == State.FINISHED.value)
-        .order_by(table.c.id.desc())
-        .limit(RECOVERED_JOBS)
-    ).scalars()
-    views = [JobView.from_json(text) for text in rows]
+    tenants = _stored_tenants(connection)
+    views: list[JobView] = []
+    for tenant in tenants:
+        rows = connection.execute(
+            select(table.c.view)
+            .where(table.c.tenant == tenant, table.c.state == State.FINISHED.value)
+            .order_by(table.c.id.desc())
+            .limit(min(MAX_DELAYS_PER_GROUP, max(MIN_GROUP_JOBS, RECOVERED_JOBS // len(tenants))))
+        ).scalars()
+        views += map(JobView.from_json, rows)
     for view in (*sorted(views, key=lambda view: view.closed or 0), *open_views):
         margins.follow(view)
     return margins
+
+
+def _stored_tenants(connection: Connection) -> list[str | None]:
+    """Return the tenants of all stored jobs, and None; each takes one step in an index."""
+    column = tables.jobs.c.tenant
+    tenants: list[str | None] = [None]
+    query = select(column).where(column.is_not(None))
+    while True:
+        following = query if tenants[-1] is None else query.where(column > tenants[-1])
+        tenant = connection.execute(following.order_by(column).limit(1)).scalar()
+        if tenant is None:
+            return tenants
+        tenants.append(tenant)
 
 
 def _slots(planned: int, arrival: int) -> int:
