@@ -6,14 +6,20 @@ import bz2
 import gzip
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final, Protocol, cast
 
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 MIN_EXPANSION_LIMIT_BYTES: Final = 64 << 20
 """Decompressed bytes that are allowed for any packed file, however small."""
@@ -25,12 +31,14 @@ _BZIP2_MARKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
 """Beginnings of a block, and of the end of a stream without blocks."""
 
 MAX_DECOMPRESSOR_BYTES: Final = 256 << 20
-"""Maximum memory of an xz decompressor: the file states how much it needs."""
+"""Maximum memory of a decompressor of xz or zstd: the file states how much it needs."""
 
 _MAGIC: Final = (
     (b"\x1f\x8b", "gzip"),
     (b"\xfd7zXZ\0", "xz"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
+    # pzstd begins with a frame that is skipped.
+    *((bytes([number]) + b"\x2a\x4d\x18", "zstd") for number in range(0x50, 0x60)),
     (b"PK\x03\x04", "zip"),
     *((b"BZh%d%s" % (level, mark), "bzip2") for level in range(1, 10) for mark in _BZIP2_MARKS),
 )
@@ -63,6 +71,8 @@ def open_unpacked(path: Path, packed: str) -> IO[bytes]:
             return io.BufferedReader(_Streams(path, bz2.BZ2Decompressor))
         case "xz":
             return io.BufferedReader(_Streams(path, _xz_decompressor))
+        case "zstd":
+            return io.BufferedReader(_Streams(path, _ZstdDecompressor))
     raise InputError(
         Fault(str(path), f"is packed with {packed}", "unpack it first, or pack it with gzip")
     )
@@ -85,6 +95,46 @@ def _xz_decompressor() -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(memlimit=MAX_DECOMPRESSOR_BYTES)
 
 
+class _Decompressor(Protocol):
+    """Decompressor of one stream, as `bz2` and `lzma` have it."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
+
+
+class _ZstdDecompressor:
+    """Decompressor of one zstd frame, which reports damage as `gzip` and `bz2` do."""
+
+    def __init__(self) -> None:
+        limit: dict[int, int] = {
+            zstd.DecompressionParameter.window_log_max: MAX_DECOMPRESSOR_BYTES.bit_length() - 1
+        }
+        self._decompressor: _Decompressor = zstd.ZstdDecompressor(options=limit)
+
+    @property
+    def eof(self) -> bool:
+        return self._decompressor.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return self._decompressor.needs_input
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decompressor.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+        try:
+            return self._decompressor.decompress(data, max_length)
+        except zstd.ZstdError as error:
+            raise OSError(str(error)) from error
+
+
 class _Streams(io.RawIOBase):
     """The content of a file of concatenated streams.
 
@@ -92,9 +142,7 @@ class _Streams(io.RawIOBase):
     anything else there.
     """
 
-    def __init__(
-        self, path: Path, make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
-    ) -> None:
+    def __init__(self, path: Path, make: Callable[[], _Decompressor]) -> None:
         self._file = path.open("rb")
         self._make = make
         self._decompressor = make()
@@ -169,16 +217,16 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
         place = f"{path}: line {lines + 1}"
         raise InputError(Fault(place, f"truncated {packed} stream", _HINT)) from error
     except (zlib.error, lzma.LZMAError) as error:
-        if "Memory usage limit" in str(error):
-            message = f"its xz dictionary exceeds {MAX_DECOMPRESSOR_BYTES >> 20} MiB"
-            raise InputError(Fault(str(path), message, "pack it with xz -9 or gzip")) from error
-        raise _damaged(path, packed, lines) from error
+        raise _damaged(path, packed, lines, error) from error
     except OSError as error:
-        if packed and error.errno is None:  # gzip and bzip2 raise it for a damaged stream
-            raise _damaged(path, packed, lines) from error
+        if packed and error.errno is None:  # gzip, bzip2 and zstd raise it for a damaged stream
+            raise _damaged(path, packed, lines, error) from error
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
 
 
-def _damaged(path: Path, packed: str, lines: int) -> InputError:
+def _damaged(path: Path, packed: str, lines: int, error: Exception) -> InputError:
+    if any(text in str(error) for text in ("Memory usage limit", "too much memory")):
+        message = f"its {packed} dictionary exceeds {MAX_DECOMPRESSOR_BYTES >> 20} MiB"
+        return InputError(Fault(str(path), message, f"pack it with {packed} -9 or gzip"))
     return InputError(Fault(f"{path}: line {lines + 1}", f"corrupt {packed} stream", _HINT))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,16 @@ from shadowprice.inputs.unpacking import BLOCK_BYTES, read_blocks, read_first_by
 from shadowprice.traces.text import read_head
 from tests.support.examples import example_count
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "bzip2": bz2.compress,
     "xz": lzma.compress,
+    "zstd": zstd.compress,
 }
 
 
@@ -95,7 +102,27 @@ def test_a_dictionary_above_the_limit_is_not_called_damage(tmp_path: Path) -> No
         content_of(path)
 
 
-@pytest.mark.parametrize(("head", "name"), [(b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\3\4", "zip")])
+def test_a_window_of_zstd_above_the_limit_is_not_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    for window, fits in ((28, True), (30, False)):
+        packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: window})
+        path.write_bytes(packer.compress(b"a line\n") + packer.flush())
+        if fits:
+            assert content_of(path) == b"a line\n"
+            continue
+        with pytest.raises(InputError, match="its zstd dictionary exceeds 256 MiB"):
+            content_of(path)
+
+
+def test_a_skipped_frame_of_zstd_may_come_first(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+    path.write_bytes(skipped + zstd.compress(b"a line\n") + skipped + zstd.compress(b"another\n"))
+    assert content_of(path) == b"a line\nanother\n"
+    assert read_head(path) == "a line\nanother\n"
+
+
+@pytest.mark.parametrize(("head", "name"), [(b"PK\3\4", "zip")])
 def test_other_formats_are_named(head: bytes, name: str, tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(head + bytes(50))
