@@ -141,8 +141,9 @@ class Margins:
         is_broken = view.completion > view.first_promise if view.margin_jobs else None
         self._tenants[view.tenant] = self._tenants.pop(view.tenant, known)  # the newest
         for group in _groups(view.tenant, view.family):
-            delays = known[group] = known.pop(group, None) or _Delays()
-            delays.note(delay, is_broken=is_broken)
+            renewed = known.pop(group, None) or _Delays()
+            renewed.note(delay, is_broken=is_broken)
+            known[group] = renewed
         while len(known) > MAX_TENANT_GROUPS:
             del known[next(iter(known))]
         while len(self._tenants) > MAX_TENANTS:
