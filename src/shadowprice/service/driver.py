@@ -45,8 +45,8 @@ MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transac
 SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)
 """Operations that take as long as many submissions."""
 
-MAX_BATCH_SLOW_OPERATIONS: Final = 8
-"""Maximum number of them in one transaction."""
+MAX_BATCH_SLOW_OPERATIONS: Final = 2
+"""Maximum number of them in one transaction: submissions of other tenants wait for its end."""
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""

@@ -61,11 +61,11 @@ def test_slow_operations_share_a_batch_among_tenants() -> None:
     pending = [*slow, ("b", ReviseJob("b1", {})), ("a", CancelJob("a")), ("b", CancelJob("b"))]
     first, second = next_batches(pending, 2)
     revised = [operation.key for operation in first if isinstance(operation, ReviseJob)]
-    assert revised == ["a0", "b1", *(f"a{number}" for number in range(1, 7))]
+    assert revised == ["a0", "b1"]
     assert len(revised) == MAX_BATCH_SLOW_OPERATIONS
     # Other operations overtake them.
     assert [operation for operation in first if isinstance(operation, CancelJob)] == [
         CancelJob("b"),
         CancelJob("a"),
     ]
-    assert [operation.key for operation in second] == [f"a{number}" for number in range(7, 15)]
+    assert [operation.key for operation in second] == ["a1", "a2"]
