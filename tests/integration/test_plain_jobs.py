@@ -94,6 +94,13 @@ def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFi
         (("--workdir", "absent", "--", "true"), "absent' is not a directory"),
         (("--", "no-such-program"), "'no-such-program' is not an executable program"),
         (("--gpus", "1", "--", "true"), "gpu"),
+        (
+            ("train.py",),
+            "train.py: is a program, not a job file; write -- before a command: -- python",
+        ),
+        (("sh", "train.sh"), "sh: is a program, not a job file; write -- before a command: -- sh"),
+        (("--gpus", "1", "sh", "x.sh"), "sh: is a program, not a job file"),
+        (("no-such-file.yaml",), "no-such-file.yaml: no such file"),
         (("jobs.yaml", "--", "true"), "jobs.yaml: not valid with a command"),
         (("jobs.yaml", "--time", "3h"), "--time: has no effect on a job file"),
         (("--only", "a", "--", "true"), "--only: has no effect on a command"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,6 +81,17 @@ def is_script(path: Path) -> bool:
         return False
 
 
+def check_is_no_program(files: Sequence[Path]) -> None:
+    """Refuse a command without the ``--`` before it."""
+    first = files[0]
+    is_python = first.suffix == ".py"
+    if not is_python and (first.exists() or shutil.which(str(first)) is None):
+        return
+    command = shlex.join([*(["python"] if is_python else []), *map(str, files)])
+    hint = f"write -- before a command: -- {command}"
+    raise InputError(Fault(str(first), "is a program, not a job file", hint))
+
+
 def read_script(path: Path) -> BatchScript:
     """Read a script and its header.
 
@@ -127,6 +139,7 @@ class ScriptCommand(CommandAfterDashes):
         if not scripts:
             return super().parse_args(ctx, args)
         if len(files) > 1:
+            check_is_no_program(files)
             other = next(file for file in files if file != scripts[0])
             hint = f"write arguments of the script after --: {scripts[0]} -- {other}"
             raise InputError(Fault(str(other), "not valid with a script", hint))

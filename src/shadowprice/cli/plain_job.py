@@ -51,6 +51,9 @@ COMMAND: Final = "shadowprice.command"  # key of the words after ``--`` in a con
 _SUFFIX_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 _SUFFIX_LENGTH: Final = 6
 _MAX_STEM: Final = 40
+_CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
+"""A duration as Slurm writes it, ``d-hh:mm:ss``; without seconds it is ambiguous."""
+
 _GPUS: Final = re.compile(r"(?:(?P<kind>[A-Za-z0-9_.-]+):)?(?P<count>\d+(?:\.\d{1,3})?)")
 
 
@@ -98,7 +101,7 @@ class JobOptions:
         str | None,
         typer.Option(
             "--time",
-            help="Expected run time, such as 3h. A job that takes longer runs on.",
+            help="Expected run time, such as 3h or 3:00:00. A job that takes longer runs on.",
             show_default=DEFAULT_TIME,
             rich_help_panel=JOB_OPTIONS,
         ),
@@ -247,6 +250,9 @@ class PlainJob(JobOptions):
         from shadowprice.core.amounts import parse_positive_duration
 
         text = self.time or DEFAULT_TIME
+        if clock := _CLOCK.fullmatch(text):
+            days, hours, minutes, seconds_ = (int(part or 0) for part in clock.groups())
+            text = f"{((days * 24 + hours) * 60 + minutes) * 60 + seconds_}s"
         seconds = parse_positive_duration(text, "--time", "3h")
         if self.steps is None:
             return {"steps": 1, "minibatch_time": text}

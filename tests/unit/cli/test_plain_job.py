@@ -8,6 +8,7 @@ import pytest
 
 from shadowprice.cli.plain_job import PlainJob, generate_repeated_name
 from shadowprice.core import bounds
+from shadowprice.core.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,23 @@ def test_a_command_without_gpus_takes_a_core(
     options: dict[str, Any], worker: dict[str, Any]
 ) -> None:
     assert PlainJob(["train"], **options)._worker() == worker
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        ("1:30:00", "5400s"),
+        ("1-02:03:04", "93784s"),
+        ("0:10:00", "600s"),
+        ("90min", "90min"),
+        (None, "1h"),
+    ],
+)
+def test_times_may_be_written_as_slurm_writes_them(time: str | None, expected: str) -> None:
+    assert PlainJob(["train"], time=time)._work() == {"steps": 1, "minibatch_time": expected}
+
+
+@pytest.mark.parametrize("time", ["1:30", "90", "1:75:00", "0:00:00", "-1:00:00"])
+def test_times_that_are_ambiguous_are_refused(time: str) -> None:
+    with pytest.raises(InputError, match="--time"):
+        PlainJob(["train"], time=time)._work()

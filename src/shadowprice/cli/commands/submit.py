@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand
+from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand, check_is_no_program
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
 from shadowprice.cli.live import (
     FAILOVER,
@@ -290,6 +290,8 @@ def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, comma
         raise InputError(Fault(str(files[0]), "not valid with a command", "remove one of them"))
     if command and only is not None:
         raise InputError(Fault("--only", "has no effect on a command", "remove it"))
+    if files:
+        check_is_no_program(files)
     given = job.given()
     if files and given:
         hint = "write it into the file, or submit a command: -- python train.py"
