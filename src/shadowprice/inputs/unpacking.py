@@ -110,7 +110,7 @@ class _ZstdDecompressor:
     """Decompressor of one zstd frame, which reports damage as `gzip` and `bz2` do."""
 
     def __init__(self) -> None:
-        limit = {
+        limit: dict[int, int] = {
             zstd.DecompressionParameter.window_log_max: MAX_DECOMPRESSOR_BYTES.bit_length() - 1
         }
         self._decompressor: _Decompressor = zstd.ZstdDecompressor(options=limit)
